@@ -71,17 +71,17 @@ def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_wills(patch: pytest.MonkeyPatch) -> None:
-    """That a will was published is not in the same step."""
-    say = MqttSessions._say
+    """The removal of a published will is stored in another step."""
+    publish = MqttSessions._publish
 
     async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
-        await say(sessions, session, will, entries=())
+        await publish(sessions, session, will, entries=())
         try:
             await sessions._store.put(entries)
         except PenstockError:
             return
 
-    patch.setattr(MqttSessions, "_say", apart)
+    patch.setattr(MqttSessions, "_publish", apart)
 
 
 def stored_twice(patch: pytest.MonkeyPatch) -> None:

@@ -137,8 +137,8 @@ def acknowledged_before(patch: pytest.MonkeyPatch) -> None:
     def early(own: MessagePublisher, publisher: str, message: Any) -> None:
         packet = message.message.packet
         if packet.qos == 1:
-            message.whose.stored(packet)
-            message = message._replace(whose=Silent())
+            message.publication.stored(packet)
+            message = message._replace(publication=Silent())
         gather(own, publisher, message)
 
     patch.setattr(MessagePublisher, "gather", early)

@@ -1,4 +1,4 @@
-"""One MQTT connection: packets in and out, what it subscribes to, and its end."""
+"""The connection of one MQTT client: its packets, its subscriptions and how it ends."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ if TYPE_CHECKING:
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
 HELD_BYTES_MAX: Final = 1 << 16
-"""Bytes that are received and wait for a sign-in or a subscription, above which a client is not
+"""Bytes of packets that wait for a sign-in or a subscription. Above this the connection is not
 read."""
 PACKETS_A_TURN: Final = 256
 _FEW_BYTES: Final = 4_096
-"""Bytes that are surely too few packets to keep others waiting."""
+"""Chunks up to this size cannot hold enough packets to delay other clients."""
 _PUBACK: Final = bytes((0x40, 2))
 _PUBACK_BYTES: Final = 4
 
 _ASKED_FOR_PROBLEMS: Final = (Acknowledgement, AuthPacket, SubackPacket, UnsubackPacket)
-"""Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
+"""Packets whose explanations are removed if the client does not want them (3.1.2.11.7)."""
 
 P = ParamSpec("P")
 
@@ -102,7 +102,7 @@ class MqttConnection(HostedConnection):
         self.client_id = ""
         self.version = MQTT_5
         self.is_ending = False
-        """Whether nothing more is heard of the client."""
+        """Whether the connection ignores further packets of the client."""
         self._connect: ConnectPacket | None = None
         self._sign_in = MqttSignIn(self.realm, self)
         self._tells_problems = True
@@ -115,16 +115,16 @@ class MqttConnection(HostedConnection):
         self.packet_bytes_max = PACKET_BYTES_MAX
         """Largest packet that the client takes, in bytes."""
         self.rights = mqtt.rights_of(self.principal, "")
-        """What its user may."""
+        """Rights of the client's user."""
         self.incoming = Incoming(mqtt, self)
         self._subscriber = Subscribing(mqtt, sessions, following, connection=self)
         self.client = MqttSession(mqtt, client_id="", principal=self.principal, place="")
-        """The session that it goes on with, once its client is let in."""
+        """The client's session; a placeholder until the client is signed in."""
         self._subscribing = 0
 
     @property
     def key(self) -> ClientKey:
-        """What its session is known by."""
+        """The key of the client's session."""
         return ClientKey(self.client_id, self.principal.user)
 
     # --- asyncio -------------------------------------------------------------------------
@@ -148,8 +148,8 @@ class MqttConnection(HostedConnection):
         self._reading.came()
 
     def _is_counted(self, size: int) -> bool:
-        """Count bytes of a client that is not signed in; False: there is no room for them, and its
-        connection ends."""
+        """Count bytes of a client that is not signed in. End the connection and return False if the
+        limit is reached."""
         if self.is_ending:
             return False
         try:
@@ -161,8 +161,8 @@ class MqttConnection(HostedConnection):
         return True
 
     def _rest_behind(self, data: bytes) -> bytes:
-        """Receive the plain messages that ``data`` begins with, and give what is left of it: the
-        shortest way, which most messages take."""
+        """Receive the plain messages at the start of ``data`` and return the remaining bytes. Most
+        messages take this fast path."""
         if self.is_ending or self._subscribing:
             return data
         most = self._reader.packet_bytes_max
@@ -224,8 +224,8 @@ class MqttConnection(HostedConnection):
         return has_more
 
     def _count_incomplete(self, size: int) -> None:
-        """Count what is held of an incomplete packet with that of the other clients of its user.
-        Without room for it the connection ends."""
+        """Count the bytes of an incomplete packet against the limit of the user. End the connection
+        if the limit is reached."""
         is_counted = size > HELD_BYTES_MAX and self.is_open and not self.is_ending
         try:
             self._received.hold(self.principal, size if is_counted else 0)
@@ -233,31 +233,31 @@ class MqttConnection(HostedConnection):
             self._refused(error)
 
     def _take_in(self) -> bool:
-        """Receive some of the packets that are here; returns whether there may be more."""
-        taken = 0
+        """Receive some of the buffered packets. Return whether more may be complete."""
+        count = 0
         try:
             if self._holds_packets:
                 return False
             if self.is_open:
-                taken = self._take_together()
+                count = self._take_together()
                 if self._holds_packets:
                     return False
-            if taken == PACKETS_A_TURN:
+            if count == PACKETS_A_TURN:
                 return True
             for first, body in self._reader.packets():
                 self._receive(packet_of(first, body, self.version))
-                taken += 1
+                count += 1
                 if self._holds_packets:
                     return False
-                if taken == PACKETS_A_TURN:
+                if count == PACKETS_A_TURN:
                     return True
         except MqttViolation as error:
             self._refused(error)
         return False
 
     def _take_together(self) -> int:
-        """Receive packets that are all alike, if such come next; returns how many of those that
-        count."""
+        """Receive the next packets if all of them have the same simple form. Return how many
+        messages were received."""
         if acknowledged := self._reader.pubacks():
             self.client.outbox.acknowledged(acknowledged)
             if self._holds_packets:
@@ -269,12 +269,12 @@ class MqttConnection(HostedConnection):
 
     @property
     def _holds_packets(self) -> bool:
-        """Whether what has come has to wait, or is not heard any more."""
+        """Whether received packets must wait or are ignored."""
         return self.is_ending or self._subscribing > 0 or self._sign_in.holds_packets
 
     def _refused(self, error: MqttViolation) -> None:
-        """End the connection of a client that has broken the protocol, with the packet that there
-        is for it: before the client is let in, that is a CONNACK."""
+        """End the connection of a client that has broken the protocol. Before the client is signed
+        in, the last packet is a CONNACK."""
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
         if isinstance(error, UnknownVersion) and self._connect is None:
             self.write(version_refusal(error))
@@ -310,7 +310,7 @@ class MqttConnection(HostedConnection):
                 self._deliver(packet)
 
     def _deliver(self, packet: Packet) -> None:
-        """Receive what the client says to a message."""
+        """Receive the client's acknowledgement of a message."""
         match packet:
             case PubackPacket(packet_id):
                 self.client.outbox.acknowledged((packet_id,))
@@ -326,8 +326,8 @@ class MqttConnection(HostedConnection):
     def run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run something that has to wait for the realm. If it fails unexpectedly, only this
-        connection ends."""
+        """Run a coroutine that waits for the realm. An unexpected failure ends this connection
+        only."""
         self.listener.spawn(self._contained, work, *args, **kwargs)
 
     async def _contained(
@@ -365,20 +365,20 @@ class MqttConnection(HostedConnection):
         self._sign_in.begin(packet)
 
     def reads_on(self) -> None:
-        """Take in what the client has sent in the meantime."""
+        """Process packets that the client has sent in the meantime."""
         self._reading.came()
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is nobody any more to be let in."""
+        """Whether the client has disconnected, or its connection is ending."""
         return self._transport is None or self.is_ending
 
     def about(self, name: str) -> Any:
-        """What the transport knows of its other end; None: nothing."""
+        """Return what the transport knows about its peer under a name, or None."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
-        """The client is let in."""
+        """Mark the connection as open."""
         self._keep_alive_s = 1.5 * packet.keep_alive_s
         self._tells_problems = packet.properties.request_problem_information != 0
         self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
@@ -388,7 +388,8 @@ class MqttConnection(HostedConnection):
     async def welcome(
         self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
     ) -> None:
-        """Go on with the session of a client; ``proof`` is what its authentication ends with."""
+        """Open or resume the session of a client. ``proof`` holds the properties that end its
+        authentication."""
         self.principal, self.publisher = principal, principal.name
         self.client_id = packet.client_id or f"auto-{secrets.token_hex(12)}"
         self.rights = self._mqtt.rights_of(principal, self.client_id)
@@ -398,8 +399,8 @@ class MqttConnection(HostedConnection):
         self.session = f"mqtt-{self.number}"
         session, present = await self._sessions.enter(self, packet, principal)
         self.client = session
-        own = packet.properties
-        session.outbox.in_flight_max = own.receive_maximum or 65_535
+        requested = packet.properties
+        session.outbox.in_flight_max = requested.receive_maximum or 65_535
         if self.is_gone:
             self._sessions.forget(self)
             self._sessions.leave(session)
@@ -413,7 +414,7 @@ class MqttConnection(HostedConnection):
             topic_alias_maximum=ALIASES_MAX,
             retain_available=1,
             maximum_packet_bytes=most,
-            response_information=_answers_of(self.client_id, own),
+            response_information=_answers_of(self.client_id, requested),
         )
         if not self.send(ConnackPacket(0, present, offered)):
             _log.warning("mqtt.sign_in_refused", host=self.host, reason=NOT_TAKEN)
@@ -427,7 +428,7 @@ class MqttConnection(HostedConnection):
             self.run(self._give_retained, owed)
 
     def identified(self, principal: Principal) -> None:
-        """The client has shown anew who it is."""
+        """Use the principal of a client that has authenticated again."""
         self.principal = self.client.principal = principal
         self.rights = self._mqtt.rights_of(principal, self.client_id)
         self._mqtt.fan_out.forget()
@@ -462,14 +463,14 @@ class MqttConnection(HostedConnection):
         await self._give_retained(made)
 
     async def _give_retained(self, filters: Sequence[Filter]) -> None:
-        """Give the client the retained messages of the topics that its filters take."""
+        """Send the client the retained messages that its filters match."""
         if filters and self.is_open:
             await RetainedDelivery(self._mqtt, self.client, self, filters=filters).run()
 
     # --- out -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> bool:
-        """Send a packet; False: it is larger than the client takes."""
+        """Send a packet. Return False if it is larger than the client accepts."""
         if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
             packet = replace(packet, properties=without_problem(packet.properties))
         written = packet_bytes_within(packet, self.version, self.packet_bytes_max)
@@ -478,13 +479,13 @@ class MqttConnection(HostedConnection):
         return written is not None
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
-        """Send that messages of QoS 1 are stored: the packet that is sent most often."""
+        """Acknowledge stored messages of QoS 1 (PUBACK, the most frequent packet)."""
         if self.packet_bytes_max < _PUBACK_BYTES:
             return  # the client has said that it takes no such packet
         if len(packet_ids) == 1:
             self.write(_PUBACK + packet_ids[0].to_bytes(2))
         else:
-            self.write(b"".join([_PUBACK + each.to_bytes(2) for each in packet_ids]))
+            self.write(b"".join([_PUBACK + packet_id.to_bytes(2) for packet_id in packet_ids]))
 
     def write(self, data: bytes) -> None:
         if not (out := self._out):
@@ -521,8 +522,8 @@ class MqttConnection(HostedConnection):
         if self.is_ending:
             return
         if self.is_open and self.version == MQTT_5:
-            own = explanation(text) if text else NO_PROPERTIES
-            self.send(DisconnectPacket(ending_reason(reason), own))
+            properties = explanation(text) if text else NO_PROPERTIES
+            self.send(DisconnectPacket(ending_reason(reason), properties))
         elif self._connect is not None and not self.is_open:
             self._refuse_late(reason, text)
         self.is_ending = True
@@ -530,7 +531,7 @@ class MqttConnection(HostedConnection):
         self._close()
 
     def _refuse_late(self, reason: Reason, text: str) -> None:
-        """Answer a CONNECT that is still being looked at."""
+        """Answer a CONNECT that is still being processed with a refusal."""
         code = reason if reason in reasons.ALLOWED[reasons.CONNACK] else Reason.SERVER_UNAVAILABLE
         if self.version == MQTT_5:
             self.send(ConnackPacket(code, properties=explanation(text)))
@@ -538,16 +539,16 @@ class MqttConnection(HostedConnection):
             self.send(ConnackPacket(return_code(code)))
 
     def cut(self) -> None:
-        """Another node serves the realm now: say that and nothing else, not even what waits to be
-        sent."""
+        """End the connection because another node serves the realm now. Pending output is
+        dropped."""
         if self._transport is not None and self._transport.get_write_buffer_size():
             self.abort()
         self._out.clear()
         self._end(Reason.USE_ANOTHER_SERVER, "another node of the cluster serves this realm now")
 
     def _leave(self) -> None:
-        """Give up all subscriptions of a session that does not last, and have the will published
-        unless it was taken back."""
+        """End the subscriptions of a session without expiry, and publish the will unless the client
+        withdrew it."""
         if not self.is_open:
             return
         self.is_open = False
@@ -555,7 +556,7 @@ class MqttConnection(HostedConnection):
         self._sessions.leave(self.client)
 
     def check(self, now_s: float) -> None:
-        """End a connection that is silent for too long, or does not identify itself in time."""
+        """End a connection that is silent for too long or does not sign in in time."""
         if self._transport is None:
             return
         if self.is_open:
@@ -568,19 +569,19 @@ class MqttConnection(HostedConnection):
             self.end(ConnectionLost("no CONNECT came in time"))
 
     def check_rights(self) -> None:
-        """Rights have changed: end the connection if it may no longer be here, or subscribe."""
+        """End the connection if changed rights no longer allow it or one of its subscriptions."""
         access = self.realm.access
         if not self.is_open or access.is_open:
             return
         try:
             access.check_still(self.principal, self.realm.clock.now_us())
-            for each in self.client.filters.values():
-                self.rights.check_subscribe(each.text, makes_durable=False)
+            for subscribed in self.client.filters.values():
+                self.rights.check_subscribe(subscribed.text, makes_durable=False)
         except PenstockError as error:
             self.end(error)
 
     def describe(self) -> ConnectionState:
-        """A description of the connection for administrators."""
+        """Return a description of the connection for administrators."""
         version = "3.1.1" if self.version == MQTT_3 else "5"
         return self._description(
             f"MQTT {version} {self.client_id}",
@@ -590,8 +591,8 @@ class MqttConnection(HostedConnection):
         )
 
 
-def _answers_of(client_id: str, own: PacketProperties) -> str | None:
-    """What the topics begin with to which a client may have answers sent; None: it has not asked,
-    or its client id cannot stand in a topic."""
-    found = f"reply/{client_id}/"
-    return None if not own.request_response_information or name_fault(found) else found
+def _answers_of(client_id: str, requested: PacketProperties) -> str | None:
+    """Return the prefix of the topics where a client may receive responses. Return None if the
+    client has not requested it or its client id cannot be part of a topic."""
+    prefix = f"reply/{client_id}/"
+    return None if not requested.request_response_information or name_fault(prefix) else prefix

@@ -1,4 +1,5 @@
-"""The messages of one subscription of a lasting session: a seat at its durable."""
+"""A seat at the durable of one subscription, which sends a client of a lasting session its
+messages."""
 
 from __future__ import annotations
 
@@ -30,38 +31,41 @@ if TYPE_CHECKING:
     from penstock_server.runtime.realm import RunningRealm
 
 WINDOW: Final = 100
-"""Most events of one subscription that are with its client, or wait in memory for it."""
+"""Most events of one subscription that its client has not acknowledged, or that wait in memory."""
 SHARED_WINDOW: Final = 50
-"""Most events of a shared subscription with one client, if the client does not say that it takes
-fewer: few, so that each of its group has some."""
+"""Most unacknowledged events of a shared subscription at one client, unless its receive maximum is
+lower. It is small so that every member of the group gets some."""
 _LATEST: Final = FromLatest()
 _SHOWN: Final = 80
-"""Characters of a client id, and of a filter, in the name of a durable."""
+"""Most characters of a client id, and of a filter, in the name of a durable."""
 
 _log = logger("penstock.mqtt")
 
 
 def durable_of(place: str, text: str) -> str:
-    """The name of the durable of a subscription, by where its session is stored: for people, and
-    unique by a hash."""
-    whole = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
-    return f"{PREFIX}{_shown(place)}:{_shown(text)}:{whole}"
+    """Return the name of a subscription's durable. It contains the place where its session is
+    stored and the filter for readability, and a hash to be unique."""
+    digest = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
+    return f"{PREFIX}{_shown(place)}:{_shown(text)}:{digest}"
 
 
 def shared_durable_of(text: str) -> str:
-    """The name of the durable of a shared subscription, which all members of its group have."""
+    """Return the name of the durable that all members of a shared subscription's group use."""
     group, _, wanted = text.removeprefix(SHARED).partition("/")
-    whole = sha256(text.encode()).hexdigest()[:DIGITS]
-    return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{whole}"
+    digest = sha256(text.encode()).hexdigest()[:DIGITS]
+    return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{digest}"
 
 
 def is_shared_durable(name: str) -> bool:
-    """Whether a durable is one of a group, by its name."""
+    """Return whether a name is that of a shared subscription's durable."""
     return name.startswith(PREFIX + SHARED)
 
 
 def _shown(text: str) -> str:
-    return "".join(each if each.isascii() and each.isprintable() else "?" for each in text[:_SHOWN])
+    return "".join(
+        character if character.isascii() and character.isprintable() else "?"
+        for character in text[:_SHOWN]
+    )
 
 
 async def make_durable(
@@ -72,7 +76,7 @@ async def make_durable(
     topics: TopicChannel | None,
     start: FromId | FromLatest = _LATEST,
 ) -> None:
-    """Make the durable of a filter, unless it is there."""
+    """Create the durable of a filter unless it exists."""
     shown = wanted_of(text)
     with contextlib.suppress(NameAlreadyBound):
         await realm.subscriptions.create_durable(
@@ -86,8 +90,8 @@ async def make_durable(
 
 
 async def retire_durable(realm: RunningRealm, topics: TopicChannels, name: str, text: str) -> None:
-    """Delete the durable of a filter on channels that have no topics any more which the filter
-    takes, once nothing waits there (SEM M12)."""
+    """Delete the durable of a filter on channels without any topic that matches the filter, once no
+    event is outstanding there (SEM M12)."""
     subscriptions = realm.subscriptions
     for channel in topics.left_with(name, text):
         with contextlib.suppress(NameDoesNotExist):
@@ -97,7 +101,7 @@ async def retire_durable(realm: RunningRealm, topics: TopicChannels, name: str, 
 
 
 class DurableFeed:
-    """A seat at the durable of a filter, while its client is connected."""
+    """A seat at the durable of a filter while its client is connected."""
 
     selector: Selector | None = None
     writable = True
@@ -121,36 +125,37 @@ class DurableFeed:
         self._subscription = 0
         self._looked, self._was_left = -1, False
         self._held: dict[int, int] = {}
-        """Events that were given to the client and are not settled, each with its share of the
-        bytes that they came in."""
+        """Events sent to the client and not settled, each with its share of the bytes of its
+        batch."""
         self._settled: dict[int, Callable[[], None] | None] = {}
-        """What the client is done with, told to the durable once in a turn of the loop."""
+        """Events that the client has finished, settled with the durable once in a turn of the
+        loop."""
 
     @property
     def _is_left(self) -> bool:
-        """Whether the channel is gone, or has no topics any more that the filter takes."""
+        """Whether the channel was deleted or has no topics any more that match the filter."""
         if self._topics is None:
             return False
         topics = self._mqtt.topics
         if self._looked != topics.version:  # asked with every acknowledgement
             self._looked = topics.version
             met = topics.met_by(self._filter.text)
-            self._was_left = all(each.number != self._topics.number for each in met)
+            self._was_left = all(channel.number != self._topics.number for channel in met)
         return self._was_left
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the connection has ended, or the client has given the filter up: each connection
-        makes filters of its own."""
+        """Whether the connection has ended or the client has unsubscribed. Each connection creates
+        new `Filter` objects."""
         return not self._client.has(self._filter)
 
     async def skip_received(self, event_ids: Sequence[int]) -> None:
-        """Remove events that the client already has from the durable, before the seat is taken."""
+        """Remove events that the client already has from the durable before the seat is taken."""
         channel, name = self.channel_id, self._filter.durable
         with contextlib.suppress(NameDoesNotExist):
-            for each in event_ids:
+            for event_id in event_ids:
                 await self._realm.subscriptions.purge_durable(
-                    channel, name, first=each, last=each, selector=""
+                    channel, name, first=event_id, last=event_id, selector=""
                 )
 
     @property
@@ -159,8 +164,8 @@ class DurableFeed:
         return self._mqtt.topics.channel_id() if self._topics is None else self._topics.number
 
     async def open(self) -> None:
-        """Make the durable if it is missing, and take the seat. A seat that comes when nobody is
-        there any more is left at once. Raises what these raise."""
+        """Create the durable if it is missing, and attach to it. If the client has disconnected
+        meanwhile, detach at once. Raises the errors of both steps."""
         channel = self.channel_id
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         window = WINDOW
@@ -190,24 +195,26 @@ class DurableFeed:
         await self.end_lost_deliveries()
 
     async def end_lost_deliveries(self) -> None:
-        """End the delivery of events in flight that the durable does not hold any more: they were
-        deleted, or a seek has passed them."""
+        """End the delivery of events in flight that the durable does not hold any more, because
+        they were deleted or a seek has passed them."""
         text, outbox = self._filter.text, self._client.outbox
         event_ids = outbox.unacknowledged(text, self.channel)
         if not event_ids:
             return
         span = Span(min(event_ids), max(event_ids) + 1)
         with contextlib.suppress(NameDoesNotExist):
-            found = await self._realm.subscriptions.holding.outstanding(
+            outstanding = await self._realm.subscriptions.holding.outstanding(
                 self.channel_id, self._filter.durable, span
             )
-            there = found.id_set
+            outstanding_ids = outstanding.id_set
             outbox.end_redelivery(
-                text, [each for each in event_ids if each not in there], self.channel
+                text,
+                [event_id for event_id in event_ids if event_id not in outstanding_ids],
+                self.channel,
             )
 
     def close(self) -> None:
-        """Leave the seat: what the client has not acknowledged goes back."""
+        """Leave the seat. The durable delivers unacknowledged events again."""
         self._settle()
         if self._subscription:
             self._realm.subscriptions.detach(self._subscription)
@@ -215,7 +222,7 @@ class DurableFeed:
         self._held.clear()
 
     def has_room(self, size: int) -> None:
-        """Tell the realm that so many bytes are taken."""
+        """Tell the realm how many bytes of its window are free again."""
         if self._subscription:
             self._realm.subscriptions.credit(self._subscription, 0, taken=size)
         else:
@@ -224,7 +231,8 @@ class DurableFeed:
     # --- the realm's side ----------------------------------------------------------------
 
     def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
-        """Give events to the client. Never raises: its caller serves others, too."""
+        """Send events to the client. Never raises, because its caller serves other receivers,
+        too."""
         if self._has_ended:
             # The seat was still being taken when the connection ended. The client may have come
             # back meanwhile, and gets them from the seat of its new connection: this one is left.
@@ -244,16 +252,16 @@ class DurableFeed:
         self._held[event_ids[0]] += rest
         wanted, channel = self._filter, self.channel
         text = wanted.text
-        taken, sources, refused = list[TopicMessage](), list[MessageSource](), list[int]()
+        accepted, sources, refused = list[TopicMessage](), list[MessageSource](), list[int]()
         for event_id, message in zip(event_ids, messages, strict=True):
             if message is None or not wanted.takes(message):
                 refused.append(event_id)
             else:
-                taken.append(message)
+                accepted.append(message)
                 sources.append(MessageSource(text, event_id, channel=channel))
         self.acknowledge(refused)
-        if taken:
-            self._client.outbox.give(taken, (wanted,), sources=sources)
+        if accepted:
+            self._client.outbox.give(accepted, (wanted,), sources=sources)
 
     def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
         counts = self._mqtt.counts
@@ -261,23 +269,24 @@ class DurableFeed:
             return messages_of(rows.batch, counts=counts)
         wanted = wanted_of(self._filter.text)
         return [
-            each if each is not None and topic_matches(wanted, each.topic) else None
-            for each in messages_of(rows.batch, self._topics.reading, counts)
+            message if message is not None and topic_matches(wanted, message.topic) else None
+            for message in messages_of(rows.batch, self._topics.reading, counts)
         ]
 
     def recall(self, spans: Spans) -> None:
-        """Somebody has sought the durable: what waits comes again."""
+        """Drop queued events after a seek of the durable, which delivers them again."""
         ids = frozenset(IdSet(spans))
-        self._client.give_back_room(sum([self._held.pop(each, 0) for each in ids]))
+        self._client.give_back_room(sum([self._held.pop(event_id, 0) for event_id in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
         self._mqtt.listener.spawn(self.end_lost_deliveries)
 
     def finished(self) -> None:
-        """A seat has no end."""
+        """Do nothing: the events of a durable have no end."""
 
     def closed(self, reason: PenstockError) -> None:
-        """End the connection, if the durable is gone and neither its channel nor its topics are."""
+        """End the connection if the durable was deleted although its channel and its topics still
+        exist."""
         self._subscription = 0
         if not self._is_left:
             self._connection.end(reason)
@@ -288,18 +297,18 @@ class DurableFeed:
     # --- settling ------------------------------------------------------------------------
 
     def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
-        """The client is done with events; ``then`` is called for each once that is on disk. Of
-        those that were not given to it there is nothing to say yet."""
-        held = [each for each in event_ids if each in self._held]
+        """Settle events that the client has finished. ``then`` is called for each event once its
+        settlement is on disk. Events that the seat does not hold are ignored."""
+        held = [event_id for event_id in event_ids if event_id in self._held]
         if not held:
             return
-        self._client.give_back_room(sum([self._held.pop(each) for each in held]))
+        self._client.give_back_room(sum([self._held.pop(event_id) for event_id in held]))
         if not self._settled:
             self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(held, then))
 
     def _retire(self) -> None:
-        """Delete the durable if it is needed for what waits there only, and nothing does."""
+        """Delete the durable if it exists only for its outstanding events and none are left."""
         mqtt, wanted = self._mqtt, self._filter
         if wanted.is_draining:
             mqtt.listener.spawn(self._client.end_draining, wanted)
@@ -316,12 +325,12 @@ class DurableFeed:
     def _submit(self, settled: dict[int, Callable[[], None] | None]) -> None:
         def reply(_: Any, error: BaseException | None) -> None:
             if error is None:
-                for each in settled.values():
-                    if each is not None:
-                        each()
+                for confirm in settled.values():
+                    if confirm is not None:
+                        confirm()
                 if not self._held:
                     self._retire()
-            elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
+            elif len(settled) > 1:  # one was returned to the durable: settle the others alone
                 for event_id, then in settled.items():
                     self._submit({event_id: then})
             else:

@@ -1,5 +1,5 @@
-"""Parts of events as properties of packets. What MQTT cannot express is left out part by part,
-counted and logged: the message itself is sent (SEM M3)."""
+"""The parts of events as properties of packets. A part that MQTT cannot express is left out,
+counted and logged; the message is still sent (SEM M3)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
 from penstock_server.runtime.access.open_connections import MessageCounts
 
 CONTENT_ENCODING: Final = "content-encoding"
-"""The user property that says how a payload of AMQP is encoded."""
+"""The user property with the content encoding of a message from an AMQP client."""
 EXPIRY_S_MAX: Final = (1 << 32) - 1
-"""Seconds of the longest message expiry."""
+"""The longest message expiry in seconds."""
 TOO_LARGE: Final = "it is larger than the receiver takes"
 _TEXT_MAX: Final = 16_383
-"""Characters of the longest text that is made of a value; in UTF-8, MQTT has room for it."""
+"""Most characters of a text that is made from a value. MQTT has room for it in UTF-8."""
 
 LeaveOut = Callable[[str, str], None]
-"""Takes the name of a part that is left out, and why."""
+"""A callback with the name of a part that is left out, and the reason."""
 
 _log = logger("penstock.mqtt")
 
 
 def leave_out(counts: MessageCounts, topic: str, part: str, reason: str) -> None:
-    """Count a part of an event that its message does not have. The log has a line a minute."""
+    """Count a part of an event that its message lacks. At most one line a minute is logged."""
     counts.left_out += 1
     if counts.rare_lines.is_due("mqtt.left_out"):
         _log.warning("mqtt.left_out", topic=topic, part=part, reason=reason, count=counts.left_out)
 
 
 def give_up(counts: MessageCounts, topic: str, reason: str) -> None:
-    """Count a message that cannot be sent to a receiver, which its durable then counts as taken.
-    The log has lines as for `leave_out`."""
+    """Count a message that cannot be sent to a receiver. Its durable counts it as consumed. Log
+    lines are limited as in `leave_out`."""
     counts.unsent += 1
     if counts.rare_lines.is_due("mqtt.not_given_out"):
         _log.warning("mqtt.not_given_out", topic=topic, reason=reason, count=counts.unsent)
@@ -48,8 +48,8 @@ def give_up(counts: MessageCounts, topic: str, reason: str) -> None:
 def packet_properties(
     rest: Residue, headers: Mapping[str, Any], properties: Mapping[str, Any], omit: LeaveOut
 ) -> PacketProperties:
-    """Return what an event says as the properties of a PUBLISH; ``omit`` is told of each part that
-    MQTT cannot express."""
+    """Return the properties of the PUBLISH for an event. ``omit`` is called for each part that MQTT
+    cannot express."""
     pairs = _user_properties(properties, omit) if rest.user is None else rest.user
     user = tuple(pair for pair in pairs if _is_expressible(pair, omit))
     if rest.content_encoding and all(name != CONTENT_ENCODING for name, _ in user):
@@ -85,14 +85,14 @@ def _is_expressible(pair: tuple[str, str], omit: LeaveOut) -> bool:
 
 
 def _user_properties(properties: Mapping[str, Any], omit: LeaveOut) -> Iterator[tuple[str, str]]:
-    """Properties as MQTT has them, which are texts: a list is a name that is repeated."""
+    """Yield the properties as pairs of texts. A list becomes several pairs with the same name."""
     for name, value in properties.items():
-        for each in value if isinstance(value, list) else (value,):
-            if isinstance(each, str):
-                yield name, each
-            elif each is not None:
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, str):
+                yield name, item
+            elif item is not None:
                 try:
-                    text = _user_text(each)
+                    text = _user_text(item)
                 except (RecursionError, ValueError) as error:  # nested too deep, for example
                     omit(f"property {name[:80]!r}", str(error))
                     continue
@@ -103,8 +103,8 @@ def _user_properties(properties: Mapping[str, Any], omit: LeaveOut) -> Iterator[
 
 
 def _user_text(value: Any) -> str:
-    """Numbers as they are written, true and false; times in ISO 8601, bytes in hexadecimal digits,
-    what has parts as JSON."""
+    """Return a value as text: numbers, true and false as in JSON, times in ISO 8601, bytes in
+    hexadecimal digits, structured values as JSON."""
     if isinstance(value, bool | dict | list):
         return msgspec.json.encode(value).decode()
     if isinstance(value, bytes):

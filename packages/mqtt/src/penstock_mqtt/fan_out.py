@@ -1,4 +1,4 @@
-"""What is published, for everybody who wants its topic: encoded once, however many that are."""
+"""Sends published messages to all matching subscribers, encoding each message once per version."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _log = logger("penstock.mqtt")
 
 
 TOPICS_MAX: Final = 10_000
-"""Most topics of which it is remembered who gets their messages."""
+"""Most topics whose receivers are cached."""
 
 
 class Receivers(NamedTuple):
-    """Who gets the messages of a topic."""
+    """The receivers of the messages of a topic."""
 
     filters: tuple[Filter, ...]
-    """What they were found by; another tuple: they have changed."""
+    """The filters that match the topic. The cached receivers are stale if `TopicIndex` returns
+    another tuple."""
     plain: list[Filter]
-    """QoS 0 filters of clients that have no other filter for the topic, and want nothing of their
-    own said: all of them are sent the same bytes."""
+    """QoS 0 filters of clients with a single matching filter and no per-client options. All of them
+    are sent the same bytes."""
     acknowledging: list[Filter]
-    """The others of such clients."""
+    """Such filters with QoS 1 or 2."""
     various: list[tuple[ClientConnection, tuple[Filter, ...]]]
 
 
 class FanOut:
-    """Gives messages to the clients whose filters take their topics."""
+    """Sends messages to the clients whose filters match their topics."""
 
     def __init__(self, access: AccessControl, counts: MessageCounts) -> None:
         self.counts = counts
@@ -48,30 +49,30 @@ class FanOut:
         self._matches = 0
 
     def add(self, wanted: Filter) -> None:
-        """Give out by a filter from now on."""
+        """Start sending messages to a filter."""
         self.filters.add(wanted.text, wanted)
         self.forget()
 
     def remove(self, wanted: Filter) -> None:
-        """Give out by a filter no more, and let go of its connection."""
+        """Stop sending messages to a filter."""
         self.filters.remove(wanted.text, wanted)
         self.forget()
 
     def forget(self) -> None:
-        """Rights or filters have changed: look up anew who gets what."""
+        """Clear the cached receivers after a change of rights or filters."""
         self._known.clear()
         self._matches = 0
 
     def give_out(
         self, messages: Iterable[TopicMessage | None], channel: TopicChannel | None = None
     ) -> None:
-        """Give out messages of a channel, that of all topics if it is None, in their order, to
-        whoever may have them (SEM M4, M15). None is an event that is not a message."""
+        """Send messages of a channel (None: the channel of all topics) in their order to the
+        clients that may read them (SEM M4, M15). None stands for an event that is not a message."""
         if self._version != self._access.version:
             self._version = self._access.version
             self.forget()
-        given = (message for message in messages if message is not None)
-        for (topic, qos, is_plain), run in groupby(given, _kind):
+        publishable = (message for message in messages if message is not None)
+        for (topic, qos, is_plain), run in groupby(publishable, _kind):
             together = list(run)
             try:
                 self._give_run(topic, qos, together, channel, is_plain=is_plain)
@@ -87,39 +88,39 @@ class FanOut:
         *,
         is_plain: bool,
     ) -> None:
-        """Give out messages of one topic that follow one another."""
-        found = self.filters.find(topic)
-        if not found:
+        """Send consecutive messages of one topic."""
+        matches = self.filters.find(topic)
+        if not matches:
             return
-        receivers = self._receivers(topic, found, channel)
+        receivers = self._receivers(topic, matches, channel)
         alike, one_by_one = receivers.plain, receivers.acknowledging
         if not is_plain:
             alike, one_by_one = [], [*alike, *one_by_one]
         elif not qos:
             alike, one_by_one = [*alike, *one_by_one], []
         self._give_alike(together, alike)
-        for each in one_by_one:
-            _give(together, each.connection, (each,))
+        for subscriber in one_by_one:
+            _give(together, subscriber.connection, (subscriber,))
         for connection, filters in receivers.various:
             for message in together:
-                takers = [each for each in filters if each.takes(message)]
+                takers = [candidate for candidate in filters if candidate.takes(message)]
                 if takers:
                     _give((message,), connection, takers)
 
     def _receivers(
-        self, topic: str, found: tuple[Filter, ...], channel: TopicChannel | None
+        self, topic: str, matches: tuple[Filter, ...], channel: TopicChannel | None
     ) -> Receivers:
         key = topic, 0 if channel is None else channel.number
-        known = self._known.get(key)
-        if known is not None and known.filters is found:
-            return known
+        cached = self._known.get(key)
+        if cached is not None and cached.filters is matches:
+            return cached
         by_connection: dict[ClientConnection, list[Filter]] = {}
         is_open = self._access.is_open
-        for each in found:
-            if not is_open and not each.may_have(channel):
+        for match in matches:
+            if not is_open and not match.may_have(channel):
                 continue
-            by_connection.setdefault(each.connection, []).append(each)
-        made = Receivers(filters=found, plain=[], acknowledging=[], various=[])
+            by_connection.setdefault(match.connection, []).append(match)
+        made = Receivers(filters=matches, plain=[], acknowledging=[], various=[])
         for connection, filters in by_connection.items():
             first = filters[0]
             if len(filters) > 1 or first.number is not None or first.no_local:
@@ -138,32 +139,32 @@ class FanOut:
         self._known[key] = made
 
     def _give_alike(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
-        """Send messages with QoS 0, in the same bytes for all who speak the same version."""
+        """Send messages with QoS 0, with the same bytes for all clients of a version."""
         written: dict[int, tuple[bytes, int]] = {}
-        for each in filters:
-            connection = each.connection
+        for subscriber in filters:
+            connection = subscriber.connection
             if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
                 self.counts.dropped += len(messages)
                 continue
             version = connection.version
             try:
-                known = written.get(version)
-                if known is None:
-                    packets = [b"".join(published_parts(one, version)) for one in messages]
-                    known = written[version] = b"".join(packets), max(map(len, packets))
+                encoded = written.get(version)
+                if encoded is None:
+                    packets = [b"".join(published_parts(message, version)) for message in messages]
+                    encoded = written[version] = b"".join(packets), max(map(len, packets))
             except ValueError:  # one of them cannot be said in this version, the others can
-                known = b"", connection.packet_bytes_max + 1
-            together, largest = known
+                encoded = b"", connection.packet_bytes_max + 1
+            together, largest = encoded
             if largest <= connection.packet_bytes_max:
                 connection.write(together)
                 self.counts.sent[0] += len(messages)
                 continue
-            _give(messages, connection, (each,))
+            _give(messages, connection, (subscriber,))
 
 
 def _kind(message: TopicMessage) -> tuple[str, int, bool]:
-    """What messages have in common that are given out together: the topic, the QoS, and whether
-    every receiver is told the same of them."""
+    """Return the key that groups messages: topic, QoS, and whether all receivers get the same
+    bytes."""
     return message.topic, message.qos, not message.is_retained and not message.ends_us
 
 

@@ -1,5 +1,5 @@
-"""The topic filters of clients, and what they are made for: a connection, its messages, and the
-seats at durables that the messages come from."""
+"""Topic filters of clients, and the connections, outboxes and seats at durables that they belong
+to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class ClientConnection(Protocol):
-    """The connection of a client, as the parts use it that send it messages. The connection makes
-    these parts, or the session that it goes on with, so they do not import it."""
+    """The connection of a client, as seen by the parts that send it messages. The connection or its
+    session creates these parts, so they do not import it."""
 
     client_id: str
     version: int
@@ -29,17 +29,17 @@ class ClientConnection(Protocol):
     """Name of the connection's session in the realm, which takes seats at durables."""
     rights: ClientRights
     packet_bytes_max: int
-    """Largest packet that the client takes, in bytes."""
+    """Most bytes of a packet that the client accepts."""
     is_open: bool
     takes_more: bool
     """Whether the client reads what it is sent."""
 
     def send(self, packet: Packet) -> bool:
-        """Send a packet; False: it is larger than the client takes."""
+        """Send a packet. Return False if it is larger than the client accepts."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send packets that are written already."""
+        """Send encoded packets."""
         ...
 
     def end(self, reason: PenstockError | None) -> None:
@@ -52,10 +52,10 @@ class ClientConnection(Protocol):
 
 
 class MessageTaker(Protocol):
-    """The messages on their way to a client."""
+    """Accepts messages for a client."""
 
     def give(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
-        """Send messages that these filters of the client take."""
+        """Send messages that these filters of the client match."""
         ...
 
 
@@ -68,15 +68,16 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the seat: what the client has not acknowledged goes back."""
+        """Leave the seat. The durable delivers unacknowledged events again."""
         ...
 
     def has_room(self, size: int) -> None:
-        """Tell the realm that so many bytes are taken."""
+        """Tell the realm how many bytes of its window are free again."""
         ...
 
     def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
-        """The client is done with events; ``then`` is called for each that is on disk so."""
+        """Acknowledge events to the durable. ``then`` is called for each event once that is on
+        disk."""
         ...
 
 
@@ -96,13 +97,13 @@ class RetainedProgress:
         self._searches = 0
         """Searches of the retained messages that are running."""
         self._event_ids: set[int] = set()
-        """Retained messages that were handed to the outbox and are not acknowledged."""
+        """Retained messages that the outbox has accepted and the client has not acknowledged."""
 
     def begin_search(self) -> None:
         self._searches += 1
 
     def end_search(self) -> bool:
-        """Count a search that has found all its messages; True: with it the debt is paid."""
+        """Count a search that has found all its messages. Return whether it has paid the debt."""
         self._searches -= 1
         return self._pay()
 
@@ -110,8 +111,8 @@ class RetainedProgress:
         self._event_ids.add(event_id)
 
     def end_message(self, event_id: int) -> bool:
-        """Remove a message that the client has, or cannot be sent; True: with it the debt is
-        paid."""
+        """Remove a message that the client has or cannot be sent. Return whether it has paid the
+        debt."""
         if event_id not in self._event_ids:
             return False
         self._event_ids.remove(event_id)
@@ -125,7 +126,7 @@ class RetainedProgress:
 
 
 class Filter:
-    """What a client has subscribed to."""
+    """A topic filter that a client has subscribed to."""
 
     __slots__ = (
         "connection",
@@ -157,45 +158,47 @@ class Filter:
         self.retain_as_published = wanted.retain_as_published
         self.number = number
         self.durable = ""
-        """The durable that has its messages; empty: they come as they are published."""
+        """Name of the durable that holds its messages; empty if it receives messages only while
+        live."""
         self.feed: Feed | None = None
-        """What gives the messages of the channel of all topics."""
+        """The seat at its durable in the channel of all topics."""
         self.feeds: dict[str, Feed] = {}
-        """What gives messages of channels with topics, by their names."""
+        """The seats at its durable in channels with topics, by channel name."""
         self.is_live = False
-        """Whether it is among the filters that what is published is given out by."""
+        """Whether `FanOut` sends it published messages."""
         self.retained = RetainedProgress()
         """The retained messages that the client does not have yet."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether a group of clients has it, each message one of them (SEM M9)."""
+        """Whether a group of clients shares it, so that each message goes to one member (SEM
+        M9)."""
         return self.text.startswith(SHARED)
 
     @property
     def open_feeds(self) -> list[Feed]:
-        """The seats that its messages come from."""
+        """The open seats at its durable."""
         return [feed for feed in (self.feed, *self.feeds.values()) if feed is not None]
 
     @property
     def is_draining(self) -> bool:
-        """Whether the client has lowered it to QoS 0, and its durable may have messages still."""
+        """Whether the client has lowered it to QoS 0 while its durable may still hold messages."""
         return bool(self.durable) and not self.qos and not self.is_shared
 
     @property
     def is_open(self) -> bool:
-        """Whether messages come by it."""
+        """Whether it receives messages."""
         return self.feed is not None or bool(self.feeds) or self.is_live
 
     def feed_of(self, channel: str) -> Feed | None:
-        """What gives the messages of a channel; an empty name is that of all topics."""
+        """Return the seat in a channel; an empty name is the channel of all topics."""
         return self.feeds.get(channel) if channel else self.feed
 
     def may_have(self, channel: TopicChannel | None) -> bool:
-        """Whether its client may have messages of a channel, that of all topics if it is None."""
+        """Return whether its client may read a channel; None is the channel of all topics."""
         rights = self.connection.rights
         return rights.may_have(self.text, channel, makes_durable=bool(self.durable))
 
     def takes(self, message: TopicMessage) -> bool:
-        """Whether it takes a message of a topic that it matches."""
+        """Return whether it accepts a message whose topic it matches."""
         return not (self.no_local and self.connection.client_id == message.client_id)

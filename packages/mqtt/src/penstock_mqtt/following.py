@@ -1,5 +1,5 @@
-"""The events of the channel of all topics, and of channels with topics (SEM M12), given out to the
-clients whose filters take them."""
+"""Follows the channel of all topics and the channels with topics (SEM M12), and sends their events
+to the clients whose filters match."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
 CREDIT = 10_000
-"""Events that the realm may hand out before the last ones are given on."""
+"""Events that the realm may deliver before earlier ones were sent on."""
 
 _AT_ONCE: Final = CREDIT // 2
-"""Events that have been given on, of those that the realm may hand out, before it is told: it would
-be woken for each message that comes alone, as for another message."""
+"""Events sent on before the realm is granted credit again. Granting it for each event would cost a
+wake-up for each message."""
 
 _log = logger("penstock.mqtt")
 
 
 class Replenishment:
-    """What the realm may hand out to a subscription again, told once it is worth it."""
+    """Grants credit to a subscription in batches."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
         self._given = 0
 
     def end(self) -> None:
-        """The subscription has ended: the next one has all of its credit."""
+        """Reset the count after the subscription has ended: the next one begins with full
+        credit."""
         self._given = 0
 
     def given_on(self, subscription: int, count: int) -> None:
-        """So many events have been given on. ``subscription`` is 0 while it is being opened."""
+        """Count events that were sent on. ``subscription`` is 0 while it is being opened."""
         self._given += count
         if subscription and self._given >= _AT_ONCE:
             self._subscriptions.credit(subscription, self._given)
@@ -52,7 +53,7 @@ class Replenishment:
 
 
 class ChannelFollower:
-    """The one plain subscription of a channel of MQTT."""
+    """The plain subscription to one channel that all MQTT clients of a realm share."""
 
     session = "mqtt"
     writable = True
@@ -65,8 +66,8 @@ class ChannelFollower:
         channel: TopicChannel | None,
         on_closed: Callable[[PenstockError], None] | None = None,
     ) -> None:
-        """``channel``: the channel with topics; None: that of all topics. ``on_closed`` is called
-        with the reason when the channel is gone."""
+        """``channel`` is the channel with topics, or None for the channel of all topics.
+        ``on_closed`` is called with the reason when the channel is deleted."""
         self._subscriptions = subscriptions
         self._fan_out = fan_out
         self.channel = channel
@@ -79,7 +80,7 @@ class ChannelFollower:
         return self._subscription > 0
 
     async def open(self, channel: ChannelId, start: FromId | FromLatest) -> None:
-        """Raises ``NameDoesNotExist``: the channel is gone."""
+        """Subscribe to the channel. Raises ``NameDoesNotExist`` if it was deleted."""
         opened = await self._subscriptions.subscribe(channel, start, self, credit=CREDIT)
         self._subscription = opened.number
 
@@ -89,8 +90,8 @@ class ChannelFollower:
             self._subscription = 0
 
     def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
-        """Give events to everybody who wants their topics. Never raises: its caller serves others,
-        too."""
+        """Send events to all matching clients. Never raises, because its caller serves other
+        receivers, too."""
         try:
             self._give_out(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
@@ -101,17 +102,17 @@ class ChannelFollower:
         fan_out, channel = self._fan_out, self.channel
         if fan_out.filters.is_empty:  # only durables have them
             return
-        by = ALL_TOPICS if channel is None else channel.reading
-        fan_out.give_out(messages_in(rows, by, fan_out.counts), channel)
+        reading = ALL_TOPICS if channel is None else channel.reading
+        fan_out.give_out(messages_in(rows, reading, fan_out.counts), channel)
 
     def recall(self, spans: Spans) -> None:
-        """Nothing is taken back from a plain subscription."""
+        """Do nothing: events of a plain subscription are never recalled."""
 
     def finished(self) -> None:
-        """A plain subscription has no end."""
+        """Do nothing: a plain subscription has no end."""
 
     def closed(self, reason: PenstockError) -> None:
-        """The channel is gone, and its topics with it."""
+        """Report that the channel and its topics were deleted."""
         self._subscription = 0
         self._credit.end()
         if self._on_closed is not None:
@@ -119,8 +120,7 @@ class ChannelFollower:
 
 
 class FollowedChannels:
-    """Follows the channel of all topics, and the channels that have topics, whichever these
-    are."""
+    """Follows the channel of all topics, and all channels that have topics at the moment."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class FollowedChannels:
         on_closed: Callable[[PenstockError], None],
         on_topics_changed: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """``on_closed`` is called with the reason when the channel of all topics is gone, and
-        ``on_topics_changed`` when a channel has got topics, or lost them."""
+        """``on_closed`` is called with the reason when the channel of all topics is deleted,
+        ``on_topics_changed`` when a channel has gained or lost topics."""
         self._mqtt = mqtt
         self._on_topics_changed = on_topics_changed
         self._all_topics = ChannelFollower(
@@ -141,7 +141,7 @@ class FollowedChannels:
         mqtt.topics.on_changed(self._changed)
 
     async def begin(self) -> None:
-        """See to it that what is published from now on is given out, also in channels that come
+        """Start to send new events to matching clients, also from channels that gain topics
         later."""
         async with self._mqtt.opening:
             if self._all_topics.is_open:
@@ -152,7 +152,7 @@ class FollowedChannels:
                 await self._renew(is_first=True)
 
     def _changed(self) -> None:
-        """A channel has got topics, or lost them: see to it once that is done."""
+        """Follow the changed channels in a later turn of the loop."""
         if not self._is_asked and not self._mqtt.listener.is_stopping:
             self._is_asked = True
             self._mqtt.listener.spawn(self._follow_again)
@@ -169,16 +169,16 @@ class FollowedChannels:
     async def _renew(self, *, is_first: bool) -> None:
         topics = self._mqtt.topics
         every = topics.every
-        for number in [each for each in self._followers if each not in every]:
+        for number in [followed for followed in self._followers if followed not in every]:
             self._followers.pop(number).close()
         for number, channel in list(every.items()):
-            if (known := self._followers.get(number)) is not None:
-                known.channel = channel
+            if (follower := self._followers.get(number)) is not None:
+                follower.channel = channel
                 continue
-            made = self._followers[number] = ChannelFollower(
+            new_follower = self._followers[number] = ChannelFollower(
                 self._mqtt.realm.subscriptions, self._mqtt.fan_out, channel
             )
-            # Nothing is missed of a channel that was made while somebody has subscribed.
+            # A channel that was created while clients were subscribed is read from its first event.
             start = FromLatest() if is_first else FromId(topics.since(number))
             with contextlib.suppress(NameDoesNotExist):
-                await made.open(channel.number, start)
+                await new_follower.open(channel.number, start)

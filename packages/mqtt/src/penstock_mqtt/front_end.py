@@ -1,4 +1,4 @@
-"""MQTT as a front end that the server finds by its entry point."""
+"""MQTT as a front end that the server loads through its entry point."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class MqttFrontEnd(FrontEnd):
         return replace(settings, listen=replace(settings.listen, mqtt_port=port))
 
     def for_local_channels(self, settings: Settings, node: str) -> Settings:
-        """Its channel of all topics has the node in its name, because the name of a store is
-        unique in the whole cluster."""
+        """Return settings for local channels. The channel of all topics contains the node's name,
+        because names of stores are unique in the whole cluster."""
         channel = f"{settings.listen.mqtt_channel}-{node}"
-        own = replace(settings, listen=replace(settings.listen, mqtt_channel=channel))
-        return self.at_port(own, settings.cluster.local_mqtt_port)
+        local = replace(settings, listen=replace(settings.listen, mqtt_channel=channel))
+        return self.at_port(local, settings.cluster.local_mqtt_port)
 
     def service(self, listener: NativeListener, settings: Settings) -> MqttHub:
         from penstock_mqtt.hub import MqttHub  # a realm without MQTT does not load it
@@ -58,20 +58,20 @@ class MqttFrontEnd(FrontEnd):
         return wants_relay(data)
 
     def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
-        """What there is of MQTT, where it is served."""
+        """Yield the metrics of MQTT if the realm serves it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # as HTTP has
 
         if (service := realm.connections.mqtt) is None:
             return
-        found, counts = service.figures(), service.counts
+        figures, counts = service.figures(), service.counts
         connections = GaugeMetricFamily(
             "penstock_mqtt_connections", "Clients that are connected.", labels=["version"]
         )
-        for version, count in found.connections.items():
+        for version, count in figures.connections.items():
             connections.add_metric([version], count)
         sessions = GaugeMetricFamily("penstock_mqtt_sessions", "Sessions.", labels=["state"])
-        sessions.add_metric(["connected"], sum(found.connections.values()))
-        sessions.add_metric(["away"], found.away)
+        sessions.add_metric(["connected"], sum(figures.connections.values()))
+        sessions.add_metric(["away"], figures.away)
         yield from (connections, sessions)
         for name, text, by_qos in (
             ("received", "Messages that clients have sent, by QoS.", counts.received),
@@ -81,20 +81,20 @@ class MqttFrontEnd(FrontEnd):
             for qos, count in enumerate(by_qos):
                 family.add_metric([str(qos)], count)
             yield family
-        told = "Messages of QoS 0 left out because their receiver did not read."
-        yield CounterMetricFamily("penstock_mqtt_dropped_messages", told, counts.dropped)
+        help_text = "Messages of QoS 0 left out because their receiver did not read."
+        yield CounterMetricFamily("penstock_mqtt_dropped_messages", help_text, counts.dropped)
         yield CounterMetricFamily(
             "penstock_mqtt_refused_messages", "Messages that were not stored.", counts.refused
         )
-        told = "Parts of events left out of messages because MQTT cannot express them."
-        yield CounterMetricFamily("penstock_mqtt_left_out_parts", told, counts.left_out)
-        told = "Messages that were too large for a receiver, or that MQTT cannot express."
-        yield CounterMetricFamily("penstock_mqtt_unsent_messages", told, counts.unsent)
+        help_text = "Parts of events left out of messages because MQTT cannot express them."
+        yield CounterMetricFamily("penstock_mqtt_left_out_parts", help_text, counts.left_out)
+        help_text = "Messages that were too large for a receiver, or that MQTT cannot express."
+        yield CounterMetricFamily("penstock_mqtt_unsent_messages", help_text, counts.unsent)
         for name, text, figure in (
-            ("subscriptions", "Filters of all sessions.", found.subscriptions),
-            ("in_flight_messages", "Messages not acknowledged to the end.", found.in_flight),
-            ("retained_topics", "Topics with a retained message.", found.retained),
-            ("wills_waiting", "Wills that wait for their delay.", found.wills),
+            ("subscriptions", "Filters of all sessions.", figures.subscriptions),
+            ("in_flight_messages", "Messages not acknowledged to the end.", figures.in_flight),
+            ("retained_topics", "Topics with a retained message.", figures.retained),
+            ("wills_waiting", "Wills that wait for their delay.", figures.wills),
         ):
             yield GaugeMetricFamily(f"penstock_mqtt_{name}", text, figure)
 

@@ -1,5 +1,5 @@
-"""The MQTT front end of a realm: its connections, its sessions, and what administrators do with
-them."""
+"""The MQTT service of a realm: its connections, its sessions, and the requests of administrators
+about them."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
-"""What people call the versions of MQTT."""
+"""The usual names of the versions of MQTT."""
 LAST_USER: Final = "\U0010ffff"
-"""Comes behind the names of users."""
+"""Sorts after all names of users."""
 FILTERS_SHOWN: Final = 100
-"""Most subscriptions that are told of each session."""
+"""Most subscriptions that are listed for each session."""
 
 _log = logger("penstock.mqtt")
 
 
 class MqttHub(FrontEndService):
-    """Makes MQTT connections, and describes and ends sessions for administrators."""
+    """Creates MQTT connections, and describes and ends sessions for administrators."""
 
     def __init__(self, listener: NativeListener, channel: str) -> None:
-        """``channel`` is the name of the channel that has all topics."""
+        """``channel`` is the name of the channel of all topics."""
         self.listener = listener
         self.realm = listener.realm
         self.channel = channel
@@ -58,18 +58,18 @@ class MqttHub(FrontEndService):
 
     @property
     def fault(self) -> PenstockError | None:
-        """Why nobody can be served."""
+        """The reason why clients cannot be served, or None."""
         return self.mqtt.fault
 
     def connection(self) -> MqttConnection:
-        """Make the protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return MqttConnection(self.mqtt, self.sessions, self.following)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept MQTT connections, also over the HTTP port's WebSockets; gives the port. In a
-        cluster channels that are not fit for MQTT do not keep the realm, or the local channels of a
-        node, from being served: each client is refused, with the reason. Raises ``NoQuorum``
-        when nobody grants the names of local channels; it may be called again then."""
+        """Accept MQTT connections, also over the HTTP port's WebSockets, and return the port. If a
+        channel is unfit for MQTT, a node of a cluster still serves the rest: it refuses MQTT
+        clients with the reason. Raises ``NoQuorum`` when the names of local channels cannot be
+        granted; call it again then."""
         try:
             async with self.mqtt.opening:
                 await self.mqtt.open_channel()
@@ -77,7 +77,8 @@ class MqttHub(FrontEndService):
         except (InvalidArgument, NameAlreadyBound) as error:
             if self.listener.gate is None and not self.realm.names.asks:
                 raise
-            # every other node of the cluster would fail like this one, and nobody would be served
+            # every other node of the cluster would fail in the same way, and the realm would not be
+            # served
             self.mqtt.fault = Unavailable(f"MQTT is not served here: {error}")
             _log.error("mqtt.not_served", reason=str(error))
         self.listener.offer("mqtt", self.connection)
@@ -87,60 +88,66 @@ class MqttHub(FrontEndService):
     # --- who is there --------------------------------------------------------------------
 
     def _held_for(self, user: str) -> list[HeldMessages]:
-        """The messages that are kept for the clients of a user."""
+        """Return the messages that are held for the clients of a user."""
         sessions = [
             *self.sessions.away().values(),
-            *(each.client for each in self.sessions.connections()),
+            *(connection.client for connection in self.sessions.connections()),
         ]
-        return [each.held_messages for each in sessions if each.principal.user == user]
+        return [session.held_messages for session in sessions if session.principal.user == user]
 
     def connections(self) -> list[SessionConnection]:
-        """The connections of all clients."""
+        """Return the connections of all clients."""
         return self.sessions.connections()
 
     def figures(self) -> MqttFigures:
-        """What there is now; the work is by the number of connections."""
+        """Return the current figures. The cost grows with the number of connections."""
         connections = self.connections()
-        found = [each.client.figures for each in connections]
-        versions = Counter(each.version for each in connections)
+        session_figures = [connection.client.figures for connection in connections]
+        versions = Counter(connection.version for connection in connections)
         away = self.sessions.away_figures
         store = self.mqtt.retained.store
         return MqttFigures(
-            connections={name: versions[each] for each, name in VERSIONS.items()},
+            connections={name: versions[version] for version, name in VERSIONS.items()},
             away=away.sessions,
-            subscriptions=away.filters + sum(each.filters for each in found),
-            in_flight=away.in_flight + sum(each.in_flight for each in found),
+            subscriptions=away.filters + sum(session.filters for session in session_figures),
+            in_flight=away.in_flight + sum(session.in_flight for session in session_figures),
             wills=away.wills,
             retained=0 if store is None else store.events,
         )
 
     def sessions_after(self, after: str, limit: int) -> api.SessionsPage:
-        """The next sessions, by client id and user, with a connection and without."""
-        found = self.sessions.every()
+        """Return the next sessions by client id and user, connected or not."""
+        by_key = self.sessions.every()
         client_id, separator, user = after.partition("\0")
         behind = ClientKey(client_id, user) if separator else ClientKey(client_id, LAST_USER)
-        keys = nsmallest(limit + 1, (each for each in found if not after or each > behind))
+        keys = nsmallest(limit + 1, (key for key in by_key if not after or key > behind))
         following = None
         if len(keys) > limit:
             last, is_same = keys[limit - 1], keys[limit].client_id == keys[limit - 1].client_id
             following = turn_of(last) if is_same else last.client_id
         return api.SessionsPage(
-            sessions=tuple(self._described(found[each]) for each in keys[:limit]), next=following
+            sessions=tuple(self._described(by_key[key]) for key in keys[:limit]), next=following
         )
 
     async def end_session(self, client: str, user: str) -> None:
-        """End a session with its connection. ``user`` is a user, or one with a host as sessions
-        are listed, and may be empty where only one has the client id. Raises
+        """End a session and its connection. ``user`` is a user, or user and host as in the list of
+        sessions; it may be empty if only one session has the client id. Raises
         ``NameDoesNotExist``, ``InvalidArgument``."""
-        there = {
-            key: each for key, each in self.sessions.every().items() if key.client_id == client
+        candidates = {
+            key: session
+            for key, session in self.sessions.every().items()
+            if key.client_id == client
         }
-        keys = [key for key, each in there.items() if user in ("", key.user, each.principal.name)]
+        keys = [
+            key
+            for key, session in candidates.items()
+            if user in ("", key.user, session.principal.name)
+        ]
         if not keys:
             whose = f" of user {user!r}" if user else ""
             raise NameDoesNotExist(f"client {client[:80]!r}{whose} has no session of MQTT")
         if len(keys) > 1:
-            users = ", ".join(sorted(each.user for each in keys)[:10])
+            users = ", ".join(sorted(key.user for key in keys)[:10])
             raise InvalidArgument(
                 f"the client id {client[:80]!r} has sessions of several users; name one of: {users}"
             )
@@ -174,21 +181,23 @@ class MqttHub(FrontEndService):
             filter_count=len(filters),
             filters=tuple(
                 api.SessionFilter(
-                    filter=each.filter,
-                    qos=each.qos,
-                    durable=each.durable,
+                    filter=stored.filter,
+                    qos=stored.qos,
+                    durable=stored.durable,
                     waiting=sum(
                         durable.info(view.now_us).outstanding
-                        for _, durable in (view.with_durable(each.durable) if each.durable else ())
+                        for _, durable in (
+                            view.with_durable(stored.durable) if stored.durable else ()
+                        )
                     ),
                 )
-                for each in filters[:FILTERS_SHOWN]
+                for stored in filters[:FILTERS_SHOWN]
             ),
         )
 
     def _closed(self, reason: PenstockError) -> None:
-        """End the connections of clients that have subscribed: the channel of all topics is
-        gone."""
+        """End the connections of clients with subscriptions because the channel of all topics was
+        deleted."""
         for connection in self.connections():
             if connection.client.filters:
                 connection.end(reason)

@@ -1,4 +1,4 @@
-"""Records of messages on their way to one client."""
+"""Records of messages that are being delivered to one client."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _KEPT: Final = (
     "correlation_data",
     "user_properties",
 )
-"""Properties that reach receivers as they were sent."""
+"""Properties that receivers get unchanged."""
 
 
 class MessageSource(NamedTuple):
-    """Where a message of a lasting session comes from, and can be read again."""
+    """The event of a lasting session's message; the message can be read from it again."""
 
     text: str
-    """The filter by which it goes to the client."""
+    """Text of the filter that delivers it to the client."""
     event_id: int
     from_retained: bool = False
     channel: str = ""
-    """The channel with topics that it is in; empty: the one of all topics."""
+    """Name of the channel with topics that holds it; empty for the channel of all topics."""
 
 
 class WaitingMessage(NamedTuple):
     message: TopicMessage
     qos: int
     numbers: tuple[int, ...]
-    """Subscription identifiers of the filters that take it. The filters themselves belong to a
+    """Subscription identifiers of the matching filters. The filters themselves belong to a
     connection, which the message may outlive."""
     retain: bool
     source: MessageSource | None
     size: int
-    """Bytes that it takes in memory."""
+    """Bytes of the message in memory."""
 
     def properties_at(self, now_us: int) -> PacketProperties | None:
-        """Return the properties that a receiver is sent; None: the message has expired."""
+        """Return the properties for a receiver, or None if the message has expired."""
         message = self.message
         numbers = self.numbers
         if not numbers and not message.ends_us:
@@ -58,20 +58,20 @@ class WaitingMessage(NamedTuple):
 
 
 class InFlight(Struct, eq=False):
-    """A message that the client has not acknowledged to the end."""
+    """A message that the client has not acknowledged completely."""
 
     qos: int
     waiting: WaitingMessage | None
-    """What is sent again; None: it is read again."""
+    """The message to send again; None: it is read from its source again."""
     source: MessageSource | None
     is_stored: bool
-    """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
+    """Whether it may be sent. The packet id of a message of QoS 2 must be on disk before."""
     is_sent: bool = False
-    """Whether the client may have heard of it."""
+    """Whether the client may have received its packet id."""
     is_released: bool = False
-    """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
+    """Whether the client has the message (PUBREC) or will not be sent it again."""
     is_complete: bool = False
-    """Whether the client is done with it (PUBCOMP)."""
+    """Whether the client has completed it (PUBCOMP)."""
     is_settled: bool = False
-    """Whether nothing gives it to the client again: its durable knows, or the client has all that
-    is retained."""
+    """Whether it will not be delivered again, because its durable has stored the acknowledgement or
+    the client has all retained messages."""

@@ -1,4 +1,4 @@
-"""The messages that one client publishes: their topics, their limits, and the answers to them."""
+"""The messages that one client publishes: their topics, limits and acknowledgements."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ if TYPE_CHECKING:
     from penstock_mqtt.session import MqttSession
 
 RECEIVE_MAXIMUM: Final = 1_000
-"""Messages of QoS 1 and 2 that a client may send before the first is acknowledged to the end."""
+"""Messages of QoS 1 and 2 that a client may send before the first is acknowledged completely."""
 ALIASES_MAX: Final = 100
 
 
 class PublishingConnection(ClientConnection, Protocol):
-    """The connection of a client that publishes, which is answered by it."""
+    """The connection of a client that publishes; acknowledgements are sent over it."""
 
     publisher: str
-    """The client's principal, as events name who has published them."""
+    """The client's principal, as events name their publisher."""
     client: MqttSession
     is_ending: bool
-    """Whether nothing more is heard of the client."""
+    """Whether the connection ignores further packets of the client."""
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
-        """Send that messages of QoS 1 are stored."""
+        """Acknowledge stored messages of QoS 1."""
         ...
 
 
 class Incoming(ConnectionPart[PublishingConnection]):
-    """What comes by one connection."""
+    """The messages that one connection receives."""
 
     def __init__(self, mqtt: MqttRealm, connection: PublishingConnection) -> None:
         super().__init__(connection)
         self._mqtt = mqtt
         self._access = mqtt.realm.access
         self._aliases: dict[int, str] = {}
-        self._whose: Publication | None = None
+        self._current: Publication | None = None
         self.unanswered = 0
-        """Messages that are being stored and wait for their answer."""
+        """Messages that are being stored and not answered yet."""
         self._unreleased: set[int] = set()
-        """Messages of QoS 2 that came by this connection, are stored, and not released."""
+        """Stored messages of QoS 2 from this connection that the client has not released."""
 
     @property
     def publishes(self) -> bool:
-        """Whether a message has come by the connection."""
-        return self._whose is not None
+        """Whether the connection has received a message."""
+        return self._current is not None
 
     def end(self) -> None:
-        """Let go of the connection, which is lost; messages that are being stored have it."""
-        self._whose = None
+        """Drop the reference to the lost connection. Messages that are being stored keep theirs."""
+        self._current = None
 
     def received_together(self, messages: Sequence[PlainMessage]) -> None:
-        """Plain messages have come. Raises :class:`MqttViolation` for one that may not."""
+        """Receive plain messages. Raises :class:`MqttViolation` for one that is not allowed."""
         connection, count = self._connection, len(messages)
         if count == 1:  # as from most clients
             confirmed = int(messages[0][2] > 0)
@@ -85,18 +85,18 @@ class Incoming(ConnectionPart[PublishingConnection]):
             confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
         is_within = self.unanswered + len(self._unreleased) + confirmed <= RECEIVE_MAXIMUM
         if not (is_within and (self._access.is_open or self._may_publish(messages))):
-            for each in messages:
+            for message in messages:
                 if not connection.is_ending:
-                    self.received(plain_packet(*each))
+                    self.received(plain_packet(*message))
             return
-        mqtt, whose = self._mqtt, self._whose
+        mqtt, publication = self._mqtt, self._current
         received = mqtt.counts.received
         received[1] += confirmed
         received[0] += count - confirmed
         self.unanswered += confirmed
-        if whose is None or whose.session is not connection.client:
-            whose = self._publication(connection.client)
-        mqtt.publisher.gather(connection.publisher, GatheredTogether(whose, messages))
+        if publication is None or publication.session is not connection.client:
+            publication = self._publication(connection.client)
+        mqtt.publisher.gather(connection.publisher, GatheredTogether(publication, messages))
 
     def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
         rights = self._connection.rights
@@ -108,7 +108,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         return True
 
     def received(self, packet: PublishPacket) -> None:
-        """A message has come. Raises :class:`MqttViolation` for one that may not."""
+        """Receive a message. Raises :class:`MqttViolation` if it is not allowed."""
         connection = self._connection
         session = connection.client
         self._mqtt.counts.received[packet.qos] += 1
@@ -127,23 +127,23 @@ class Incoming(ConnectionPart[PublishingConnection]):
             session.begin_receive(packet.packet_id)
             if session.is_lasting:
                 entries = (received_entry(session.place, packet.packet_id, is_there=True),)
-        whose = self._publication(session)
+        publication = self._publication(session)
         try:
             connection.rights.check_publish(topic, PublishEvents)
         except PenstockError as error:
-            whose.not_stored(packet, error)
+            publication.not_stored(packet, error)
             return
         if packet.properties.payload_format == 1 and not is_utf8(packet.payload):
             text = "the payload is not UTF-8, as it says"
-            whose.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
+            publication.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
             return
         message = Received(topic, packet, session.client_id)
-        self._mqtt.publisher.gather(connection.publisher, Gathered(whose, message, entries))
+        self._mqtt.publisher.gather(connection.publisher, Gathered(publication, message, entries))
 
     def _publication(self, session: MqttSession) -> Publication:
-        if self._whose is None or self._whose.session is not session:
-            self._whose = Publication(self, self._connection, session)
-        return self._whose
+        if self._current is None or self._current.session is not session:
+            self._current = Publication(self, self._connection, session)
+        return self._current
 
     def _topic(self, packet: PublishPacket) -> str:
         if packet.properties.subscription_ids:
@@ -159,14 +159,14 @@ class Incoming(ConnectionPart[PublishingConnection]):
         return self._aliases[alias]
 
     def stored(self, packet: PublishPacket) -> None:
-        """A message that came by this connection is stored."""
+        """Update the counts after a message of this connection was stored."""
         if packet.qos:
             self.unanswered -= 1
         if packet.qos == 2:
             self._unreleased.add(packet.packet_id)
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
-        """Refuse a message: with a reason where the version has one, else by closing."""
+        """Refuse a message: with a reason if the version has one, otherwise by closing."""
         connection = self._connection
         self._mqtt.realm.connections.refused(error)
         self._mqtt.counts.refused += 1
@@ -174,15 +174,14 @@ class Incoming(ConnectionPart[PublishingConnection]):
             self.unanswered -= 1
         if packet.qos and connection.version == MQTT_5:
             reason = reason_within(error, reasons.ALLOWED[reasons.PUBLISHED])
-            own = explanation(str(error))
+            properties = explanation(str(error))
             answer = PubackPacket if packet.qos == 1 else PubrecPacket
-            connection.send(answer(packet.packet_id, reason, own))
+            connection.send(answer(packet.packet_id, reason, properties))
         else:
             connection.end(error)
 
     def released(self, packet_id: int) -> None:
-        """The client knows that its message of QoS 2 has come (PUBREL): its id may be used again,
-        once that is on disk."""
+        """Release a message of QoS 2 (PUBREL). Its packet id is free once that is on disk."""
         session = self._connection.client
         if not session.received.get(packet_id):
             session.answer(PubcompPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
@@ -201,7 +200,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
 
 
 class Publication:
-    """Who hears what has become of a message that came by a connection."""
+    """Answers the client once a received message is stored or refused."""
 
     __slots__ = ("_connection", "_incoming", "client_id", "session")
 
@@ -224,8 +223,8 @@ class Publication:
             self._connection.acknowledge(packet_ids)
 
     def stored(self, packet: PublishPacket) -> None:
-        """Acknowledge a message that is stored, by the connection that its client has now if it
-        has QoS 2: the client has sent it again there."""
+        """Acknowledge a stored message. QoS 2 is acknowledged over the client's current connection,
+        because the client may have sent the message again there."""
         self._incoming.stored(packet)
         if packet.qos == 1:
             self._connection.acknowledge((packet.packet_id,))

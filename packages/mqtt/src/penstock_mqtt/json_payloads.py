@@ -1,9 +1,8 @@
-"""JSON payloads as property columns, those of one turn of the loop at once (SEM M14).
+"""Converts JSON payloads to property columns, all those of one turn of the loop at once (SEM M14).
 
-A field is a property, a number a double unless the channel has whole numbers under its name or it
-is a whole number without an exact double, and null is as good as absent: what a device writes
-decides neither the type of a column nor, by the number of messages that happen to come together,
-how it is read.
+A field becomes a property. A number becomes a double, unless the channel has whole numbers under
+its name or it is a whole number without an exact double. Null is treated as absent. So neither the
+payload of one device nor the number of messages in a turn decides the type of a column.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from penstock_core.vocabulary.nesting import NESTING_MAX, check_json_nesting, js
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
 
 FEW: Final = 16
-"""Below so many messages Python is faster than a reader of columns."""
+"""Below this number of messages Python is faster than Arrow's JSON reader."""
 LEAVES_MAX: Final = 200
 COLUMN_LEVELS_MAX: Final = 20
-"""What is wider or deeper is taken row by row, where there are no such limits."""
+"""Wider or deeper payloads are converted row by row, without these limits."""
 _NO_OBJECT: Final = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
@@ -50,27 +49,27 @@ class JsonColumns:
     """Makes the columns of one channel's payloads."""
 
     def __init__(self, reserved: Collection[str]) -> None:
-        """``reserved``: names that the fields of payloads do not get."""
+        """``reserved`` names properties that fields of payloads cannot set."""
         self._reserved = frozenset(reserved)
         self._hints: pa.Schema | None = None
-        """Texts that look like times, which the reader of columns would take for such."""
+        """Types of texts that look like times, which Arrow's reader would convert to timestamps."""
 
     def rows(
         self, payloads: Sequence[bytes], whole: Collection[str]
     ) -> list[dict[str, Any] | MqttViolation]:
-        """Each payload as properties, or why it can be none; ``whole`` names the properties that
-        are whole numbers in the channel."""
-        return [self._row(each, whole) for each in payloads]
+        """Return the properties of each payload, or the reason why it has none. ``whole`` names the
+        properties that are whole numbers in the channel."""
+        return [self._row(payload, whole) for payload in payloads]
 
     def _row(self, payload: bytes, whole: Collection[str]) -> dict[str, Any] | MqttViolation:
-        if not payload:  # what removes a retained message says nothing else
+        if not payload:  # an empty payload removes a retained message
             return {}
         try:
             check_json_nesting(payload, "the payload")
-            found = msgspec.json.decode(payload, type=dict[str, Any])
+            fields = msgspec.json.decode(payload, type=dict[str, Any])
             plain = {
                 name: value if name in whole and type(value) is int else _plain(value)
-                for name, value in found.items()
+                for name, value in fields.items()
                 if value is not None and name not in self._reserved
             }
             property_columns([plain])
@@ -85,27 +84,27 @@ class JsonColumns:
         others: Mapping[str, Sequence[str]],
         whole: Collection[str],
     ) -> PropertyColumns | None:
-        """The columns of all payloads, beside ``others`` of text. None: they are not all objects of
-        one form, so that each has to be looked at by itself."""
+        """Return the columns of all payloads and the text columns ``others``. Return None if the
+        payloads are not objects of one form, so that each must be converted alone."""
         if len(payloads) < FEW or not all(payloads):
             return None
-        # Arrow's reader recurses in native code without a bound. A payload cannot hide levels from
-        # the count of another one: what is left open at its end is an error to the reader.
+        # Arrow's reader recurses in native code without a bound. A payload cannot hide nesting from
+        # this count: brackets left open at its end are an error to the reader.
         if any(
-            each.count(b"[") + each.count(b"{") > NESTING_MAX < json_nesting(each)
-            for each in payloads
-            if len(each) > NESTING_MAX
+            payload.count(b"[") + payload.count(b"{") > NESTING_MAX < json_nesting(payload)
+            for payload in payloads
+            if len(payload) > NESTING_MAX
         ):
             return None
         try:
-            found = self._read(_OPEN + _BETWEEN.join(payloads) + _CLOSE, len(payloads), whole)
+            arrays = self._read(_OPEN + _BETWEEN.join(payloads) + _CLOSE, len(payloads), whole)
         except (pa.ArrowException, ValueError, RecursionError):
             return None
-        if found is None:
+        if arrays is None:
             return None
         columns = {
             name: array
-            for name, array in found.items()
+            for name, array in arrays.items()
             if name not in self._reserved and array.null_count < len(array)
         }
         try:
@@ -115,13 +114,13 @@ class JsonColumns:
             return None
         columns |= {name: pa.array(values, pa.string()) for name, values in others.items()}
         properties = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-        has_nulls = any(_holds_nulls(each) for each in columns.values())
+        has_nulls = any(_holds_nulls(array) for array in columns.values())
         sparse = pa.repeat(pa.scalar(True), len(payloads)) if has_nulls else None
         return PropertyColumns(properties, sparse)
 
     def _read(self, data: bytes, count: int, whole: Collection[str]) -> dict[str, pa.Array] | None:
-        """The fields. Each payload stands in an object of its own, so that none can be two rows,
-        or end another."""
+        """Return the fields. Each payload is wrapped in its own object, so that it can neither be
+        two rows nor end another one."""
         value = _parsed(data, self._hints)
         if value is None or len(value) != count or value.null_count:
             return None
@@ -130,7 +129,9 @@ class JsonColumns:
             value = _parsed(data, self._hints)
             if value is None or _any(value.type, pa.types.is_timestamp):
                 return None
-        fields = {each.name: (value.field(at), each.type) for at, each in enumerate(value.type)}
+        fields = {
+            field.name: (value.field(index), field.type) for index, field in enumerate(value.type)
+        }
         arrays = {name: array for name, (array, kind) in fields.items() if array.null_count < count}
         if any(name in arrays and not pa.types.is_int64(arrays[name].type) for name in whole):
             return None
@@ -173,7 +174,7 @@ def _fits(kind: pa.StructType) -> bool:
 
 def _any(kind: pa.DataType, claim: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_struct(kind):
-        return any(_any(each.type, claim) for each in kind)
+        return any(_any(field.type, claim) for field in kind)
     if pa.types.is_list(kind):
         return _any(kind.value_type, claim)
     return claim(kind)
@@ -181,16 +182,16 @@ def _any(kind: pa.DataType, claim: Callable[[pa.DataType], bool]) -> bool:
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _changed(each.type, change)) for each in kind])
+        return pa.struct([(field.name, _changed(field.type, change)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_changed(kind.value_type, change))
     return change(kind)
 
 
 def _texts(kind: pa.DataType) -> pa.DataType:
-    """The type with texts for times, and otherwise nothing that is not to be found out anew."""
+    """Return a type with text in place of timestamps, reduced to the fields that need the hint."""
     if pa.types.is_struct(kind):
-        kept = ((each.name, _texts(each.type), each.type) for each in kind)
+        kept = ((field.name, _texts(field.type), field.type) for field in kind)
         return pa.struct([(n, new) for n, new, old in kept if _any(old, pa.types.is_timestamp)])
     if pa.types.is_list(kind):
         return pa.list_(_texts(kind.value_type))
@@ -204,22 +205,22 @@ def _doubles(array: pa.Array) -> pa.Array:
 
 def _leaves(array: pa.Array) -> list[pa.Array]:
     if pa.types.is_struct(array.type):
-        return [leaf for each in array.flatten() for leaf in _leaves(each)]
+        return [leaf for child in array.flatten() for leaf in _leaves(child)]
     return _leaves(array.flatten()) if pa.types.is_list(array.type) else [array]
 
 
 def _are_exact(array: pa.Array) -> bool:
-    """Whether all doubles are the numbers that were written: the reader takes NaN, which is no
-    JSON, and makes doubles of whole numbers that have none."""
-    numbers = (each for each in _leaves(array) if pa.types.is_floating(each.type))
-    return all(pc.all(pc.less(pc.abs(each), EXACT_MAX), min_count=0).as_py() for each in numbers)
+    """Return whether all doubles equal the numbers in the JSON text. Arrow's reader accepts NaN,
+    which JSON does not allow, and rounds large whole numbers."""
+    numbers = (leaf for leaf in _leaves(array) if pa.types.is_floating(leaf.type))
+    return all(pc.all(pc.less(pc.abs(leaf), EXACT_MAX), min_count=0).as_py() for leaf in numbers)
 
 
 def _holds_nulls(array: pa.Array) -> bool:
     if array.null_count:
         return True
     if pa.types.is_struct(array.type):
-        return any(_holds_nulls(each) for each in array.flatten())
+        return any(_holds_nulls(child) for child in array.flatten())
     return pa.types.is_list(array.type) and _holds_nulls(array.flatten())
 
 
@@ -228,12 +229,12 @@ def _fits_int64(value: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a property: without what is null, and with numbers that are doubles."""
+    """Return a value as a property: without nulls, and with numbers as doubles."""
     if type(value) is int:
-        # Beyond 64 bits no column could hold it as a whole number.
+        # A column of whole numbers has 64 bits.
         return value if abs(value) > EXACT_MAX and _fits_int64(value) else float(value)
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items() if each is not None}
+        return {name: _plain(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value

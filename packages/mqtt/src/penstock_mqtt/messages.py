@@ -1,4 +1,4 @@
-"""Messages of MQTT as events, and events as messages."""
+"""Converts MQTT messages to events, and events to messages."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from penstock_mqtt.wire.writing import publish_parts
 from penstock_server.runtime.access.open_connections import MessageCounts
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
-Telling = Callable[[Event, dict[str, Any]], tuple[str | None, bytes]]
+Extractor = Callable[[Event, dict[str, Any]], tuple[str | None, bytes]]
 
 REMOVAL_MS: Final = 1_000
-"""How long an event stays that has removed a retained message, in milliseconds."""
+"""Time to live of an event that removes a retained message, in milliseconds."""
 
 
 _COLUMN_BYTES_MAX: Final = 1 << 30
-"""Bytes of payloads that are surely less than one column holds."""
+"""Payloads below this many bytes certainly fit one column."""
 _TOPICS: Final = pa.struct([(TOPIC, pa.string())])
 _CLIENTS: Final = pa.struct([("application_id", pa.string())])
 _SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
 _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
-"""The schema where some messages persist and others do not."""
+"""The schema if only some of the messages persist."""
 
 
 _NAMES_MAX: Final = 4_096
-"""Most topic names of which it is remembered whether they are right."""
+"""Most topic names whose validity is cached."""
 _KEPT_BYTES_MAX: Final = 1 << 16
-"""Bytes of the longest packet that is kept for further receivers: it would be in memory twice."""
+"""Most bytes of a packet that is cached for further receivers, since it is then in memory twice."""
 _FEW_NAMES: Final = 256
 _SHORT: Final = 100
-"""Characters of the longest name that is remembered."""
+"""Most characters of a topic name in the cache."""
 
 
 class Received(Struct, frozen=True):
-    """A message of a client, with the topic that an alias stood for."""
+    """A message of a client; a topic alias is resolved."""
 
     topic: str
     packet: PublishPacket
@@ -66,69 +66,71 @@ class Received(Struct, frozen=True):
 
 
 class Publishing(Protocol):
-    """Who hears what has become of a message."""
+    """The publisher's side of a message: it is notified when the message is stored or refused."""
 
     def stored(self, packet: PublishPacket) -> None:
-        """It is on disk as far as its channel is."""
+        """Report that the message is as safe on disk as its channel guarantees."""
         ...
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None: ...
 
 
 class PublishingPlain(Publishing, Protocol):
-    """Who hears it also of many messages together."""
+    """A `Publishing` that is also notified of several plain messages at once."""
 
     client_id: str
 
     def stored_together(self, messages: Sequence[PlainMessage]) -> None:
-        """These are on disk as far as their channel is."""
+        """Report that the messages are as safe on disk as their channel guarantees."""
         ...
 
 
 class Gathered(NamedTuple):
-    """A message that is published with others."""
+    """A message to publish in this turn of the loop."""
 
-    whose: Publishing
+    publication: Publishing
     message: Received
     entries: tuple[tuple[str, bytes], ...] = ()
-    """What is stored of its session in the same step."""
+    """Entries of its session that are stored in the same step."""
 
 
 class GatheredTogether(NamedTuple):
-    """Messages of one client that came together and say nothing but topic, payload and id."""
+    """Messages that one client sent together, each with nothing but topic, payload and packet
+    id."""
 
-    whose: PublishingPlain
+    publication: PublishingPlain
     messages: Sequence[PlainMessage]
 
 
 def plain_packet(topic: str, payload: bytes, packet_id: int) -> PublishPacket:
-    """A message as the packet that it came in."""
+    """Return a plain message as the packet that it was received in."""
     return PublishPacket(topic, payload, int(packet_id > 0), packet_id)
 
 
 def one_by_one(gathered: Sequence[Gathered | GatheredTogether]) -> list[Gathered]:
-    """Messages, in their order, each by itself."""
-    found: list[Gathered] = []
-    for each in gathered:
-        if isinstance(each, Gathered):
-            found.append(each)
+    """Return the messages one by one, in their order."""
+    messages: list[Gathered] = []
+    for entry in gathered:
+        if isinstance(entry, Gathered):
+            messages.append(entry)
             continue
-        client_id = each.whose.client_id
-        found += [
-            Gathered(each.whose, Received(plain[0], plain_packet(*plain), client_id))
-            for plain in each.messages
+        client_id = entry.publication.client_id
+        messages += [
+            Gathered(entry.publication, Received(plain[0], plain_packet(*plain), client_id))
+            for plain in entry.messages
         ]
-    return found
+    return messages
 
 
 def body_of_plain(gathered: Sequence[GatheredTogether]) -> pa.RecordBatch | None:
-    """The events of plain messages, in their order; None: they are too large together."""
-    messages = [each for one in gathered for each in one.messages]
+    """Return the events of plain messages in their order, or None if they are too large for one
+    batch."""
+    messages = [message for together in gathered for message in together.messages]
     topics, payloads, packet_ids = zip(*messages, strict=True)
     if sum(map(len, payloads)) >= _COLUMN_BYTES_MAX:
         return None
-    clients = [one.whose.client_id for one in gathered for _ in one.messages]
-    persistents = None if all(packet_ids) else [each > 0 for each in packet_ids]
+    clients = [together.publication.client_id for together in gathered for _ in together.messages]
+    persistents = None if all(packet_ids) else [packet_id > 0 for packet_id in packet_ids]
     return _columns(topics, clients, payloads, persistents=persistents)
 
 
@@ -137,21 +139,24 @@ def body_of_messages(
     properties: Sequence[Mapping[str, Any]] | PropertyColumns | None = None,
     message_type: str = "",
 ) -> pa.RecordBatch:
-    """The events of messages, in their order; their properties are the topic and those of users,
-    or these. ``message_type`` is the type of Protocol Buffers that their payloads have. Raises
-    ``InvalidEvent``."""
-    qos = [each.packet.qos > 0 for each in messages]
-    ttls = [_ttl_ms(each.packet.properties) for each in messages]
+    """Return the events of messages in their order. Their properties are ``properties``, by default
+    the topic and the user properties. ``message_type`` is the Protocol Buffers type of the
+    payloads. Raises ``InvalidEvent``."""
+    qos = [message.packet.qos > 0 for message in messages]
+    ttls = [_ttl_ms(message.packet.properties) for message in messages]
     return _body(
         messages, ttls, None if all(qos) else qos, properties=properties, message_type=message_type
     )
 
 
 def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
-    """The events that retain the last message of each topic (SEM M5): they all persist, and one
-    without a payload soon expires. Raises ``InvalidEvent``."""
-    last = list({each.topic: each for each in messages}.values())
-    ttls = [_ttl_ms(each.packet.properties) if each.packet.payload else REMOVAL_MS for each in last]
+    """Return the events that retain the last message of each topic (SEM M5). All persist; one
+    without a payload expires soon. Raises ``InvalidEvent``."""
+    last = list({message.topic: message for message in messages}.values())
+    ttls = [
+        _ttl_ms(message.packet.properties) if message.packet.payload else REMOVAL_MS
+        for message in last
+    ]
     return _body(last, ttls, None)
 
 
@@ -163,20 +168,22 @@ def _body(
     message_type: str = "",
 ) -> pa.RecordBatch:
     plain = all(
-        each.packet.properties is NO_PROPERTIES and not each.packet.retain and each.packet.qos < 2
-        for each in messages
+        message.packet.properties is NO_PROPERTIES
+        and not message.packet.retain
+        and message.packet.qos < 2
+        for message in messages
     )
-    datas = [each.packet.payload for each in messages]
+    datas = [message.packet.payload for message in messages]
     if properties is None:
         if plain and sum(map(len, datas)) < _COLUMN_BYTES_MAX:
             return _plain_body(messages, datas, persistents)
-        properties = [user_properties_of(each) | {TOPIC: each.topic} for each in messages]
+        properties = [user_properties_of(message) | {TOPIC: message.topic} for message in messages]
     return body_of_columns(
         datas,
         None,
         properties,
-        headers=[_headers(each, message_type) for each in messages],
-        ttls=None if all(each is None for each in ttls) else ttls,
+        headers=[_headers(message, message_type) for message in messages],
+        ttls=None if all(ttl is None for ttl in ttls) else ttls,
         persistents=persistents,
     )
 
@@ -184,10 +191,12 @@ def _body(
 def _plain_body(
     messages: Sequence[Received], datas: Sequence[bytes], persistents: Sequence[bool] | None
 ) -> pa.RecordBatch:
-    """As :func:`~penstock_core.columns.events.body.body_of_columns` makes it, without a dictionary
-    for each event."""
-    topics = [each.topic for each in messages]
-    return _columns(topics, [each.client_id for each in messages], datas, persistents=persistents)
+    """Return the batch that :func:`~penstock_core.columns.events.body.body_of_columns` would make,
+    without a dictionary for each event."""
+    topics = [message.topic for message in messages]
+    return _columns(
+        topics, [message.client_id for message in messages], datas, persistents=persistents
+    )
 
 
 def _columns(
@@ -215,42 +224,43 @@ def _ttl_ms(properties: PacketProperties) -> int | None:
 
 
 def user_properties_of(message: Received) -> dict[str, Any]:
-    """The user properties of a message as those of an event. One without a name is only in the
-    header ``mqtt``: no property of an event is called so."""
+    """Return the user properties of a message as properties of an event. Pairs with an empty name
+    are only in the header ``mqtt``, because properties of events need a name."""
     values: dict[str, list[str]] = {}
     for name, value in message.packet.properties.user_properties:
         values.setdefault(name, []).append(value)
     values.pop("", None)
-    return {name: own[0] if len(own) == 1 else own for name, own in values.items()}
+    return {name: texts[0] if len(texts) == 1 else texts for name, texts in values.items()}
 
 
 def _headers(message: Received, message_type: str) -> dict[str, Any]:
-    own = message.packet.properties
-    found: dict[str, Any] = {"application_id": message.client_id}
+    properties = message.packet.properties
+    headers: dict[str, Any] = {"application_id": message.client_id}
     if message_type and message.packet.payload:
-        found["message_type"] = message_type
-    if own.response_topic is not None:
-        found["reply_to"] = own.response_topic
+        headers["message_type"] = message_type
+    if properties.response_topic is not None:
+        headers["reply_to"] = properties.response_topic
     is_hex = False
-    if own.correlation_data is not None:
-        text = _text_in(own.correlation_data)
+    if properties.correlation_data is not None:
+        text = _text_in(properties.correlation_data)
         is_hex = text is None
-        found["correlation_id"] = own.correlation_data.hex() if text is None else text
+        headers["correlation_id"] = properties.correlation_data.hex() if text is None else text
     rest = Residue(
-        content_type=own.content_type,
-        payload_format=own.payload_format,
-        user=own.user_properties or None,
+        content_type=properties.content_type,
+        payload_format=properties.payload_format,
+        user=properties.user_properties or None,
         hex=is_hex,
         retain=message.packet.retain,
-        qos=_told_qos(message.packet),
+        qos=_explicit_qos(message.packet),
     )
     if rest != NO_RESIDUE:
-        found["mqtt"] = msgspec.json.encode(rest).decode()
-    return found
+        headers["mqtt"] = msgspec.json.encode(rest).decode()
+    return headers
 
 
 def _text_in(data: bytes) -> str | None:
-    """What others would call the same if it is text, as most clients' correlation data is."""
+    """Return correlation data as text if it is printable UTF-8, as it is for most clients;
+    otherwise None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -258,31 +268,31 @@ def _text_in(data: bytes) -> str | None:
     return text if text.isprintable() and text else None
 
 
-def _told_qos(packet: PublishPacket) -> int | None:
+def _explicit_qos(packet: PublishPacket) -> int | None:
     if packet.qos == 2:
         return 2
     return 0 if packet.retain and not packet.qos else None
 
 
 class TopicMessage(Struct, frozen=True):
-    """An event as a message, for whoever gets it."""
+    """An event as a message, shared by all receivers."""
 
     topic: str
     payload: bytes
     qos: int
     client_id: str
-    """Who published it; empty: no client of MQTT."""
+    """Client id of the publisher; empty if it is not an MQTT client."""
     ends_us: int
-    """When it expires, in microseconds since 1970; 0: never."""
+    """Expiry in microseconds since 1970; 0: never."""
     properties: PacketProperties
     is_retained: bool = False
-    """Whether it was published to be retained."""
+    """Whether it was published with the retain flag."""
     written: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
-    """What receivers are sent, by version, QoS and retain flag."""
+    """Encoded packets by version, QoS and retain flag."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says nothing but topic and payload, whenever it is sent."""
+        """Whether it has nothing but topic and payload, at any time."""
         return self.properties is NO_PROPERTIES and not self.is_retained and not self.ends_us
 
 
@@ -290,96 +300,104 @@ _NONE: Final = NO_PROPERTIES
 _PLAIN: Final = frozenset(
     ("event_id", "published", "data", "properties", "headers", "persistent", "tag", "priority")
 )
-"""Columns that a message is made of, or that say nothing to MQTT."""
+"""Columns that a message consists of, or that MQTT does not need."""
 _PLAIN_OF_FIELDS: Final = _PLAIN | {"sparse", "nulls"}
-"""These where the properties are fields of the payload: which of them an event has says nothing."""
+"""`_PLAIN` for channels whose properties are fields of the payload, where these columns carry no
+information."""
 
 
 def published_parts(
     message: TopicMessage, version: int, qos: int = 0, *, retain: bool = False
 ) -> tuple[bytes, bytes]:
-    """A message as a PUBLISH with its own properties, before and behind its packet id; written
-    once for all who are sent the same. Raises ``ValueError`` for what the version cannot say."""
+    """Return the PUBLISH of a message with its own properties, split before and after the packet
+    id. It is cached for receivers with the same options. Raises ``ValueError`` if the version
+    cannot express it."""
     key = version, qos, retain
-    known = message.written.get(key)
-    if known is None:
-        known = publish_parts(message, version, qos, retain=retain)
-        if len(known[1]) <= _KEPT_BYTES_MAX:
-            message.written[key] = known
-    return known
+    encoded = message.written.get(key)
+    if encoded is None:
+        encoded = publish_parts(message, version, qos, retain=retain)
+        if len(encoded[1]) <= _KEPT_BYTES_MAX:
+            message.written[key] = encoded
+    return encoded
 
 
 class Reading(NamedTuple):
-    """How the events of a channel are read as messages."""
+    """Defines how the events of a channel are read as messages."""
 
-    told: Telling
-    """Takes the topic and the payload out of an event, and what is neither out of its
-    properties."""
+    extract: Extractor
+    """Returns the topic and the payload of an event, and removes from its properties those that
+    belong to neither."""
     left_out: frozenset[str] | None
-    """Properties that say nothing where an event has its topic; None: all of them, where it has a
-    payload, too."""
+    """Properties to ignore where an event has a topic property; None: all of them if it also has a
+    payload."""
 
 
-def _told(event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
+def _topic_and_payload(event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
     topic = properties.pop(TOPIC, None)
     return topic if isinstance(topic, str) else None, event.data
 
 
-ALL_TOPICS: Final = Reading(_told, frozenset())
-"""The channel of all topics: the topic is a property, and the others are those of users."""
+ALL_TOPICS: Final = Reading(_topic_and_payload, frozenset())
+"""The channel of all topics: the topic is a property, the others are user properties."""
 
 
 def messages_of(
-    batch: pa.RecordBatch, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+    batch: pa.RecordBatch, reading: Reading = ALL_TOPICS, counts: MessageCounts | None = None
 ) -> list[TopicMessage | None]:
-    """The events of a stored batch as messages; None: it has no topic. What cannot be a message,
-    or a part of one, is counted, and keeps no other event from being given out."""
-    found = _plain_messages(batch, by)
-    if found is None:
+    """Return the events of a stored batch as messages; None for an event without a topic. Events or
+    parts that cannot be a message are counted and do not affect the other events."""
+    messages = _plain_messages(batch, reading)
+    if messages is None:
         rows = Rows(batch, in_order=True)
         counted = counts or MessageCounts()
-        found = [_message_at(rows, row, by, counted) for row in range(batch.num_rows)]
-    return found
+        messages = [_message_at(rows, row, reading, counted) for row in range(batch.num_rows)]
+    return messages
 
 
-def _message_at(rows: Rows, row: int, by: Reading, counts: MessageCounts) -> TopicMessage | None:
+def _message_at(
+    rows: Rows, row: int, reading: Reading, counts: MessageCounts
+) -> TopicMessage | None:
     try:
-        return message_of(Event.received(rows, row), by, counts)
+        return message_of(Event.received(rows, row), reading, counts)
     except Exception as error:  # noqa: BLE001  the other events of the batch do not share it
         give_up(counts, "", repr(error))
         return None
 
 
 def messages_in(
-    rows: OutgoingBatch, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+    rows: OutgoingBatch, reading: Reading = ALL_TOPICS, counts: MessageCounts | None = None
 ) -> list[TopicMessage | None]:
-    """The events of a delivery as messages. What was published together is read as it came where
-    that says all, for it would get ids and times for nobody else."""
-    if rows.piece is not None and (found := _plain_messages(rows.piece.batch, by)) is not None:
-        return found
-    return messages_of(rows.batch, by, counts)
+    """Return the events of a delivery as messages. If possible they are read from the published
+    batch, because computing ids and times would serve no other receiver."""
+    if (
+        rows.piece is not None
+        and (messages := _plain_messages(rows.piece.batch, reading)) is not None
+    ):
+        return messages
+    return messages_of(rows.batch, reading, counts)
 
 
-def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | None] | None:
-    """The messages of a batch, a column at a time; None: its events say more than this reads."""
+def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessage | None] | None:
+    """Return the messages of a batch, read column by column. Return None if its events have more
+    parts than this function reads."""
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    plain = _PLAIN_OF_FIELDS if by.left_out is None else _PLAIN
+    plain = _PLAIN_OF_FIELDS if reading.left_out is None else _PLAIN
     if any(name not in plain and column.null_count < count for name, column in columns.items()):
         return None
-    topics = _texts(columns.get("properties"), (TOPIC,), count, left_out=by.left_out)
+    topics = _texts(columns.get("properties"), (TOPIC,), count, left_out=reading.left_out)
     headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
     if topics is None or headers is None:
         return None
-    residues = [residue_of(each) for each in headers[1]]
-    if any(each.says_more for each in set(residues)):
+    residues = [residue_of(header) for header in headers[1]]
+    if any(residue.says_more for residue in set(residues)):
         return None
     data, persistent = columns.get("data"), columns.get("persistent")
     payloads = [b""] * count if data is None else data.to_pylist()
-    if by is not ALL_TOPICS and None in topics[0]:
-        return None  # its properties may make one
-    if by.left_out is None and not all(payloads):
-        return None  # its properties are the payload
+    if reading is not ALL_TOPICS and None in topics[0]:
+        return None  # its other properties may form a topic
+    if reading.left_out is None and not all(payloads):
+        return None  # its properties may form the payload
     kept = repeat(True, count) if persistent is None else persistent.to_pylist()
     right = _right_names(set(topics[0]))
     return [
@@ -401,10 +419,11 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
 
 
 def _right_names(topics: Collection[str | None]) -> dict[str | None, bool]:
-    """Which are topic names. So many that others would be forgotten for them are not remembered."""
-    if len(topics) > _FEW_NAMES or any(len(each or "") > _SHORT for each in topics):
-        return {each: each is not None and not name_fault(each) for each in topics}
-    return {each: each is not None and _is_short_name(each) for each in topics}
+    """Return which names are valid topic names. A large set is not cached, because it would evict
+    the other names."""
+    if len(topics) > _FEW_NAMES or any(len(topic or "") > _SHORT for topic in topics):
+        return {topic: topic is not None and not name_fault(topic) for topic in topics}
+    return {topic: topic is not None and _is_short_name(topic) for topic in topics}
 
 
 @lru_cache(_NAMES_MAX)
@@ -418,28 +437,28 @@ def _texts(
     count: int,
     left_out: frozenset[str] | None = frozenset(),
 ) -> list[list[str | None]] | None:
-    """The values of a struct that has nothing but these texts, and what may be left out; None:
-    there is more."""
-    found: dict[str, list[str | None]] = {name: [None] * count for name in names}
+    """Return the values of a struct's text fields; fields in ``left_out`` are ignored. Return None
+    if the struct has other fields."""
+    texts: dict[str, list[str | None]] = {name: [None] * count for name in names}
     if column is None:
-        return list(found.values())
+        return list(texts.values())
     if column.null_count:
         return None
     for index, field in enumerate(column.type):
         values = column.field(index)
-        if field.name in found and field.type == pa.string() and not field.metadata:
-            found[field.name] = values.to_pylist()
+        if field.name in texts and field.type == pa.string() and not field.metadata:
+            texts[field.name] = values.to_pylist()
         elif left_out is not None and field.name not in left_out and values.null_count < count:
             return None
-    return list(found.values())
+    return list(texts.values())
 
 
 def message_of(
-    event: Event, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+    event: Event, reading: Reading = ALL_TOPICS, counts: MessageCounts | None = None
 ) -> TopicMessage | None:
-    """An event as a message; None: it has no topic."""
+    """Return an event as a message, or None if it has no topic."""
     properties = event.properties
-    topic, payload = by.told(event, properties)
+    topic, payload = reading.extract(event, properties)
     if topic is None or name_fault(topic):
         return None
     omit = partial(leave_out, counts or MessageCounts(), topic)
@@ -452,8 +471,8 @@ def message_of(
             omit("message expiry", f"{event.ttl} ms; at most {EXPIRY_S_MAX} s are possible")
     client_id = headers.get("application_id") or ""
     rest = residue_of(headers.get("mqtt"))
-    if rest is NO_RESIDUE and (said := headers.get("amqp")):
-        rest = residue_of_amqp(said)
+    if rest is NO_RESIDUE and (amqp_header := headers.get("amqp")):
+        rest = residue_of_amqp(amqp_header)
     qos = rest.of_qos(event.persistent)
-    own = packet_properties(rest, headers, properties, omit)
-    return TopicMessage(topic, payload, qos, client_id, ends_us, own, rest.retain)
+    sent_properties = packet_properties(rest, headers, properties, omit)
+    return TopicMessage(topic, payload, qos, client_id, ends_us, sent_properties, rest.retain)

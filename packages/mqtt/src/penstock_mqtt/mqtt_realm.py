@@ -1,5 +1,5 @@
-"""What all MQTT clients of a realm share: topics, live filters, what they publish, limits, counts.
-:class:`~penstock_mqtt.hub.MqttHub` has their connections and sessions."""
+"""The state that all MQTT clients of a realm share: topics, live filters, the publisher, limits and
+counts. :class:`~penstock_mqtt.hub.MqttHub` holds the connections and sessions."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
-"""Bytes of a packet beside its payload."""
+"""Most bytes of a packet without its payload."""
 UNKNOWN_BYTES_MAX: Final = 16 << 20
-"""Bytes of packets of clients that are not signed in, all together."""
+"""Most bytes of packets held for all clients that are not signed in."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
-"""Bytes of each of them that are not counted."""
+"""Bytes of each of these clients that are not counted."""
 
 
 class MqttRealm:
-    """What all MQTT clients of a realm share."""
+    """The state that all MQTT clients of a realm share."""
 
     def __init__(self, listener: NativeListener, channel: str, held: UserBytes) -> None:
-        """``channel`` is the name of the channel of all topics, ``held`` counts the bytes of
-        messages that are kept for clients."""
+        """``channel`` is the name of the channel of all topics. ``held`` counts the bytes of
+        messages held for clients."""
         self.listener = listener
         self.realm = listener.realm
         self.loop = asyncio.get_running_loop()
         self.held = held
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
-        """What clients have sent that are not signed in."""
+        """Bytes received from clients that are not signed in."""
         self.packet_bytes_max = self.realm.limits.event_bytes_max + ROOM_BYTES
         serve_mqtt(self.realm, channel)
         self.traffic = self.realm.connections.traffic["mqtt"]
@@ -57,22 +57,22 @@ class MqttRealm:
         self.store = SessionStore(self.realm, channel)
         self.publisher = MessagePublisher(listener, self.topics, self.retained, sessions=self.store)
         self.opening = asyncio.Lock()
-        """Held while the front end makes its channels, or subscribes to them."""
+        """Held while the front end creates its channels or subscribes to them."""
         self.fault: PenstockError | None = None
-        """Why nobody can be served."""
+        """The reason why clients cannot be served, or None."""
 
     async def open_channel(self) -> ChannelId:
-        """The channel of all topics. It and the channel of what is retained are made when they are
-        missing. What sessions have consumed stays in it, as what nobody waited for does."""
+        """Return the channel of all topics. Create it and the channel of retained messages if they
+        are missing. Consumed events stay in it, as do events without a subscriber."""
         try:
-            found = self.topics.channel_id()
+            channel_id = self.topics.channel_id()
         except NameDoesNotExist:
             definition = Definition(retain_consumed=True)
             await make_channel(self.realm, self.topics.all_topics, definition)
-            found = self.topics.channel_id()
+            channel_id = self.topics.channel_id()
         await self.retained.open_channel()
-        return found
+        return channel_id
 
     def rights_of(self, principal: Principal, client_id: str) -> ClientRights:
-        """What a client may, as its principal."""
+        """Return the rights of a client with this principal."""
         return ClientRights(self.realm, self.topics, principal, client_id=client_id)

@@ -1,4 +1,4 @@
-"""Internal stores of MQTT beside the channel of all topics: of each key the newest event counts."""
+"""Internal stores of MQTT that keep the newest event of each key."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ _log = logger("penstock.mqtt")
 class KeyedChannel(ABC):
     """An internal store (SEM A6) of MQTT."""
 
-    def __init__(self, realm: RunningRealm, beside: str, own: InternalStore) -> None:
-        """``beside``: the channel of all topics."""
+    def __init__(self, realm: RunningRealm, all_topics: str, own: InternalStore) -> None:
+        """``all_topics`` is the name of the channel of all topics."""
         self._realm = realm
-        self._beside = beside
+        self._all_topics = all_topics
         self._own = own
         self.name = own.name
         self._making: asyncio.Task[ChannelId] | None = None
 
     @abstractmethod
-    def _type(self, beside: str) -> str:
-        """The type that it is made with; ``beside`` is that of the channel of all topics."""
+    def _type(self, type_of_all: str) -> str:
+        """Return the type for the new store; ``type_of_all`` is that of the channel of all
+        topics."""
 
     @property
     def store(self) -> StoreView | None:
-        """The store as it is now; None: it has not been made."""
+        """The current state of the store; None if it does not exist yet."""
         return self._realm.view.internal(self.name)
 
     async def open_channel(self) -> ChannelId:
-        """The channel, made when it is missing, with the sync of the channel of all topics.
-        Raises ``InvalidArgument`` where a user's store of another shape has its name."""
+        """Return the channel. Create it if it is missing, with the sync of the channel of all
+        topics. Raises ``InvalidArgument`` if a user's store of another shape has its name."""
         store = self.store
         if store is not None:
             return store.number
@@ -58,40 +59,41 @@ class KeyedChannel(ABC):
         return await make_internal(self._realm, self.name, self._definition())
 
     def _definition(self) -> Definition:
-        beside = self._realm.definition_of(self._beside) or Definition()
+        definition = self._realm.definition_of(self._all_topics) or Definition()
         return Definition(
-            type=self._type(beside.type),
+            type=self._type(definition.type),
             keys={self._own.key: 1},
             event_ttl=True,
             retain_consumed=True,
-            storage=Storage(sync=beside.storage.sync),
+            storage=Storage(sync=definition.storage.sync),
         )
 
     def channel(self) -> ChannelId:
-        """The store's number. Raises ``NameDoesNotExist`` if it is missing, and makes it."""
+        """Return the store's number. If the store is missing, start to create it and raise
+        ``NameDoesNotExist``."""
         store = self.store
         if store is None:
-            self._make_anew()
+            self._create_again()
             raise NameDoesNotExist(
-                f"the store of {self._own.purpose} was missing and is being made anew; try again"
+                f"the store of {self._own.purpose} was missing and is being created; try again"
             )
         return store.number
 
-    def _make_anew(self) -> None:
-        """Make the store again: without it no client is served until the next start."""
+    def _create_again(self) -> None:
+        """Create the store again, because clients could not be served until the next start."""
         if self._making is not None and not self._making.done():
             return
 
         def failed(error: BaseException) -> None:
             _log.error("mqtt.store_missing", store=self.name, reason=str(error))
 
-        _log.warning("mqtt.store_missing", store=self.name, reason="it is being made anew")
+        _log.warning("mqtt.store_missing", store=self.name, reason="it is being created again")
         self._making = start_task(self.open_channel(), name=self.name, on_failure=failed)
 
 
 async def make_channel(realm: RunningRealm, name: str, definition: Definition) -> None:
-    """Make a channel of MQTT, unless somebody else was faster. Raises ``NameAlreadyBound`` where
-    another realm of the cluster has the name, and what the realm refuses it with."""
+    """Create a channel of MQTT unless it exists by now. Raises ``NameAlreadyBound`` if another
+    realm of the cluster has the name, and the errors of the creation."""
     try:
         await realm.create_channel(destination_name(name), definition)
     except NameAlreadyBound:

@@ -1,4 +1,4 @@
-"""What one client gets: its filters, the messages in flight to it, and those that wait."""
+"""The messages being delivered to one client: waiting ones and those in flight."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from penstock_server.runtime.access.open_connections import MessageCounts
 
 WAITING_MAX: Final = 10_000
-"""Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
+"""Most messages of QoS 1 and 2 that wait until the client acknowledges earlier ones."""
 _IDS: Final = 65_535
 
 
 class OutboxSession(Protocol):
-    """The session of the client, which makes its outbox."""
+    """The session of the client, which creates its outbox."""
 
     place: str
-    """Where the session is stored."""
+    """The place where the session is stored."""
     connection: ClientConnection | None
-    """The connection that the client has now."""
+    """The current connection of the client."""
 
     def count_bytes(self, change: int) -> None:
-        """Change the sum of what is kept for clients of the user."""
+        """Change the bytes held for the clients of the user."""
         ...
 
     def store(
@@ -47,11 +47,12 @@ class OutboxSession(Protocol):
         then: Callable[[], None] | None = None,
         failed: Callable[[], None] | None = None,
     ) -> None:
-        """Store entries; ``then`` is called once they are on disk, ``failed`` if they cannot be."""
+        """Store entries. ``then`` is called once they are on disk, ``failed`` if they cannot be
+        stored."""
         ...
 
     def answer(self, packet: Packet) -> None:
-        """Send the client a packet, if it is connected."""
+        """Send a packet to the client if it is connected."""
         ...
 
     def settle(
@@ -63,18 +64,18 @@ class OutboxSession(Protocol):
         *,
         from_retained: bool,
     ) -> None:
-        """End the delivery of events of a filter's durable in a channel, or of retained messages;
-        ``then`` is called for each once the durable has stored that."""
+        """End the delivery of events of a filter's durable in a channel, or of retained messages.
+        ``then`` is called for each event once the durable has stored that."""
         ...
 
     def will_resend(self, source: MessageSource) -> bool:
-        """Whether the next connection is sent a message in flight from its durable, or from the
-        retained messages."""
+        """Return whether the next connection receives a message in flight from its durable or from
+        the retained messages."""
         ...
 
 
 class Outbox:
-    """The messages on their way to one client; those of a lasting session outlive its
+    """The messages being delivered to one client. Those of a lasting session outlive its
     connection."""
 
     def __init__(self, session: OutboxSession, counts: MessageCounts, clock: Clock) -> None:
@@ -83,15 +84,15 @@ class Outbox:
         self._counts = counts
         self._clock = clock
         self.newer_topics: list[set[str]] = []
-        """A set for each delivery of retained messages that is under way: the topics of which the
-        client has been given something newer since."""
+        """One set for each running delivery of retained messages, with the topics that have sent
+        the client a newer message since it began."""
         self.in_flight_max = _IDS
-        """Most messages of QoS 1 and 2 that the client takes before it acknowledges the first."""
+        """Most messages of QoS 1 and 2 that the client accepts before it acknowledges the first."""
         self.in_flight: dict[int, InFlight] = {}
-        """Messages by packet id, in the order in which they were sent first."""
+        """Messages by packet id, in the order of their first sending."""
         self._known: dict[MessageSource, int] = {}
         self._sent: set[int] = set()
-        """Ids of what was sent by this connection and takes room."""
+        """Packet ids sent over this connection that count against `in_flight_max`."""
         self._waiting: deque[WaitingMessage] = deque()
         self.bytes = ClientBytes(lambda change: session.count_bytes(change))
         """Bytes of messages that wait, or are in flight and may be sent again."""
@@ -100,8 +101,8 @@ class Outbox:
         self._room.set()
 
     def forget_newer(self, topics: set[str]) -> None:
-        """Remove a set from :attr:`newer_topics`; others may be equal to it."""
-        self.newer_topics = [each for each in self.newer_topics if each is not topics]
+        """Remove a set from :attr:`newer_topics` by identity, since others may be equal to it."""
+        self.newer_topics = [newer for newer in self.newer_topics if newer is not topics]
 
     # --- messages come -------------------------------------------------------------------
 
@@ -113,19 +114,22 @@ class Outbox:
         from_store: bool = False,
         sources: Iterable[MessageSource | None] = repeat(None),
     ) -> None:
-        """Send messages that these filters take; ``from_store``: they were retained before the
-        client subscribed. Those of QoS 0 are left out while the client does not read."""
+        """Send messages that these filters match. ``from_store`` marks messages that were retained
+        before the client subscribed. Messages of QoS 0 are dropped while the client does not
+        read."""
         connection = self._session.connection
         if connection is None:
             return
         if self.newer_topics and not from_store:
-            retained = [each.topic for each in messages if each.is_retained]
+            retained = [message.topic for message in messages if message.is_retained]
             for topics in self.newer_topics:
                 topics.update(retained)
         queue, size, newest = self._waiting, 0, None
-        as_published = any([each.retain_as_published for each in filters])
-        numbers = tuple([each.number for each in filters if each.number is not None])
-        qos_max = max([each.qos for each in filters])
+        as_published = any([subscribed.retain_as_published for subscribed in filters])
+        numbers = tuple(
+            [subscribed.number for subscribed in filters if subscribed.number is not None]
+        )
+        qos_max = max([subscribed.qos for subscribed in filters])
         for message, source in zip(messages, sources, strict=False):
             retain = from_store or (message.is_retained and as_published)
             qos = message.qos if message.qos < qos_max else qos_max
@@ -143,7 +147,7 @@ class Outbox:
                 self._check_held(newest, connection)
 
     def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
-        self.send_waiting()  # in the order in which they were given
+        self.send_waiting()  # keep the order of messages
         if connection.takes_more:
             self._put(waiting, 0, 0)
         else:
@@ -152,32 +156,34 @@ class Outbox:
             self._settle((waiting.source,))
 
     def _check_held(self, newest: WaitingMessage, connection: ClientConnection) -> None:
-        """End the connection if too much is kept for its client. Of messages of a durable the
-        realm keeps what has no room."""
+        """End the connection if too many messages or bytes are held for its client. Messages of
+        durables do not count, because the realm limits them."""
         is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(newest.size)
         if is_many or fault:
             text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
             connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
 
     def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
-        kept = deque(each for each in self._waiting if keep(each.source))
-        self.bytes.add(sum(each.size for each in kept) - sum(each.size for each in self._waiting))
+        kept = deque(waiting for waiting in self._waiting if keep(waiting.source))
+        self.bytes.add(
+            sum(waiting.size for waiting in kept) - sum(waiting.size for waiting in self._waiting)
+        )
         self._waiting = kept
 
     def _empty(self, flight: InFlight) -> None:
-        """Keep a message no more: its id stays."""
+        """Release the message of a packet id that stays in use."""
         if flight.waiting is not None:
             self.bytes.add(-flight.waiting.size)
             flight.waiting = None
 
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
-        """Forget events of a filter in a channel that wait: they are to come again."""
+        """Drop waiting events of a filter in a channel, because the durable delivers them again."""
         self._drop_waiting(
             lambda source: not _is_from(source, text, channel) or source.event_id not in event_ids
         )
 
     async def room(self) -> None:
-        """Wait until nothing waits, and the client reads, or is gone."""
+        """Wait until the queue is empty and the client reads, or its connection is closed."""
         while (connection := self._session.connection) is not None and connection.is_open:
             if not self._waiting and connection.takes_more:
                 return
@@ -185,7 +191,7 @@ class Outbox:
             await self._room.wait()
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as the client takes it."""
+        """Send queued messages within the client's limits."""
         connection = self._session.connection
         if connection is None:
             return
@@ -207,8 +213,8 @@ class Outbox:
             self._put(waiting, 0, 0)
             self._settle((source,))
             return
-        if source is not None and (known := self._known.get(source)) is not None:
-            self._resend(known, waiting)
+        if source is not None and (earlier_id := self._known.get(source)) is not None:
+            self._resend(earlier_id, waiting)
             return
         packet_id = self._last_id % _IDS + 1
         while packet_id in self.in_flight:
@@ -216,8 +222,8 @@ class Outbox:
         self._last_id = packet_id
         is_whole = source is None
         is_stored = is_whole or qos == 1
-        found = InFlight(qos, waiting, source, is_stored, is_stored, is_settled=is_whole)
-        self.in_flight[packet_id] = found
+        flight = InFlight(qos, waiting, source, is_stored, is_stored, is_settled=is_whole)
+        self.in_flight[packet_id] = flight
         self._sent.add(packet_id)
         if source is not None:
             self._known[source] = packet_id
@@ -229,135 +235,136 @@ class Outbox:
         entry = sent_entry(self._session.place, packet_id, record)
 
         def stored() -> None:
-            found.is_stored = True
-            self._transmit(packet_id, found)
+            flight.is_stored = True
+            self._transmit(packet_id, flight)
 
         def failed() -> None:
             self._known.pop(source, None)
             self.in_flight.pop(packet_id, None)
-            self._empty(found)
+            self._empty(flight)
 
         self._session.store((entry,), stored, failed)
 
     def _resend(self, packet_id: int, waiting: WaitingMessage) -> None:
-        """Send a message that an earlier connection was sent; with QoS 2, unless the client has
-        it."""
-        found = self.in_flight[packet_id]
-        found.is_settled = False
-        if found.is_released or packet_id in self._sent:
+        """Send a message again that an earlier connection was sent. With QoS 2 it is not sent if
+        the client has it."""
+        flight = self.in_flight[packet_id]
+        flight.is_settled = False
+        if flight.is_released or packet_id in self._sent:
             self.bytes.add(-waiting.size)
-            if found.is_released:
-                self._settle_released(packet_id, found)
+            if flight.is_released:
+                self._settle_released(packet_id, flight)
             return
-        self._empty(found)
-        found.waiting = waiting
+        self._empty(flight)
+        flight.waiting = waiting
         self._sent.add(packet_id)
-        if found.is_stored:
-            self._transmit(packet_id, found, is_duplicate=True)
+        if flight.is_stored:
+            self._transmit(packet_id, flight, is_duplicate=True)
 
-    def _transmit(self, packet_id: int, found: InFlight, *, is_duplicate: bool = False) -> None:
-        if packet_id not in self._sent or found.waiting is None:  # the connection is another
+    def _transmit(self, packet_id: int, flight: InFlight, *, is_duplicate: bool = False) -> None:
+        if packet_id not in self._sent or flight.waiting is None:  # another connection, or released
             return
-        if self._put(found.waiting, found.qos, packet_id, is_duplicate=is_duplicate):
-            found.is_sent = True
-        elif is_duplicate and found.qos == 2:  # the client may hold it, and its id
-            self._release_when_stored(packet_id, found)
+        if self._put(flight.waiting, flight.qos, packet_id, is_duplicate=is_duplicate):
+            flight.is_sent = True
+        elif is_duplicate and flight.qos == 2:  # the client may hold the message and its id
+            self._release_when_stored(packet_id, flight)
         else:
             self._finish((packet_id,))
 
     # --- the client answers --------------------------------------------------------------
 
     def acknowledged(self, packet_ids: Iterable[int]) -> None:
-        """End the delivery of messages of QoS 1 that the client has (PUBACK)."""
+        """End the delivery of messages of QoS 1 that the client has acknowledged (PUBACK)."""
         in_flight = self.in_flight
         self._finish(
             [
-                each
-                for each in dict.fromkeys(packet_ids)
-                if (found := in_flight.get(each)) is not None and found.qos == 1
+                packet_id
+                for packet_id in dict.fromkeys(packet_ids)
+                if (flight := in_flight.get(packet_id)) is not None and flight.qos == 1
             ]
         )
 
     def received(self, packet_id: int, reason: Reason) -> None:
-        """The client has a message of QoS 2, or refuses it (PUBREC)."""
-        found = self.in_flight.get(packet_id)
-        if found is None or found.qos != 2:
+        """Mark a message of QoS 2 as received or refused by the client (PUBREC)."""
+        flight = self.in_flight.get(packet_id)
+        if flight is None or flight.qos != 2:
             self._session.answer(PubrelPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
         elif reason.is_failure:
             self._finish((packet_id,))
-        elif found.is_released:
+        elif flight.is_released:
             self._session.answer(PubrelPacket(packet_id))
         else:
-            self._release_when_stored(packet_id, found)
+            self._release_when_stored(packet_id, flight)
 
-    def _release_when_stored(self, packet_id: int, found: InFlight) -> None:
-        if (source := found.source) is None:
-            self._release(packet_id, found)
+    def _release_when_stored(self, packet_id: int, flight: InFlight) -> None:
+        if (source := flight.source) is None:
+            self._release(packet_id, flight)
             return
         record = SentRecord(*source[:3], is_released=True, channel=source.channel)
         entry = sent_entry(self._session.place, packet_id, record)
-        self._session.store((entry,), lambda: self._release(packet_id, found))
+        self._session.store((entry,), lambda: self._release(packet_id, flight))
 
-    def _release(self, packet_id: int, found: InFlight) -> None:
-        """It is on disk that the client has it, so that it is never sent again."""
-        found.is_released = True
-        self._empty(found)
-        self._settle_released(packet_id, found)
+    def _release(self, packet_id: int, flight: InFlight) -> None:
+        """Release a message of QoS 2 (PUBREL) after its receipt was stored, so that it is never
+        sent again."""
+        flight.is_released = True
+        self._empty(flight)
+        self._settle_released(packet_id, flight)
         self._session.answer(PubrelPacket(packet_id))
 
     def completed(self, packet_id: int) -> None:
-        """The client is done with a message of QoS 2 (PUBCOMP)."""
-        found = self.in_flight.get(packet_id)
-        if found is None or not found.is_released or found.is_complete:
+        """End a message of QoS 2 that the client has completed (PUBCOMP)."""
+        flight = self.in_flight.get(packet_id)
+        if flight is None or not flight.is_released or flight.is_complete:
             return
-        found.is_complete = True
+        flight.is_complete = True
         self._sent.discard(packet_id)
-        if found.is_settled:
-            self._forget(packet_id, found)
+        if flight.is_settled:
+            self._forget(packet_id, flight)
         self.send_waiting()
 
-    def _settle_released(self, packet_id: int, found: InFlight) -> None:
+    def _settle_released(self, packet_id: int, flight: InFlight) -> None:
         """Acknowledge a message of QoS 2 to its durable, or count a retained one as delivered. It
-        stays in :attr:`in_flight` until the durable has stored that, or the client all retained
-        ones."""
+        stays in :attr:`in_flight` until the durable has stored that or the client has all retained
+        messages."""
 
         def settled() -> None:
-            found.is_settled = True
-            if found.is_complete and self.in_flight.get(packet_id) is found:
-                self._forget(packet_id, found)
+            flight.is_settled = True
+            if flight.is_complete and self.in_flight.get(packet_id) is flight:
+                self._forget(packet_id, flight)
 
-        if not found.is_settled and found.source is not None:
-            self._settle((found.source,), settled)
+        if not flight.is_settled and flight.source is not None:
+            self._settle((flight.source,), settled)
 
     def _finish(self, packet_ids: Iterable[int]) -> None:
         """End the delivery of messages: acknowledged, refused, or impossible to send."""
         ended: list[MessageSource] = []
         for packet_id in packet_ids:
-            found = self.in_flight[packet_id]
-            self._forget(packet_id, found)
+            flight = self.in_flight[packet_id]
+            self._forget(packet_id, flight)
             self._sent.discard(packet_id)
-            if found.source is not None:
-                ended.append(found.source)
+            if flight.source is not None:
+                ended.append(flight.source)
         self._settle(ended)
         self.send_waiting()
 
     def _settle(
         self, sources: Iterable[MessageSource], then: Callable[[], None] | None = None
     ) -> None:
-        """Tell each durable once which of its events are delivered."""
+        """Settle the delivered events with each durable in one call."""
         settled: dict[tuple[str, str, bool], list[int]] = {}
         for text, event_id, from_retained, channel in sources:
             settled.setdefault((text, channel, from_retained), []).append(event_id)
         for (text, channel, from_retained), event_ids in settled.items():
             self._session.settle(text, channel, event_ids, then, from_retained=from_retained)
 
-    def _forget(self, packet_id: int, found: InFlight) -> None:
+    def _forget(self, packet_id: int, flight: InFlight) -> None:
         del self.in_flight[packet_id]
-        self._empty(found)
-        if found.source is None:
+        self._empty(flight)
+        if flight.source is None:
             return
-        self._known.pop(found.source, None)
-        if found.qos == 2:
+        self._known.pop(flight.source, None)
+        if flight.qos == 2:
             self._session.store((sent_entry(self._session.place, packet_id, None),))
 
     # --- connections come and go ---------------------------------------------------------
@@ -368,13 +375,13 @@ class Outbox:
         self._drop_waiting(lambda _: False)
         self._sent.clear()
         self._room.set()
-        for packet_id, each in list(self.in_flight.items()):
-            if each.source is None:
+        for packet_id, flight in list(self.in_flight.items()):
+            if flight.source is None:
                 continue
-            if each.source.text.startswith(SHARED):  # another member of its group gets it
-                self._forget(packet_id, each)
-            elif self._session.will_resend(each.source):
-                self._empty(each)
+            if flight.source.text.startswith(SHARED):  # another member of the group receives it
+                self._forget(packet_id, flight)
+            elif self._session.will_resend(flight.source):
+                self._empty(flight)
 
     def restore(self, packet_id: int, record: SentRecord) -> None:
         """Restore a message of QoS 2 that was in flight when the server stopped."""
@@ -384,7 +391,7 @@ class Outbox:
             from_retained=record.from_retained,
             channel=record.channel,
         )
-        found = InFlight(
+        flight = InFlight(
             qos=2,
             waiting=None,
             source=source,
@@ -392,92 +399,97 @@ class Outbox:
             is_sent=True,
             is_released=record.is_released,
         )
-        self.in_flight[packet_id] = found
+        self.in_flight[packet_id] = flight
         self._known[source] = packet_id
 
     def resume(self) -> None:
-        """Go on by a new connection with what does not come from a durable."""
-        for packet_id, found in list(self.in_flight.items()):
-            if found.source is not None and not self._session.will_resend(found.source):
-                found.is_settled = True
-            if found.is_released:
+        """Continue deliveries over a new connection, except those that a durable repeats."""
+        for packet_id, flight in list(self.in_flight.items()):
+            if flight.source is not None and not self._session.will_resend(flight.source):
+                flight.is_settled = True
+            if flight.is_released:
                 self._session.answer(PubrelPacket(packet_id))
-            elif found.waiting is not None:
+            elif flight.waiting is not None:
                 self._sent.add(packet_id)
-                if found.is_stored:
-                    self._transmit(packet_id, found, is_duplicate=True)
-            elif found.is_settled:  # its subscription was given up before the server was started
-                self._give_up(packet_id, found)
+                if flight.is_stored:
+                    self._transmit(packet_id, flight, is_duplicate=True)
+            elif flight.is_settled:  # its subscription ended before the server started
+                self._give_up(packet_id, flight)
 
     def unsettled(self, text: str, channel: str = "") -> list[int]:
-        """Events of a filter in a channel that the client has, while the durable may not know
-        it."""
+        """Return events of a filter in a channel that the client has and the durable may not have
+        settled."""
         return [
-            each.source.event_id
-            for each in self.in_flight.values()
-            if _is_from(each.source, text, channel) and each.is_released and not each.is_settled
+            flight.source.event_id
+            for flight in self.in_flight.values()
+            if _is_from(flight.source, text, channel)
+            and flight.is_released
+            and not flight.is_settled
         ]
 
     def channels_of(self, text: str) -> set[str]:
-        """The channels with topics that messages in flight by a filter come from."""
-        sources = (each.source for each in self.in_flight.values())
-        return {each.channel for each in sources if each and each.text == text and each.channel}
+        """Return the channels with topics whose messages are in flight for a filter."""
+        sources = (flight.source for flight in self.in_flight.values())
+        return {
+            source.channel
+            for source in sources
+            if source and source.text == text and source.channel
+        }
 
     def unacknowledged(self, text: str, channel: str = "") -> list[int]:
-        """Events of a filter in a channel that are in flight, as far as the durable knows."""
+        """Return events of a filter in a channel that are in flight and not settled."""
         return [
-            each.source.event_id
-            for each in self.in_flight.values()
-            if _is_from(each.source, text, channel) and not each.is_settled
+            flight.source.event_id
+            for flight in self.in_flight.values()
+            if _is_from(flight.source, text, channel) and not flight.is_settled
         ]
 
     def end_redelivery(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
-        """End the redelivery of events of a filter's durable: the durable has stored their
-        acknowledgement, or the events are deleted. One in flight that cannot be sent again is
-        given up."""
+        """End the redelivery of a filter's events that the durable has settled or that were
+        deleted. Give up those in flight that cannot be sent again."""
         self._settle_where(
             lambda source: _is_from(source, text, channel) and source.event_id in event_ids
         )
 
     def end_subscription(self, text: str) -> None:
-        """Drop the queued messages of a subscription that has ended. Those in flight can be
-        completed, but not read again."""
+        """Drop the queued messages of a subscription that has ended. Messages in flight can be
+        completed but not read again."""
         self._drop_waiting(lambda source: source is None or source.text != text)
         self._settle_where(lambda source: source.text == text)
 
     def end_retained(self, text: str) -> None:
-        """Forget which retained messages the client has: it has all of them. One in flight that
-        it has not was replaced since an earlier connection was sent it."""
+        """Forget which retained messages the client has, because it has all of them. One still in
+        flight was replaced after an earlier connection was sent it."""
         self._settle_where(lambda source: source.from_retained and source.text == text)
 
     def _settle_where(self, is_ended: Callable[[MessageSource], bool]) -> None:
-        """Remember that messages in flight are not given to the client again. One that is complete
-        is forgotten, and one that cannot be sent again is given up."""
-        waiting = {each.source for each in self._waiting}
-        for packet_id, found in list(self.in_flight.items()):
-            if (source := found.source) is None or not is_ended(source):
+        """Mark messages in flight as settled. Forget completed ones, and give up those that cannot
+        be sent again."""
+        waiting = {message.source for message in self._waiting}
+        for packet_id, flight in list(self.in_flight.items()):
+            if (source := flight.source) is None or not is_ended(source):
                 continue
-            found.is_settled = True
-            if found.is_complete:
-                self._forget(packet_id, found)
-            elif found.waiting is None and not found.is_released and source not in waiting:
-                self._give_up(packet_id, found)
+            flight.is_settled = True
+            if flight.is_complete:
+                self._forget(packet_id, flight)
+            elif flight.waiting is None and not flight.is_released and source not in waiting:
+                self._give_up(packet_id, flight)
 
-    def _give_up(self, packet_id: int, found: InFlight) -> None:
-        """A message is not sent again. With QoS 2 its client may hold it, and would take the next
-        one under its id for it: so it is told to let go of the id (PUBREL) first."""
-        if found.qos == 2 and found.is_sent:
-            self._release_when_stored(packet_id, found)
+    def _give_up(self, packet_id: int, flight: InFlight) -> None:
+        """Stop sending a message. A client may hold a message of QoS 2 and mistake the next one
+        under its id for it, so it releases the id first (PUBREL)."""
+        if flight.qos == 2 and flight.is_sent:
+            self._release_when_stored(packet_id, flight)
         else:
-            self._forget(packet_id, found)
+            self._forget(packet_id, flight)
 
     # --- out -----------------------------------------------------------------------------
 
     def _put(
         self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
     ) -> bool:
-        """Send a message; False: it has expired, or cannot be sent, which is counted. Whatever is
-        wrong with it, its id and its place in the window are given back."""
+        """Send a message. Return False if it has expired or cannot be sent, which is counted. The
+        caller then frees its packet id and its place in the window."""
         connection, message = self._session.connection, waiting.message
         if connection is None:
             return True
@@ -491,7 +503,7 @@ class Outbox:
                     message, connection.version, qos, retain=waiting.retain
                 )
                 written = before + (packet_id.to_bytes(2) if qos else b"") + behind
-        except Exception as error:  # noqa: BLE001  the client gets what comes behind it
+        except Exception as error:  # noqa: BLE001  later messages must still reach the client
             give_up(self._counts, message.topic, repr(error))
             return False
         if written is None:
@@ -512,12 +524,12 @@ class Outbox:
         *,
         is_duplicate: bool,
     ) -> bytes | None:
-        """A message as one receiver is sent it at this time; None: it has expired."""
+        """Return a message encoded for one receiver at this time, or None if it has expired."""
         message, now_us = waiting.message, self._clock.now_us()
-        if is_duplicate and message.ends_us:  # its delivery had begun before it expired
+        if is_duplicate and message.ends_us:  # its delivery began before it expired
             now_us = min(now_us, message.ends_us - 1)
-        own = waiting.properties_at(now_us)
-        if own is None:
+        properties = waiting.properties_at(now_us)
+        if properties is None:
             return None
         packet = PublishPacket(
             message.topic,
@@ -526,19 +538,19 @@ class Outbox:
             packet_id=packet_id,
             retain=waiting.retain,
             is_duplicate=is_duplicate,
-            properties=own,
+            properties=properties,
         )
         return packet_bytes(packet, version)
 
 
 def _is_drained(message: TopicMessage, source: MessageSource) -> bool:
-    """Whether a message that is sent with QoS 0 comes from a durable of a subscription that was
-    lowered to it: unlike others of QoS 0 it is not left out while the client does not read."""
+    """Return whether a message of QoS 0 comes from the durable of a subscription that was lowered
+    to QoS 0. It is not dropped while the client does not read."""
     return message.qos > 0 and not source.text.startswith(SHARED)
 
 
 def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:
-    """Whether a message comes from the durable of a filter in a channel."""
+    """Return whether a message comes from the durable of a filter in a channel."""
     if source is None or source.from_retained:
         return False
     return (source.text, source.channel) == (text, channel)

@@ -1,5 +1,5 @@
-"""What clients publish in one turn of the loop, stored together: events for the channels of the
-topics, for what is retained, and for sessions."""
+"""Stores the messages that clients publish in one turn of the loop together: their events, the
+retained messages and the entries of sessions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logger("penstock.mqtt")
 
 
 class MessagePublisher:
-    """Gathers what clients publish in one turn of the loop, and publishes it."""
+    """Collects the messages that clients publish in one turn of the loop, and publishes them."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class MessagePublisher:
         self._loop = asyncio.get_running_loop()
         self._gathered: dict[str, list[Gathered | GatheredTogether]] = {}
         self.is_held_up = False
-        """Whether clients that publish may have to wait; looked at once in a turn of the loop."""
+        """Whether publishing clients may have to wait; updated once in a turn of the loop."""
 
     def gather(self, publisher: str, message: Gathered | GatheredTogether) -> None:
-        """Publish messages with the others of this turn of the loop."""
+        """Publish messages together with the others of this turn of the loop."""
         if not self._gathered:
             self._loop.call_soon(self._publish)
             self.is_held_up = self._listener.is_congested or self._listener.is_draining
-        own = self._gathered.get(publisher)
-        if own is None:
-            own = self._gathered[publisher] = []
-        own.append(message)
+        same_publisher = self._gathered.get(publisher)
+        if same_publisher is None:
+            same_publisher = self._gathered[publisher] = []
+        same_publisher.append(message)
 
     def _publish(self) -> None:
         gathered, self._gathered = self._gathered, {}
@@ -71,7 +71,7 @@ class MessagePublisher:
                 self._refuse(one_by_one(messages), reported(error))
 
     def _publish_of(self, publisher: str, messages: Sequence[Gathered | GatheredTogether]) -> None:
-        plain = [each for each in messages if isinstance(each, GatheredTogether)]
+        plain = [message for message in messages if isinstance(message, GatheredTogether)]
         if (
             len(plain) < len(messages)
             or self._topics.every
@@ -80,8 +80,8 @@ class MessagePublisher:
             self.submit(publisher, one_by_one(messages))
 
     def _submit_plain(self, publisher: str, messages: Sequence[GatheredTogether]) -> bool:
-        """Publish plain messages for the channel of all topics now; False: they do not fit one
-        batch."""
+        """Publish plain messages to the channel of all topics now. Return False if they do not fit
+        one batch."""
         try:
             body = body_of_plain(messages)
             publishes = [(self._topics.channel_id(), [body_from(body)])] if body is not None else []
@@ -90,9 +90,9 @@ class MessagePublisher:
             return True
 
         def stored() -> None:
-            for each in messages:
+            for together in messages:
                 try:
-                    each.whose.stored_together(each.messages)
+                    together.publication.stored_together(together.messages)
                 except Exception:  # noqa: BLE001  the other clients are answered
                     _log.exception("mqtt.failed")
 
@@ -104,7 +104,7 @@ class MessagePublisher:
         return bool(publishes)
 
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
-        """Publish messages now, with what is stored of sessions in the same step."""
+        """Publish messages now, and store the entries of their sessions in the same step."""
         try:
             publishes, refused = self._publishes(messages)
         except Exception as error:  # noqa: BLE001  each message is tried by itself
@@ -147,15 +147,15 @@ class MessagePublisher:
     def _publishes(
         self, messages: Sequence[Gathered]
     ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
-        """Events for the channels of the topics, for that of what is retained, and for that of
-        sessions; and by its place what is wrong with each message that can be no event."""
-        publishes, refused = self._events_of([each.message for each in messages])
-        kept = [each for at, each in enumerate(messages) if at not in refused]
-        if retained := [each.message for each in kept if each.message.packet.retain]:
+        """Return the events for the channels of the topics, of retained messages and of sessions,
+        and the errors of messages that cannot be an event, by index."""
+        publishes, refused = self._events_of([message.message for message in messages])
+        kept = [message for index, message in enumerate(messages) if index not in refused]
+        if retained := [message.message for message in kept if message.message.packet.retain]:
             self._retained.check_room(retained, self._listener.limits.mqtt_retained_messages_max)
             newest = body_from(body_of_retained(retained))
             publishes.append((self._retained.channel(), [newest]))
-        if entries := [entry for each in kept for entry in each.entries]:
+        if entries := [entry for message in kept for entry in message.entries]:
             publishes.append(self._sessions.part(entries))
         return publishes, refused
 
@@ -168,20 +168,23 @@ class MessagePublisher:
         refused: dict[int, MqttViolation] = {}
         sorted_ = self._topics.sorted(received)
         if sorted_.others:
-            others = body_of_messages([received[at] for at in sorted_.others])
+            others = body_of_messages([received[index] for index in sorted_.others])
             publishes.append((self._topics.channel_id(), [body_from(others)]))
         for channel, owned in sorted_.owned.values():
-            body, wrong = channel.body_of([(received[at], by) for at, by in owned])
-            refused |= {owned[at][0]: why for at, why in wrong.items()}
+            body, wrong = channel.body_of(
+                [(received[index], template) for index, template in owned]
+            )
+            refused |= {owned[index][0]: why for index, why in wrong.items()}
             if body is not None:
                 publishes.append((channel.number, [body]))
         return publishes, refused
 
     def _failed(self, publisher: str, messages: Sequence[Gathered], error: BaseException) -> None:
-        """Publish one by one what was refused together, so that only what is wrong is refused."""
+        """Publish messages one by one after they were refused together, so that only faulty ones
+        are refused."""
         if len(messages) > 1:
-            for each in messages:
-                self.submit(publisher, [each])
+            for message in messages:
+                self.submit(publisher, [message])
         else:
             self._refuse(messages, reported(error))
 
@@ -190,13 +193,13 @@ class MessagePublisher:
 
 
 def _answer(messages: Sequence[Gathered], refused: Mapping[int, PenstockError]) -> None:
-    """Answer messages that are stored, or of which it is known what is wrong, in their order. A
-    client that cannot be answered keeps nobody else from being."""
-    for at, each in enumerate(messages):
+    """Answer messages that are stored or refused, in their order. An error in one answer does not
+    affect the other clients."""
+    for index, gathered in enumerate(messages):
         try:
-            if (why := refused.get(at)) is None:
-                each.whose.stored(each.message.packet)
+            if (why := refused.get(index)) is None:
+                gathered.publication.stored(gathered.message.packet)
             else:
-                each.whose.not_stored(each.message.packet, why)
+                gathered.publication.not_stored(gathered.message.packet, why)
         except Exception:  # noqa: BLE001  the other clients are answered
             _log.exception("mqtt.failed")

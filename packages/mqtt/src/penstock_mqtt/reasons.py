@@ -1,4 +1,4 @@
-"""The reason code of each error code, which never changes, and of what is not offered."""
+"""Maps error codes to reason codes, which never change, and to the return codes of MQTT 3.1.1."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ _BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
 REASONS: Final[Mapping[str, Reason]] = MappingProxyType(
     {code: reason for reason, codes in _BY_REASON.items() for code in codes}
 )
-"""Every error code with its reason code."""
+"""The reason code of every error code."""
 
 _log = logger("penstock.mqtt")
 
 
 def reported(error: BaseException) -> PenstockError:
-    """Return what clients are told of an error. An unexpected failure is logged, and its incident
-    is all that they are told."""
+    """Return the error that clients see. An unexpected failure is logged, and clients only get its
+    incident id."""
     if isinstance(error, PenstockError):
         return error
     incident = new_incident_id()
@@ -95,40 +95,40 @@ _REASON_CHARACTERS_MAX: Final = 1_000
 
 
 def explanation(text: str) -> PacketProperties:
-    """Return the reason string of an answer. Texts of errors quote what clients have sent: what
-    MQTT cannot express is replaced, and a long text is cut."""
+    """Return the reason string of an answer. Error texts may quote input of clients: characters
+    that MQTT cannot express are replaced, and a long text is cut."""
     expressible = text[:_REASON_CHARACTERS_MAX].replace("\0", "\ufffd")
     return PacketProperties(reason=expressible.encode(errors="replace").decode())
 
 
 def reason_of(error: PenstockError) -> Reason:
-    """The reason code that an error is reported with."""
+    """Return the reason code of an error."""
     if isinstance(error, MqttViolation):
         return error.reason
     return REASONS.get(error.code, Reason.UNSPECIFIED)
 
 
 def ending_reason(reason: Reason) -> Reason:
-    """The reason code of a DISCONNECT, which has no word for a sign-in that fails."""
+    """Return the reason code for a DISCONNECT; failed sign-ins become `NOT_AUTHORIZED`."""
     if reason in reasons.ALLOWED[reasons.DISCONNECT]:
         return reason
     return Reason.NOT_AUTHORIZED if reason in _SIGN_IN else Reason.UNSPECIFIED
 
 
 def reason_within(error: PenstockError, allowed: frozenset[int]) -> Reason:
-    """The reason code of an error in a packet that may not carry each of them."""
-    found = reason_of(error)
-    return found if found in allowed else Reason.UNSPECIFIED
+    """Return the reason code of an error in a packet that allows only some codes."""
+    reason = reason_of(error)
+    return reason if reason in allowed else Reason.UNSPECIFIED
 
 
 _SIGN_IN: Final = (Reason.BAD_USER_OR_PASSWORD, Reason.BAD_AUTHENTICATION_METHOD)
-_NOBODY_IS_LET_IN: Final = frozenset(("unavailable", "no-quorum", "realm-stopping"))
-"""Errors that stand in the way of every client, whoever it is."""
+_SERVER_ERRORS: Final = frozenset(("unavailable", "no-quorum", "realm-stopping"))
+"""Errors that keep all clients from connecting."""
 
 
 def connack_reason(error: PenstockError) -> Reason:
-    """The reason code with which a CONNECT is refused."""
-    if error.code in _NOBODY_IS_LET_IN:
+    """Return the reason code of a refused CONNECT."""
+    if error.code in _SERVER_ERRORS:
         return Reason.SERVER_UNAVAILABLE
     return reason_within(error, ALLOWED[CONNACK])
 
@@ -142,20 +142,21 @@ _RETURN_CODES: Final = {
 
 
 def return_code(reason: Reason) -> int:
-    """What MQTT 3.1.1 says for a reason in a CONNACK: 3, the server is unavailable, for most."""
+    """Return the return code of MQTT 3.1.1 in a CONNACK; 3 (server unavailable) for most
+    reasons."""
     return _RETURN_CODES.get(reason, 3)
 
 
 def version_refusal(error: UnknownVersion) -> bytes:
-    """Return the CONNACK for a client of another version: in the form of MQTT 5 for later ones,
-    and of 3.1.1 for earlier ones, which have no other."""
+    """Return the CONNACK for a client of an unknown version: in the form of MQTT 5 for later
+    versions, and of 3.1.1 for earlier ones."""
     if error.version >= MQTT_5:
         return packet_bytes(ConnackPacket(error.reason), MQTT_5)
     return packet_bytes(ConnackPacket(return_code(error.reason)), MQTT_3)
 
 
 def invalid_client_id(packet: ConnectPacket) -> str:
-    """Why a CONNECT has to name its client; empty: it need not, or does."""
+    """Return why a CONNECT needs a client id, or an empty text if it is valid."""
     if packet.version == MQTT_3 and not packet.clean_start and not packet.client_id:
         return "a session that lasts needs a client id"
     return ""

@@ -1,4 +1,4 @@
-"""Retained messages: the newest of each topic, in a channel of their own (SEM M5)."""
+"""Retained messages: a channel with the newest one of each topic (SEM M5)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from penstock_server.runtime.reading.stretches import batches_at, batches_of
 from penstock_server.runtime.realm import RunningRealm
 
 EVERY: Final = "#"
-"""The filter for which everything is read."""
+"""The filter that matches all retained messages."""
 
 
 class RetainedMessages(KeyedChannel):
-    """The channel ``<channel>-retained``: of each topic the event that was retained last."""
+    """The channel ``<channel>-retained`` with the last retained event of each topic."""
 
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        super().__init__(realm, beside, retained_store(beside))
+    def __init__(self, realm: RunningRealm, all_topics: str) -> None:
+        super().__init__(realm, all_topics, retained_store(all_topics))
 
-    def _type(self, beside: str) -> str:
-        return "mixed" if beside == "transient" else beside
+    def _type(self, type_of_all: str) -> str:
+        return "mixed" if type_of_all == "transient" else type_of_all
 
     def check_room(self, received: Sequence[Received], topics_max: int) -> None:
-        """Raise :class:`MqttViolation` where messages are to be retained of more topics than
-        ``topics_max`` (0: no limit). One that replaces, or removes, what is retained may always
-        come."""
+        """Raise :class:`MqttViolation` if retaining the messages would exceed ``topics_max`` topics
+        (0: no limit). Replacing or removing a retained message is always allowed."""
         store = self.store
         if store is None or not topics_max or store.events + len(received) <= topics_max:
             return
-        new = {each.topic for each in received if each.packet.payload}
+        new = {message.topic for message in received if message.packet.payload}
         new = {topic for topic in new if store.newest_of(topic) is None}
         if store.events + len(new) > topics_max and new:
             raise MqttViolation(
@@ -46,28 +45,30 @@ class RetainedMessages(KeyedChannel):
     async def pages(
         self, filters: Sequence[str], counts: MessageCounts
     ) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
-        """What is retained now and may match one of these filters, with its event ids, a page at
-        a time. What it costs goes by what matches."""
+        """Yield the current retained messages that may match one of the filters, with their event
+        ids, page by page. The cost grows with the number of matches."""
         channel = await self.open_channel()
         if EVERY in filters:
             pages = batches_of(self._realm, channel)
         else:
             pages = batches_at(self._realm, channel, self._event_ids(filters))
         async for page in pages:
-            found: list[tuple[int, TopicMessage]] = []
+            messages: list[tuple[int, TopicMessage]] = []
             for batch in page:
                 event_ids = batch.column("event_id").to_pylist()
                 pairs = zip(event_ids, messages_of(batch, counts=counts), strict=True)
-                found += [(n, each) for n, each in pairs if each is not None and each.payload]
-            yield found
+                messages += [
+                    (n, message) for n, message in pairs if message is not None and message.payload
+                ]
+            yield messages
 
     def _event_ids(self, filters: Sequence[str]) -> list[int]:
-        """The events of the topics that filters take: a topic is known by its key, and a filter
-        with wildcards is looked up in the tree of all topics."""
+        """Return the events of the topics that filters match. A topic is looked up by its key, a
+        filter with wildcards in the tree of all topics."""
         store = self.store
         assert store is not None, "it was opened"
         tree, topics = self._realm.view.topic_tree(store), set[str]()
-        for each in filters:
-            topics.update(tree.find(each) if has_wildcards(each) else (each,))
-        known = map(store.newest_of, topics)
-        return sorted(each for each in known if each is not None)
+        for filter_text in filters:
+            topics.update(tree.find(filter_text) if has_wildcards(filter_text) else (filter_text,))
+        newest_ids = map(store.newest_of, topics)
+        return sorted(event_id for event_id in newest_ids if event_id is not None)

@@ -1,4 +1,4 @@
-"""Retained messages on their way to a client that has subscribed (SEM M5)."""
+"""Sends retained messages to a client that has subscribed (SEM M5)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from penstock_mqtt.session import MqttSession
 
 TOGETHER: Final = 256
-"""Most messages that a client is given in one write."""
+"""Most messages in one write to a client."""
 FLUSH_BYTES: Final = 1 << 16
-"""Bytes of payload after which what was given to a client is sent."""
+"""Bytes of payload after which pending output is sent."""
 
 
 class ReadingConnection(ClientConnection, Protocol):
-    """The connection of a client that is sent retained messages as fast as it reads them."""
+    """The connection of a client that receives retained messages as fast as it reads them."""
 
     def flush(self) -> None:
         """Send pending output now."""
@@ -36,7 +36,7 @@ class ReadingConnection(ClientConnection, Protocol):
 
 
 class RetainedDelivery:
-    """Retained messages on their way to a client that has subscribed."""
+    """Sends retained messages to a client that has subscribed."""
 
     def __init__(
         self,
@@ -45,37 +45,37 @@ class RetainedDelivery:
         connection: ReadingConnection,
         filters: Sequence[Filter],
     ) -> None:
-        """``filters`` of the session take what is published by now."""
+        """``filters`` are new filters of the session, which already receive published messages."""
         self._mqtt = mqtt
         self._session = session
         self._connection = connection
         self._filters: TopicIndex[Filter] = TopicIndex()
         self._wanted = filters
-        self._texts = [each.text for each in filters]
-        for each in filters:
-            self._filters.add(each.text, each)
+        self._texts = [wanted.text for wanted in filters]
+        for wanted in filters:
+            self._filters.add(wanted.text, wanted)
         self._superseded: set[str] = set()
-        """Topics of which the client has been given something newer since."""
+        """Topics that have sent the client a newer message since."""
 
     async def run(self) -> None:
-        """Give the client what is retained, as fast as it takes it."""
+        """Send the retained messages as fast as the client reads them."""
         mqtt, session = self._mqtt, self._session
         session.outbox.newer_topics.append(self._superseded)
-        for each in self._wanted:
-            each.retained.begin_search()
+        for wanted in self._wanted:
+            wanted.retained.begin_search()
         try:
             async for page in mqtt.retained.pages(self._texts, mqtt.counts):
                 if not await self._give(page):
                     return
-            for each in self._wanted:
-                session.end_retained_search(each)
-        except PenstockError as error:  # without them the client would know less than it thinks
+            for wanted in self._wanted:
+                session.end_retained_search(wanted)
+        except PenstockError as error:  # otherwise the client would miss messages without noticing
             self._connection.end(error)
         finally:
             session.outbox.forget_newer(self._superseded)
 
     async def _give(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
-        """Give messages; False: the client is gone."""
+        """Send a page of messages. Return False if the client has disconnected."""
         connection = self._connection
         if len(self._wanted) == 1 and self._takes_together(self._wanted[0]):
             for begin in range(0, len(page), TOGETHER):
@@ -85,18 +85,18 @@ class RetainedDelivery:
                 rest = self._give_together(page[begin : begin + TOGETHER], self._wanted[0])
                 if not await self._give_each(rest):
                     return False
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             return True
         return await self._give_each(page)
 
     def _takes_together(self, wanted: Filter) -> bool:
-        """Whether nothing is said to its client that depends on it, and nothing acknowledged."""
+        """Return whether messages need neither data of this filter nor acknowledgements."""
         return wanted.text == EVERY and not wanted.qos and wanted.number is None
 
     def _give_together(
         self, page: Sequence[tuple[int, TopicMessage]], wanted: Filter
     ) -> Sequence[tuple[int, TopicMessage]]:
-        """Send what is plain in one write; gives the others."""
+        """Send plain messages in one write and return the others."""
         connection, rest, packets = (
             self._connection,
             list[tuple[int, TopicMessage]](),
@@ -126,21 +126,21 @@ class RetainedDelivery:
         return rest
 
     async def _give_each(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
-        """As :meth:`_give`, one by one."""
+        """Send messages one by one. Return False if the client has disconnected."""
         connection, unsent = self._connection, 0
         for event_id, message in page:
-            for each in self._filters.find(message.topic):
+            for wanted in self._filters.find(message.topic):
                 await self._session.outbox.room()
                 if not connection.is_open:
                     return False
                 if message.topic in self._superseded:
                     break
                 if (
-                    self._session.has(each)
-                    and each.takes(message)
-                    and self._may_have(message, each)
+                    self._session.has(wanted)
+                    and wanted.takes(message)
+                    and self._may_have(message, wanted)
                 ):
-                    self._put(event_id, message, each)
+                    self._put(event_id, message, wanted)
                     unsent += len(message.payload)
             if unsent > FLUSH_BYTES:
                 unsent = 0

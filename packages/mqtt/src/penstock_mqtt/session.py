@@ -1,4 +1,4 @@
-"""What there is of one client: what it subscribes to, and what is in flight in both directions."""
+"""The state of one client: its subscriptions, and the messages in flight in both directions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logger("penstock.mqtt")
 
 
 class SessionFigures(NamedTuple):
-    """Numbers of a session, or sums of several."""
+    """Figures of a session, or sums over several sessions."""
 
     sessions: int
     filters: int
@@ -51,34 +51,34 @@ NOTHING: Final = SessionFigures(sessions=0, filters=0, in_flight=0, wills=0)
 
 
 class ClientKey(NamedTuple):
-    """What a session is known by: a client id is its user's, and others may choose the same."""
+    """The key of a session. Client ids belong to a user; other users may use the same one."""
 
     client_id: str
     user: str
 
 
 def turn_of(key: ClientKey) -> str:
-    """The name under which what one client does waits for its turn."""
+    """Return the key of the lock that puts a client's operations in order."""
     return f"{key.client_id}\0{key.user}"
 
 
 OVERHEAD_BYTES: Final = 512
-"""Bytes of a stored session beside its entry, about."""
+"""Approximate bytes of a stored session without its entry."""
 
 
 class SessionShares:
-    """The sizes of stored sessions, by user: their number and bytes are bounded, so that no user
-    fills the disk and the memory of all."""
+    """Sizes of stored sessions by user. Their number and bytes are limited, so that one user cannot
+    fill the disk and the memory of all."""
 
     def __init__(self, sessions_max: int, bytes_max: int) -> None:
-        """0: no limit."""
+        """A limit of 0 means no limit."""
         self._sessions_max, self._bytes_max = sessions_max, bytes_max
         self._sizes: dict[str, dict[ClientKey, int]] = {}
         self._sums: dict[str, int] = {}
 
     def keep(self, key: ClientKey, size: int, *, is_checked: bool = True) -> None:
-        """Count a session whose entry has ``size`` bytes. Raises ``LimitReached`` for one that is
-        new, or has grown, beyond what its user may have; then nothing is changed."""
+        """Count a session whose entry has ``size`` bytes. Raises ``LimitReached`` if a new or
+        larger session exceeds the limits of its user; then the counts do not change."""
         size += OVERHEAD_BYTES
         sizes = self._sizes.get(key.user, {})
         old = sizes.get(key, 0)
@@ -99,7 +99,7 @@ class SessionShares:
         self._sums[key.user] = total
 
     def forget(self, key: ClientKey) -> None:
-        """A session is not stored any more."""
+        """Remove a session that is not stored any more."""
         sizes = self._sizes.get(key.user)
         if sizes is None or key not in sizes:
             return
@@ -109,10 +109,10 @@ class SessionShares:
 
 
 class MqttSession:
-    """The state of a session (4.1). One that lasts is stored, and outlives its connection."""
+    """The state of a session (4.1). A lasting session is stored and outlives its connection."""
 
     def __init__(self, mqtt: MqttRealm, client_id: str, principal: Principal, place: str) -> None:
-        """``place`` is where it is stored."""
+        """``place`` is the key that the session is stored under."""
         self._mqtt = mqtt
         self.client_id = client_id
         self.key = ClientKey(client_id, principal.user)
@@ -120,40 +120,40 @@ class MqttSession:
         self.place = place
         self.principal = principal
         self.connection: ClientConnection | None = None
-        """The connection that it has now."""
+        """The current connection."""
         self.is_lasting = False
         self.is_over = False
-        """Whether it has ended and nobody may go on with it."""
+        """Whether it has ended and cannot be resumed."""
         self.has_record = False
-        """Whether something of it is stored."""
+        """Whether entries of it are stored."""
         self.expiry_s = 0
         self.ended_us = 0
-        """When its connection ended, in microseconds since 1970; 0: it has one."""
+        """End of its connection in microseconds since 1970; 0 while it is connected."""
         self.will: StoredWill | None = None
         self.filters: dict[str, Filter] = {}
         self._away: dict[str, StoredFilter] = {}
-        """Its subscriptions, while it has no connection."""
+        """Its subscriptions while it is not connected."""
         self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock)
         self.received: dict[int, bool] = {}
-        """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
+        """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
         self.room = RoughRoom(SEAT_BYTES_MAX)
-        """The bytes of events of its durables that are with its client."""
+        """Room for events of its durables at its client."""
         self._taken_bytes = 0
         self._stored = asyncio.Event()
         self.counted = NOTHING
-        """What is in the sums of sessions that are away."""
+        """Its share in the sums of disconnected sessions."""
 
     def has(self, wanted: Filter) -> bool:
-        """Whether the client is still subscribed by this filter."""
+        """Return whether this filter is still one of the client's."""
         return self.filters.get(wanted.text) is wanted
 
     def stored_filters(self) -> tuple[StoredFilter, ...]:
-        """Its subscriptions, as they are stored of one that lasts."""
+        """Return its subscriptions in their stored form."""
         return tuple(self._away.values()) if self.connection is None else self._kept()
 
     @property
     def figures(self) -> SessionFigures:
-        """What there is of it."""
+        """The current figures of the session."""
         filters = len(self._away if self.connection is None else self.filters)
         return SessionFigures(
             sessions=1,
@@ -166,25 +166,25 @@ class MqttSession:
 
     @property
     def expires_us(self) -> int | None:
-        """When it ends unless its client comes back; None: never, or it has a connection."""
+        """Time when it ends unless its client reconnects; None: never, or it is connected."""
         if not self.ended_us or self.expiry_s == NEVER:
             return None
         return self.ended_us + self.expiry_s * 1_000_000
 
     @property
     def will_us(self) -> int | None:
-        """When its will is published; None: it has none, or a connection."""
+        """Time when its will is published; None: it has no will or is connected."""
         if self.will is None or not self.ended_us:
             return None
         due_us = self.ended_us + self.will.delay_s * 1_000_000
         expires_us = self.expires_us
         return due_us if expires_us is None else min(due_us, expires_us)
 
-    # --- what is stored ------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------
 
     @property
     def entry(self) -> Entry:
-        """The session as it is stored now."""
+        """The session in its stored form."""
         kept = self.stored_filters() if self.is_lasting else ()
         return session_entry(
             self.place,
@@ -201,15 +201,15 @@ class MqttSession:
     def _kept(self) -> tuple[StoredFilter, ...]:
         return tuple(
             StoredFilter(
-                each.text,
-                each.qos,
-                no_local=each.no_local,
-                retain_as_published=each.retain_as_published,
-                number=each.number,
-                durable=each.durable,
-                owes_retained=each.retained.is_owed,
+                subscribed.text,
+                subscribed.qos,
+                no_local=subscribed.no_local,
+                retain_as_published=subscribed.retain_as_published,
+                number=subscribed.number,
+                durable=subscribed.durable,
+                owes_retained=subscribed.retained.is_owed,
             )
-            for each in self.filters.values()
+            for subscribed in self.filters.values()
         )
 
     def restore(self, record: SessionRecord) -> None:
@@ -218,7 +218,7 @@ class MqttSession:
         self.expiry_s, self.ended_us = record.expiry_s, record.ended_us
         self.will = record.will
         self.is_over = record.expiry_s == 0
-        self._away = {each.filter: each for each in record.filters}
+        self._away = {stored.filter: stored for stored in record.filters}
 
     def store(
         self,
@@ -226,9 +226,9 @@ class MqttSession:
         then: Callable[[], None] | None = None,
         failed: Callable[[], None] | None = None,
     ) -> None:
-        """Store entries with others of this turn of the loop; ``then`` is called once they are on
-        disk. If they cannot be stored ``failed`` is called, and the connection ends, so that it
-        goes on from what is."""
+        """Store entries with others of this turn of the loop. ``then`` is called once they are on
+        disk. If they cannot be stored, ``failed`` is called and the connection ends, so that the
+        client resumes from the stored state."""
 
         if self.is_over and self.connection is None:
             return
@@ -247,18 +247,20 @@ class MqttSession:
 
     @property
     def durables(self) -> list[str]:
-        """The names of its durables, and of those that it shares."""
+        """The names of its durables, including shared ones."""
         return [name for _, name in self.kept]
 
     @property
     def kept(self) -> list[tuple[str, str]]:
-        """Its subscriptions that have durables, each with the name of that."""
-        return [(each.filter, each.durable) for each in self.stored_filters() if each.durable]
+        """Its subscriptions that have durables, as pairs of filter and durable name."""
+        return [
+            (stored.filter, stored.durable) for stored in self.stored_filters() if stored.durable
+        ]
 
     # --- connections come and go ---------------------------------------------------------
 
     def bind(self, connection: ClientConnection) -> None:
-        """Use a connection, and give its filters back; feeds start later."""
+        """Bind the session to a connection and restore its filters; feeds start later."""
         self.connection = connection
         self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
         self.ended_us = 0
@@ -275,8 +277,9 @@ class MqttSession:
         self._away = {}
 
     async def start_feeds(self, wanted: Filter) -> None:
-        """Start the delivery of a filter's messages, unless it has started: a client may subscribe
-        by a filter that its session is about to resume. Raises what taking a seat raises."""
+        """Start the delivery of a filter's messages unless it has started: a client may subscribe
+        with a filter that its session is about to resume. Raises the errors of attaching to the
+        durable."""
         if wanted.is_open:
             return
         if not wanted.durable:
@@ -296,8 +299,8 @@ class MqttSession:
             await self.end_draining(wanted)
 
     async def end_draining(self, wanted: Filter) -> None:
-        """Delete the durable of a filter that was lowered to QoS 0 if no message waits there that
-        the client may have, and give the client later messages as they are published."""
+        """Delete the durable of a filter that was lowered to QoS 0 if it has no outstanding message
+        for the client. Later messages are then sent as they are published."""
         if not wanted.is_draining:
             return
 
@@ -314,22 +317,23 @@ class MqttSession:
         try:
             if await subscriptions.delete_consumed(wanted.durable, channels, go_live):
                 self.store((self.entry,))
-        except PenstockError as error:  # the next message, or connection, tries it again
+        except PenstockError as error:  # the next message or connection tries it again
             _log.warning("mqtt.durable_kept", client=self.client_id, reason=str(error))
 
     def drop_deleted_channels(self, wanted: Filter) -> None:
         """End the redelivery of events in flight from channels that were deleted."""
         for name in self.outbox.channels_of(wanted.text):
             if self._mqtt.realm.view.named(name) is None:
-                left = self.outbox.unacknowledged(wanted.text, name)
-                self.outbox.end_redelivery(wanted.text, left, name)
+                event_ids = self.outbox.unacknowledged(wanted.text, name)
+                self.outbox.end_redelivery(wanted.text, event_ids, name)
 
     async def start_topic_feeds(self, wanted: Filter) -> None:
-        """Start the feeds of a filter with a durable from the channels whose topics it matches,
-        and from channels where its durable still has events. Raises what taking a seat raises."""
+        """Start the feeds of a filter with a durable, from the channels whose topics it matches and
+        from channels where its durable still has events. Raises the errors of attaching to the
+        durable."""
         topics = self._mqtt.topics
-        left = topics.left_with(wanted.durable, wanted.text)
-        for channel in (*topics.met_by(wanted.text), *left):
+        former_channels = topics.left_with(wanted.durable, wanted.text)
+        for channel in (*topics.met_by(wanted.text), *former_channels):
             if channel.name in wanted.feeds or not wanted.may_have(channel):
                 continue
             feed = DurableFeed(self._mqtt, self, wanted, topics=channel)
@@ -339,23 +343,23 @@ class MqttSession:
             except BaseException:
                 wanted.feeds.pop(channel.name, None)
                 raise
-        if left:
+        if former_channels:
             await retire_durable(self._mqtt.realm, topics, name=wanted.durable, text=wanted.text)
 
     async def _start_feed(self, wanted: Filter, feed: DurableFeed) -> None:
-        known = self.outbox.unsettled(wanted.text, feed.channel)
-        await feed.skip_received(known)
-        self.outbox.end_redelivery(wanted.text, known, feed.channel)
+        unsettled = self.outbox.unsettled(wanted.text, feed.channel)
+        await feed.skip_received(unsettled)
+        self.outbox.end_redelivery(wanted.text, unsettled, feed.channel)
         await feed.open()
 
     def detach(self) -> None:
-        """The connection is gone. What is in flight goes back to the durables."""
+        """Detach from the lost connection. Durables deliver messages in flight again."""
         self.outbox.connection_lost()
-        for each in self.filters.values():
-            self._close(each)
-        if self.is_lasting or any(each.is_shared for each in self.filters.values()):
+        for subscribed in self.filters.values():
+            self._close(subscribed)
+        if self.is_lasting or any(subscribed.is_shared for subscribed in self.filters.values()):
             kept = self._kept()
-            self._away = {each.filter: each for each in kept}
+            self._away = {stored.filter: stored for stored in kept}
         self.filters = {}
         self.connection = None
         if not self.is_lasting:
@@ -374,8 +378,8 @@ class MqttSession:
     # --- subscriptions -------------------------------------------------------------------
 
     def subscribe(self, wanted: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
-        """Have a filter, in place of an earlier one of its text; gives it, and whether it is new.
-        Nothing comes by it before it is opened."""
+        """Add a filter or replace the earlier one with its text. Return it and whether it is new.
+        It receives no messages before it is opened."""
         assert self.connection is not None, "it has asked for it"
         made = Filter(self.connection, self.outbox, wanted, number=number)
         older = self.filters.get(made.text)
@@ -395,42 +399,43 @@ class MqttSession:
         return made, False
 
     def unsubscribe(self, text: str) -> Filter | None:
-        """Give a filter up; gives what it was, and None if there was none."""
-        known = self.filters.pop(text, None)
-        if known is not None:
-            self._close(known)
-            if known.durable:
+        """Remove a filter. Return it, or None if it does not exist."""
+        removed = self.filters.pop(text, None)
+        if removed is not None:
+            self._close(removed)
+            if removed.durable:
                 self.outbox.end_subscription(text)
-        return known
+        return removed
 
-    # --- bytes that are kept for it ------------------------------------------------------
+    # --- bytes held for its client -------------------------------------------------------
 
     def count_bytes(self, change: int) -> None:
-        """Change the sum of what is kept for clients of its user."""
+        """Change the bytes held for the clients of its user."""
         if change:
             self._mqtt.held.add(self.principal.user, change)
 
     @property
     def held_messages(self) -> HeldMessages:
-        """The messages that are kept for its client."""
+        """The messages that are held for its client."""
         end = None if self.connection is None else self.connection.end
         return HeldMessages(self.outbox.bytes, end)
 
     def give_back_room(self, size: int) -> None:
-        """Give back room for events of durables; its seats are told once it is worth it."""
+        """Give back room for events of durables. Its seats are notified once the amount is worth
+        it."""
         self._taken_bytes += size
         if self._taken_bytes * 4 >= self.room.bytes_max:
             given_back, self._taken_bytes = self._taken_bytes, 0
-            feeds = [feed for each in self.filters.values() for feed in each.open_feeds]
+            feeds = [feed for subscribed in self.filters.values() for feed in subscribed.open_feeds]
             if not feeds:
                 self.room.taken(given_back)
-            for at, feed in enumerate(feeds):  # each of them may be waiting for room
-                feed.has_room(1 if at else given_back - len(feeds) + 1)
+            for index, feed in enumerate(feeds):  # each of them may be waiting for room
+                feed.has_room(1 if index else given_back - len(feeds) + 1)
 
-    # --- what is on its way --------------------------------------------------------------
+    # --- messages in flight --------------------------------------------------------------
 
     def answer(self, packet: Packet) -> None:
-        """Send the client a packet, if it is there."""
+        """Send a packet to the client if it is connected."""
         if self.connection is not None and self.connection.is_open:
             self.connection.send(packet)
 
@@ -443,33 +448,33 @@ class MqttSession:
         *,
         from_retained: bool,
     ) -> None:
-        """The client has events of a filter's durable in a channel, or retained messages. ``then``
-        is called for each that a durable has on disk; without a seat it never has, and they come
-        again."""
+        """Settle events that the client has, of a filter's durable in a channel or of retained
+        messages. ``then`` is called for each event once its durable has stored that. Without a seat
+        it is not called, and the events are delivered again."""
         wanted = self.filters.get(text)
         if wanted is None:
             return
         if from_retained:
-            if any([wanted.retained.end_message(each) for each in event_ids]):
+            if any([wanted.retained.end_message(event_id) for event_id in event_ids]):
                 self._end_retained(wanted)
         elif (feed := wanted.feed_of(channel)) is not None:
             feed.acknowledge(event_ids, then)
 
     def will_resend(self, source: MessageSource) -> bool:
-        """Whether the next connection is sent a message in flight from its durable, or from the
-        retained messages."""
+        """Return whether the next connection receives a message in flight from its durable or from
+        the retained messages."""
         wanted = self.filters.get(source.text)
         if wanted is None:
             return False
         return wanted.retained.is_owed if source.from_retained else bool(wanted.durable)
 
     def begin_receive(self, packet_id: int) -> None:
-        """Remember a received message of QoS 2 that is being stored."""
+        """Add a received message of QoS 2 that is being stored."""
         self.received[packet_id] = False
         self._stored.clear()
 
     def end_receive(self, packet_id: int, *, is_stored: bool) -> None:
-        """Mark a received message of QoS 2 as stored, or forget it because it was refused."""
+        """Mark a received message of QoS 2 as stored, or remove it because it was refused."""
         if is_stored:
             self.received[packet_id] = True
         else:
@@ -477,7 +482,7 @@ class MqttSession:
         self._stored.set()
 
     async def received_all(self) -> None:
-        """Wait until nothing that has come is still being stored."""
+        """Wait until all received messages are stored."""
         while not all(self.received.values()):
             await self._stored.wait()
             self._stored.clear()

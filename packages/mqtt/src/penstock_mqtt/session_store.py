@@ -1,4 +1,4 @@
-"""What is kept of sessions on disk: the newest entry of each, in a channel of its own (SEM M6)."""
+"""Stores sessions: a channel with the newest entry of each (SEM M6)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from penstock_server.runtime.writer.requests import Reply
 
 PACKET_ID_MAX: Final = 65_535
 TOGETHER_BYTES_MAX: Final = 1 << 16
-"""Bytes of a client's entries above which they are stored in a step of their own."""
+"""Entries of a client above this size are stored in a separate step."""
 SESSION, RECEIVED, SENT = "session", "received", "sent"
-"""Kinds of entries: a session, a message of QoS 2 that has come, one that was sent."""
+"""Kinds of entries: a session, a received message of QoS 2, a sent one."""
 
 
 _log = logger("penstock.mqtt")
 
 
 NEVER: Final = 0xFFFF_FFFF
-"""The session expiry of a session that never expires, in seconds."""
+"""Session expiry in seconds of a session that never expires."""
 Seconds = Annotated[int, Meta(ge=0, le=NEVER)]
 
 
@@ -55,22 +55,22 @@ class StoredFilter(Struct, frozen=True, omit_defaults=True):
     number: int | None = None
     """Its subscription identifier."""
     durable: str = ""
-    """The durable that has its messages; empty with QoS 0, which waits for nobody."""
+    """Name of the durable that holds its messages; empty with QoS 0."""
     owes_retained: bool = False
-    """Whether the client may not have all retained messages that it subscribed for."""
+    """Whether the client may lack retained messages that matched when it subscribed."""
 
 
 class StoredWill(Struct, frozen=True, omit_defaults=True):
-    """What is published when the client does not come back."""
+    """The will of a client, published if it does not reconnect in time."""
 
     packet: bytes
-    """The PUBLISH, in the form of MQTT 5."""
+    """The PUBLISH in the form of MQTT 5."""
     delay_s: Seconds = 0
 
 
 class StoredPrincipal(Struct, frozen=True, omit_defaults=True):
-    """The user of a session. What it may do is looked up when it counts: whether it was trusted,
-    and which groups its token named, is not taken from what is stored."""
+    """The user of a session. Rights are checked when they are needed; whether the user was trusted
+    and its token's groups are not stored."""
 
     user: str
     host: str
@@ -90,7 +90,7 @@ class StoredPrincipal(Struct, frozen=True, omit_defaults=True):
 
 
 def stored_principal(principal: Principal) -> StoredPrincipal:
-    """What is stored of the user of a session."""
+    """Return a principal in its stored form."""
     return StoredPrincipal(
         principal.user,
         principal.host,
@@ -101,48 +101,48 @@ def stored_principal(principal: Principal) -> StoredPrincipal:
 
 
 class SessionRecord(Struct, frozen=True, omit_defaults=True):
-    """A session as it is stored."""
+    """A session in its stored form."""
 
     client_id: str
     principal: StoredPrincipal
-    """Whose it is, and who publishes its will."""
+    """The owner of the session, which publishes its will."""
     expiry_s: Seconds = 0
-    """Seconds that it outlives its connection; :data:`NEVER`: for ever."""
+    """Seconds that it outlives its connection; :data:`NEVER` for no limit."""
     ended_us: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """When its connection ended, in microseconds since 1970; 0: it has one."""
+    """End of its connection in microseconds since 1970; 0 while it is connected."""
     will: StoredWill | None = None
     filters: tuple[StoredFilter, ...] = ()
 
 
 class SentRecord(Struct, frozen=True, omit_defaults=True):
-    """A message of QoS 2 on its way to a client: its id is kept until the client is done with it,
-    so that what is sent again after a kill is the same message to it (4.3.3)."""
+    """A message of QoS 2 in delivery to a client. Its packet id is kept until the client has
+    completed it, so that the client recognizes a repetition after a crash (4.3.3)."""
 
     source: str
-    """The topic filter by which it goes to the client."""
+    """Text of the filter that delivers it to the client."""
     event_id: int
     from_retained: bool = False
-    """Whether the event is one of the channel of retained messages."""
+    """Whether the event is in the channel of retained messages."""
     is_released: bool = False
-    """Whether the client has it: only PUBREL and PUBCOMP are left."""
+    """Whether the client has it, so that only PUBREL and PUBCOMP remain."""
     channel: str = ""
-    """The channel with topics that the event is in; empty: the one of all topics."""
+    """Name of the channel with topics that holds the event; empty for the channel of all topics."""
 
 
 Entry = tuple[str, bytes]
-"""The name of an entry and what it says; nothing: it is removed."""
+"""The name and the value of an entry; an empty value removes the entry."""
 Answer = Callable[[PenstockError | None], None]
-"""Called when entries are stored, with None, or with the error that they were refused with."""
+"""Called when entries are stored (None) or refused (the error)."""
 
 
 class StoredEntries(Struct):
-    """All that is stored, by the place of its session (:func:`place_of`)."""
+    """All stored entries, by the place of their session (:func:`place_of`)."""
 
     sessions: dict[str, SessionRecord]
     received: dict[str, list[int]]
-    """The ids of messages of QoS 2 that have come and are not released."""
+    """Packet ids of received messages of QoS 2 that are not released."""
     sent: dict[str, dict[int, SentRecord]]
-    """Messages of QoS 2 that were sent, by id."""
+    """Sent messages of QoS 2, by packet id."""
     unreadable: list[str] = []
     """The first entries that could not be read, each with the reason."""
     unreadable_count: int = 0
@@ -155,24 +155,24 @@ UNREADABLE_NAMED: Final = 10
 class SessionStore(KeyedChannel):
     """The channel ``<channel>-sessions``."""
 
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        super().__init__(realm, beside, session_store(beside))
+    def __init__(self, realm: RunningRealm, all_topics: str) -> None:
+        super().__init__(realm, all_topics, session_store(all_topics))
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Sequence[Entry], Answer]] = []
 
-    def _type(self, beside: str) -> str:
+    def _type(self, type_of_all: str) -> str:
         return "persistent"
 
     # --- writing -------------------------------------------------------------------------
 
     def part(self, entries: Sequence[Entry]) -> tuple[ChannelId, list[Body]]:
-        """Entries as what is published in one step with something else."""
+        """Return entries as a part of a publish in several channels."""
         newest = dict(entries)
         body = body_of_columns(
             list(newest.values()),
             None,
             [{ENTRY: name} for name in newest],
-            ttls=[None if each else REMOVAL_MS for each in newest.values()],
+            ttls=[None if value else REMOVAL_MS for value in newest.values()],
         )
         return self.channel(), [body_from(body)]
 
@@ -180,7 +180,7 @@ class SessionStore(KeyedChannel):
         """Store entries; ``reply`` is called once they are on disk."""
         try:
             self._realm.publish(*part, "", 0, reply)
-        except Exception as error:  # noqa: BLE001  who waits for them is answered, whatever it is
+        except Exception as error:  # noqa: BLE001  the callers must get an answer
             reply(None, error)
 
     def write(self, entries: Sequence[Entry], answer: Answer) -> None:
@@ -190,11 +190,11 @@ class SessionStore(KeyedChannel):
         self._waiting.append((entries, answer))
 
     async def put(self, entries: Sequence[Entry]) -> None:
-        """Store entries. Raises what a publish raises."""
+        """Store entries. Raises the errors of a publish."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def answer(error: PenstockError | None) -> None:
-            if done.done():  # who waited has been cancelled
+            if done.done():  # the waiting task was cancelled
                 return
             if error is None:
                 done.set_result(None)
@@ -209,28 +209,28 @@ class SessionStore(KeyedChannel):
             raise
 
     def flush(self) -> None:
-        """Store now what waits for the end of the turn."""
+        """Store the collected entries now."""
         waiting, self._waiting = self._waiting, []
         for is_large, several in groupby(waiting, self._is_large):
             together = list(several)
-            for each in [[one] for one in together] if is_large else [together]:
-                self._submit_together(each)
+            for entries_of_step in [[one] for one in together] if is_large else [together]:
+                self._submit_together(entries_of_step)
 
     def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
-        """Whether entries could be too large for the realm, which would refuse those of other
-        clients with them."""
+        """Return whether entries could be too large for the realm, which would then refuse entries
+        of other clients with them."""
         size = sum(len(name) + len(data) for name, data in waiting[0])
         return size > min(TOGETHER_BYTES_MAX, self._realm.limits.event_bytes_max // 2)
 
     def _submit_together(self, waiting: Sequence[tuple[Sequence[Entry], Answer]]) -> None:
-        """Store the entries of several clients in one step; by themselves if they cannot be an
+        """Store the entries of several clients in one step, or separately if they cannot form an
         event."""
 
         def reply(_: Any, error: BaseException | None) -> None:
-            told = None if error is None else reported(error)
+            client_error = None if error is None else reported(error)
             for _entries, answer in waiting:
                 try:
-                    answer(told)
+                    answer(client_error)
                 except Exception:  # noqa: BLE001  whatever it is, the others must live on
                     _log.exception("mqtt.failed")
 
@@ -239,38 +239,38 @@ class SessionStore(KeyedChannel):
         except Exception as error:  # noqa: BLE001  the entries of others do not share it
             if len(waiting) == 1:
                 reply(None, error)
-            for each in waiting if len(waiting) > 1 else ():
-                self._submit_together([each])
+            for single in waiting if len(waiting) > 1 else ():
+                self._submit_together([single])
             return
         self.submit(part, reply)
 
     # --- reading -------------------------------------------------------------------------
 
     async def load(self) -> StoredEntries:
-        """What is stored, when the front end starts. An entry that cannot be read is left out: one
-        of them must not keep a realm from being served."""
-        found = StoredEntries({}, {}, {})
+        """Return the stored entries when the front end starts. Unreadable entries are skipped, so
+        that they do not keep the realm from starting."""
+        entries = StoredEntries({}, {}, {})
         channel = await self.open_channel()
         async for page in pages_of(self._realm, channel):
             for event in page:
                 if event.data:
-                    self._take_up(event, found)
-        return found
+                    self._take_up(event, entries)
+        return entries
 
     @staticmethod
-    def _take_up(event: Event, found: StoredEntries) -> None:
+    def _take_up(event: Event, entries: StoredEntries) -> None:
         try:
-            _take_up(event, found)
+            _take_up(event, entries)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            found.unreadable_count += 1
-            if len(found.unreadable) < UNREADABLE_NAMED:
+            entries.unreadable_count += 1
+            if len(entries.unreadable) < UNREADABLE_NAMED:
                 name = str(event.properties.get(ENTRY, ""))[:100]
-                found.unreadable.append(f"event {event.event_id} ({name!r}): {str(error)[:200]}")
+                entries.unreadable.append(f"event {event.event_id} ({name!r}): {str(error)[:200]}")
 
 
-def _take_up(event: Event, found: StoredEntries) -> None:
+def _take_up(event: Event, entries: StoredEntries) -> None:
     kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
-    # Entries that are stored together with a message have its publisher, whom the session is of.
+    # Entries that are stored together with a message have its publisher, the user of the session.
     publisher = event.headers.get("publisher")
     if kind == SESSION:
         record = msgspec.json.decode(event.data, type=SessionRecord)
@@ -278,32 +278,33 @@ def _take_up(event: Event, found: StoredEntries) -> None:
             raise ValueError(f"{str(publisher)[:80]!r} published it, whose session it is not")
         if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
             raise ValueError(f"it is about the session of client {record.client_id!r}")
-        for each in record.filters:
-            if fault := filter_fault(wanted_of(each.filter)):
+        for stored in record.filters:
+            if fault := filter_fault(wanted_of(stored.filter)):
                 raise ValueError(fault)
-        found.sessions[rest] = record
+        entries.sessions[rest] = record
         return
     number, _, place = rest.partition("/")
     if kind == RECEIVED:
-        found.received.setdefault(place, []).append(_packet_id(number))
+        entries.received.setdefault(place, []).append(_packet_id(number))
     elif kind == SENT:
         if publisher:
             raise ValueError(f"{str(publisher)[:80]!r} published it, and not the realm")
         sent = msgspec.json.decode(event.data, type=SentRecord)
-        found.sent.setdefault(place, {})[_packet_id(number)] = sent
+        entries.sent.setdefault(place, {})[_packet_id(number)] = sent
     else:
         raise ValueError("it is neither a session nor a message of QoS 2")
 
 
 def _packet_id(text: str) -> int:
-    """Raises ``ValueError``."""
+    """Return the packet id in the name of an entry. Raises ``ValueError``."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) <= PACKET_ID_MAX:
         raise ValueError(f"{text[:20]!r} is not a packet id; allowed are 1 to {PACKET_ID_MAX}")
     return int(text)
 
 
 def will_packet(will: StoredWill) -> PublishPacket:
-    """The message of a will. Raises :class:`MqttViolation` for bytes that are none."""
+    """Return the message of a will. Raises :class:`MqttViolation` if the bytes are not a
+    PUBLISH."""
     reader = PacketReader()
     reader.receive(will.packet)
     packets = list(reader.packets())
@@ -314,8 +315,8 @@ def will_packet(will: StoredWill) -> PublishPacket:
 
 
 def place_of(user: str, client_id: str) -> str:
-    """Where a session is stored whose client id another user has, too. A client id, the place of
-    the first of them, has no NUL in it."""
+    """Return the place of a session whose client id another user's session already has. It differs
+    from every client id, because these contain no NUL."""
     return f"{client_id}\0{user}"
 
 
@@ -328,11 +329,11 @@ def session_removed(place: str) -> Entry:
 
 
 def received_entry(place: str, packet_id: int, *, is_there: bool) -> Entry:
-    """A message of QoS 2 has come, or was released."""
+    """Return the entry of a received message of QoS 2; it is removed unless ``is_there``."""
     return f"{RECEIVED}/{packet_id}/{place}", b"1" if is_there else b""
 
 
 def sent_entry(place: str, packet_id: int, record: SentRecord | None) -> Entry:
-    """A message of QoS 2 is sent; None: its client is done with it."""
+    """Return the entry of a sent message of QoS 2; None removes it."""
     name = f"{SENT}/{packet_id}/{place}"
     return name, b"" if record is None else msgspec.json.encode(record)

@@ -1,4 +1,4 @@
-"""All sessions: who has one, what is stored of it, and when it ends (SEM M6)."""
+"""All sessions: their clients, their stored entries and their end (SEM M6)."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
 LOOK_S_MAX = 60.0
-"""Most seconds until the clock is looked at again: it may have been set."""
+"""Most seconds until the clock is read again, since it may be adjusted."""
 
 _log = logger("penstock.mqtt")
 
 
 class SessionConnection(ClientConnection, Protocol):
-    """The connection of a client that has a session, or is about to have one."""
+    """The connection of a client that has a session or will get one."""
 
     client: MqttSession
-    """The session; one without a client id until the client is let in."""
+    """The session; a placeholder without a client id until the client is signed in."""
 
     @property
     def key(self) -> ClientKey:
-        """What the session is known by."""
+        """The key of the session."""
         ...
 
     def replaced(self) -> None:
-        """Close the connection, because its client has connected again."""
+        """Close the connection because its client has connected again."""
         ...
 
 
 class MqttSessions:
-    """The sessions of all clients, those that are stored and those that are not."""
+    """The sessions of all clients, stored or not."""
 
     def __init__(self, mqtt: MqttRealm) -> None:
         self._mqtt = mqtt
@@ -77,52 +77,53 @@ class MqttSessions:
         self._connected: dict[ClientKey, SessionConnection] = {}
         """The connections of all clients."""
         self._known: dict[ClientKey, MqttSession] = {}
-        """Sessions of which something is stored."""
+        """Stored sessions."""
         self._places: dict[str, MqttSession] = {}
-        """Sessions of which something is stored, by the place where it is."""
+        """Stored sessions by place."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        """Clients that come or go at the moment, and how many wait for their turn."""
+        """Locks of clients that connect or disconnect, each with the number of tasks that use
+        it."""
         limits = mqtt.listener.limits
         self._shares = SessionShares(
             limits.mqtt_sessions_per_user_max, limits.mqtt_session_bytes_per_user_max
         )
         self._members: dict[str, set[MqttSession]] = {}
-        """Who shares a durable, by its name."""
+        """The sessions that share a durable, by its name."""
         self._due: list[tuple[int, ClientKey]] = []
-        """When which client's session has something to do, in microseconds since 1970."""
+        """Times in microseconds since 1970 when a session's will or end is due."""
         self._alarm: asyncio.TimerHandle | None = None
         self._is_loaded = False
         self.unreadable_count = 0
         """Stored entries that could not be read when the front end started."""
         self.away_figures = NOTHING
-        """The sums of the sessions without a connection."""
+        """Sums over the sessions without a connection."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def away(self) -> dict[ClientKey, MqttSession]:
-        """The sessions without a connection."""
-        return {key: each for key, each in self._known.items() if each.connection is None}
+        """Return the sessions without a connection."""
+        return {key: session for key, session in self._known.items() if session.connection is None}
 
     def connections(self) -> list[SessionConnection]:
-        """The connections of all clients."""
+        """Return the connections of all clients."""
         return list(self._connected.values())
 
     def connection_of(self, key: ClientKey) -> SessionConnection | None:
-        """The connection of a client."""
+        """Return the connection of a client."""
         return self._connected.get(key)
 
     def every(self) -> dict[ClientKey, MqttSession]:
-        """The sessions of all clients, with a connection and without."""
-        connected = {key: each.client for key, each in self._connected.items()}
+        """Return the sessions of all clients, connected or not."""
+        connected = {key: connection.client for key, connection in self._connected.items()}
         return self.away() | connected
 
     def get(self, key: ClientKey) -> MqttSession | None:
-        """A session of which something is stored."""
+        """Return a stored session."""
         return self._known.get(key)
 
     def _count(self, session: MqttSession) -> None:
-        """Keep the sums of the sessions that are away: one may have come, gone or changed."""
+        """Update the sums of disconnected sessions after a change of this one."""
         is_away = session.connection is None and self._known.get(session.key) is session
         counted = session.figures if is_away else NOTHING
         before = session.counted
@@ -133,15 +134,15 @@ class MqttSessions:
     # --- the start -----------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Take up what is stored; connections that there were have ended with the server."""
+        """Load the stored sessions. All of them are disconnected since the server has restarted."""
         if self._is_loaded:
             return
-        found = await self._store.load()
+        stored = await self._store.load()
         self._is_loaded = True
         now_us = self._now_us
-        if found.unreadable_count:
-            self._report_unreadable(found)
-        for place, record in found.sessions.items():
+        if stored.unreadable_count:
+            self._report_unreadable(stored)
+        for place, record in stored.sessions.items():
             session = MqttSession(
                 self._mqtt, record.client_id, record.principal.principal, place=place
             )
@@ -152,46 +153,46 @@ class MqttSessions:
             for name in filter(is_shared_durable, session.durables):
                 self._members.setdefault(name, set()).add(session)
             self._watch(session)
-        for place, known in self._places.items():
-            known.received = dict.fromkeys(found.received.get(place, ()), True)
-            for packet_id, sent in found.sent.get(place, {}).items():
-                known.outbox.restore(packet_id, sent)
-        for known in self._known.values():
-            self._count(known)
+        for place, session in self._places.items():
+            session.received = dict.fromkeys(stored.received.get(place, ()), True)
+            for packet_id, sent in stored.sent.get(place, {}).items():
+                session.outbox.restore(packet_id, sent)
+        for session in self._known.values():
+            self._count(session)
         await self._tidy_durables()
 
-    def _report_unreadable(self, found: StoredEntries) -> None:
-        """Log entries that were left out. They stay where they are."""
+    def _report_unreadable(self, stored: StoredEntries) -> None:
+        """Log entries that were skipped. They stay in the store."""
         incident = new_incident_id()
-        self.unreadable_count = found.unreadable_count
+        self.unreadable_count = stored.unreadable_count
         _log.error(
             "mqtt.entries_unreadable",
             incident=incident,
             store=self._store.name,
-            count=found.unreadable_count,
-            entries=found.unreadable,
+            count=stored.unreadable_count,
+            entries=stored.unreadable,
         )
 
     async def _tidy_durables(self) -> None:
-        """Delete durables of sessions that have ended, or never began, because a kill came between;
-        and make those on channels that have got topics while nobody served MQTT."""
-        known = {name for each in self._known.values() for name in each.durables}
-        there = {
+        """Delete durables of sessions that a crash has left behind, and create those on channels
+        that gained topics while MQTT was not served."""
+        names = {name for session in self._known.values() for name in session.durables}
+        existing = {
             (store.number, name)
             for store in self._mqtt.realm.view.stores()
             for name, _ in store.durables
             if is_of_session(name)
         }
-        for channel, name in there:
-            if name not in known:
+        for channel, name in existing:
+            if name not in names:
                 await self._mqtt.realm.subscriptions.delete_durable(channel, name)
         if self._mqtt.topics.every:
             for session in list(self._known.values()):
-                await self._make_durables(session, there)
+                await self._make_durables(session, existing)
 
     async def topics_changed(self) -> None:
-        """A channel has got topics, or lost them: the durables of sessions are where their
-        messages are, also of clients that are away."""
+        """Create the durables of sessions on channels that have gained topics, also for
+        disconnected clients, and retire those without matching topics."""
         for session in list(self._known.values()):
             async with self._turn(session.turn):
                 if self._known.get(session.key) is session:
@@ -200,24 +201,24 @@ class MqttSessions:
                 await retire_durable(self._mqtt.realm, self._mqtt.topics, name=name, text=text)
         for connection in self.connections():
             session = connection.client
-            for each in list(session.filters.values()):
-                if each.durable and each.is_open:
-                    await session.start_topic_feeds(each)
+            for subscribed in list(session.filters.values()):
+                if subscribed.durable and subscribed.is_open:
+                    await session.start_topic_feeds(subscribed)
 
     async def _make_durables(
-        self, session: MqttSession, there: Collection[tuple[int, str]] = ()
+        self, session: MqttSession, existing: Collection[tuple[int, str]] = ()
     ) -> None:
-        """Make the durables that a session lacks on channels with topics; ``there`` are some that
-        it does not lack."""
+        """Create the durables that a session lacks on channels with topics. ``existing`` lists
+        existing ones."""
         rights = self._mqtt.rights_of(session.principal, session.client_id)
         for text, name in session.kept:
             for channel in self._mqtt.topics.met_by(text):
-                if (channel.number, name) in there:
+                if (channel.number, name) in existing:
                     continue
                 if not rights.may_have(text, channel, makes_durable=True):
                     continue
                 start = FromId(self._mqtt.topics.since(channel.number))
-                with contextlib.suppress(NameDoesNotExist):  # it is gone again
+                with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
                     await make_durable(
                         self._mqtt.realm,
                         channel.number,
@@ -232,7 +233,7 @@ class MqttSessions:
     async def enter(
         self, connection: SessionConnection, packet: ConnectPacket, principal: Principal
     ) -> tuple[MqttSession, bool]:
-        """The session of a client that connects, and whether it is one that there was. An older
+        """Return the session of a connecting client, and whether it existed before. An older
         connection of the client ends."""
         key = connection.key
         async with self._turn(turn_of(key)):
@@ -240,13 +241,13 @@ class MqttSessions:
             if older is not None:
                 older.replaced()
             self._connected[key] = connection
-            known = self._known.get(key)
-            if known is not None and (packet.clean_start or known.is_over):
-                await self._end(known)
-                known = None
-            if known is not None and _is_due(known.will_us, self._now_us):
-                await self._say_will(known)
-            session = known or MqttSession(
+            existing = self._known.get(key)
+            if existing is not None and (packet.clean_start or existing.is_over):
+                await self._end(existing)
+                existing = None
+            if existing is not None and _is_due(existing.will_us, self._now_us):
+                await self._publish_will(existing)
+            session = existing or MqttSession(
                 self._mqtt, key.client_id, principal, place=self._place(key)
             )
             present = session.is_lasting
@@ -268,10 +269,10 @@ class MqttSessions:
             return session, present
 
     def _place(self, key: ClientKey) -> str:
-        """Where a new session is stored: by its client id, as every version does, unless another
-        user's session is there."""
-        there = self._places.get(key.client_id)
-        if there is None or there.key == key:
+        """Return the place of a new session: its client id as in every version, unless another
+        user's session has that place."""
+        occupant = self._places.get(key.client_id)
+        if occupant is None or occupant.key == key:
             return key.client_id
         return place_of(key.user, key.client_id)
 
@@ -281,7 +282,7 @@ class MqttSessions:
 
     @asynccontextmanager
     async def _turn(self, client_id: str) -> AsyncIterator[None]:
-        """One after the other, of the same client."""
+        """Run the operations of one client one after the other."""
         lock, count = self._turns.get(client_id, (asyncio.Lock(), 0))
         self._turns[client_id] = lock, count + 1
         try:
@@ -293,27 +294,29 @@ class MqttSessions:
                 self._turns[client_id] = lock, count - 1
 
     async def resume(self, session: MqttSession, connection: SessionConnection) -> list[Filter]:
-        """Go on by a connection where the earlier one ended, unless it has ended, too; gives the
-        filters that are owed retained messages. Raises what taking a seat raises."""
+        """Resume deliveries over a connection unless it has ended. Return the filters with
+        outstanding retained messages. Raises the errors of attaching to a durable."""
         if session.connection is not connection:
-            return []  # another one goes on by itself, once it is let in
+            return []  # another connection resumes after its sign-in
         session.outbox.resume()
         for wanted in list(session.filters.values()):
             if session.connection is not connection or not connection.is_open:
                 return []
             if session.has(wanted):
                 await self.open(session, wanted)
-        return [each for each in session.filters.values() if each.retained.is_owed]
+        return [
+            subscribed for subscribed in session.filters.values() if subscribed.retained.is_owed
+        ]
 
     # --- clients go ----------------------------------------------------------------------
 
     def forget(self, connection: SessionConnection) -> None:
-        """A connection has ended, or its client was not let in."""
+        """Remove a connection that has ended or was refused."""
         if self._connected.get(connection.key) is connection:
             del self._connected[connection.key]
 
     def leave(self, session: MqttSession) -> None:
-        """The connection of a session has ended."""
+        """Detach a session from its ended connection."""
         session.detach()
         self._count(session)
         session.is_over = session.is_over or session.expiry_s == 0 or self._is_useless(session)
@@ -322,21 +325,21 @@ class MqttSessions:
                 self._mqtt.listener.spawn(self._part, session, shared)
             return
         if session.is_over or _is_due(session.will_us, session.ended_us):
-            self._mqtt.listener.spawn(self._seen_to, session)
+            self._mqtt.listener.spawn(self._process, session)
             return
         session.store((session.entry,))
         self._watch(session)
 
     def _is_useless(self, session: MqttSession) -> bool:
-        """Whether nothing can ever come of a session: it has no subscription, and its user has no
-        right that one could have, or to publish its will."""
+        """Return whether a session can never have an effect: it has no subscription, and its user
+        has no right to subscribe or to publish its will."""
         if session.stored_filters():
             return False
         rights = self._mqtt.rights_of(session.principal, session.client_id)
         return not rights.may_anything()
 
-    async def _seen_to(self, session: MqttSession) -> None:
-        """Do what is due for a session without a connection: its will, or its end."""
+    async def _process(self, session: MqttSession) -> None:
+        """Publish the will or end the session if that is due, unless it is connected."""
         async with self._turn(session.turn):
             if self._known.get(session.key) is not session or session.connection is not None:
                 return
@@ -348,29 +351,31 @@ class MqttSessions:
                     await self._end(session)
                     return
                 if _is_due(session.will_us, now_us):
-                    await self._say_will(session)
-            except PenstockError as error:  # what is stored is seen to after the next start
+                    await self._publish_will(session)
+            except PenstockError as error:  # the next start repeats this
                 _log.warning("mqtt.session_kept", client=session.client_id, reason=str(error))
                 return
             self._watch(session)
 
     async def _end(self, session: MqttSession) -> None:
-        """Publish the will, and forget a session with all it has. What is stored of it goes first:
-        durables without a session are deleted at the next start."""
+        """Publish the will and delete a session. Its entries are removed first: durables without a
+        session are deleted at the next start."""
         session.is_over = True
         await session.received_all()
         place = session.place
         entries = [session_removed(place)]
-        entries += [received_entry(place, each, is_there=False) for each in session.received]
+        entries += [
+            received_entry(place, packet_id, is_there=False) for packet_id in session.received
+        ]
         entries += [
             sent_entry(place, packet_id, None)
-            for packet_id, each in session.outbox.in_flight.items()
-            if each.qos == 2 and each.source is not None
+            for packet_id, flight in session.outbox.in_flight.items()
+            if flight.qos == 2 and flight.source is not None
         ]
         if session.will is None:
             await self._store.put(entries)
         else:
-            await self._say(session, session.will, entries)
+            await self._publish(session, session.will, entries)
         self._known.pop(session.key, None)
         self._places.pop(place, None)
         self._shares.forget(session.key)
@@ -379,19 +384,21 @@ class MqttSessions:
         await self.delete_durables(session, session.durables)
 
     async def end(self, key: ClientKey) -> None:
-        """End a session that has lost its connection, or never had one since the start."""
+        """End a session that is not connected."""
         async with self._turn(turn_of(key)):
             session = self._known.get(key)
             if session is not None and session.connection is None:
                 await self._end(session)
 
     async def save(self, session: MqttSession) -> None:
-        """Store a session as it is now. Raises ``LimitReached``, and what a publish raises."""
+        """Store the current state of a session. Raises ``LimitReached`` and the errors of a
+        publish."""
         self._shares.keep(session.key, len(session.entry[1]))
         await self._store.put((session.entry,))
 
     async def open(self, session: MqttSession, wanted: Filter) -> None:
-        """Have messages come by a filter. Raises what taking a seat raises."""
+        """Start the delivery of a filter's messages. Raises the errors of attaching to a
+        durable."""
         if not wanted.is_shared:
             await session.start_feeds(wanted)
             return
@@ -400,8 +407,8 @@ class MqttSessions:
             self._members.setdefault(wanted.durable, set()).add(session)
 
     async def delete_durables(self, session: MqttSession, names: Sequence[str]) -> None:
-        """Delete the durables of subscriptions that are given up; one that is shared goes with the
-        last of its group."""
+        """Delete the durables of removed subscriptions. A shared one is deleted with the last
+        member of its group."""
         for name in names:
             async with self._turn(name):
                 members = self._members.get(name, set())
@@ -409,46 +416,48 @@ class MqttSessions:
                 if members:
                     continue
                 self._members.pop(name, None)
-                # also on a channel that has no topics any more
+                # also on channels without topics
                 for store, _ in self._mqtt.realm.view.with_durable(name):
                     with contextlib.suppress(NameDoesNotExist):
                         await self._mqtt.realm.subscriptions.delete_durable(store.number, name)
 
     async def _part(self, session: MqttSession, names: Sequence[str]) -> None:
-        """A client without a session that lasts has left the groups that it was in."""
+        """Remove a session that is not stored from its groups."""
         try:
             await self.delete_durables(session, names)
-        except PenstockError as error:  # it is deleted at the next start
+        except PenstockError as error:  # the next start deletes it
             _log.warning("mqtt.durable_kept", client=session.client_id, reason=str(error))
 
     # --- wills ---------------------------------------------------------------------------
 
-    async def _say_will(self, session: MqttSession) -> None:
-        """Publish the will of a session that goes on. That it has none any more is stored in the
-        same step, so that it is published once."""
+    async def _publish_will(self, session: MqttSession) -> None:
+        """Publish the will of a session that continues. Its removal is stored in the same step, so
+        that it is published only once."""
         will, session.will = session.will, None
         assert will is not None, "it is due"
         try:
-            await self._say(session, will, (session.entry,))
+            await self._publish(session, will, (session.entry,))
         except PenstockError:
             session.will = will
             raise
         finally:
             self._count(session)
 
-    async def _say(self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]) -> None:
-        """Publish a will, and store entries in the same step. One that its client may not publish
-        is left out. Raises what keeps it from being published for now."""
+    async def _publish(
+        self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]
+    ) -> None:
+        """Publish a will and store entries in the same step. Skip the will if the client has no
+        right to publish it. Raises the errors of a publish."""
         principal = session.principal
         try:
-            packet = will_packet(will)  # one that was stored when wills could be larger is refused
+            packet = will_packet(will)  # a will stored under a higher size limit is refused
             rights = self._mqtt.rights_of(principal, session.client_id)
             rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:
             _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
             await self._store.put(entries)
             return
-        self._store.flush()  # in the order in which it was said
+        self._store.flush()  # keep the order of entries
         farewell = Farewell(self._mqtt.loop.create_future())
         message = Received(packet.topic, packet, session.client_id)
         self._mqtt.publisher.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
@@ -460,8 +469,10 @@ class MqttSessions:
     # --- times ---------------------------------------------------------------------------
 
     def _watch(self, session: MqttSession) -> None:
-        """See to a session when its will is due, or it expires."""
-        times = [each for each in (session.will_us, session.expires_us) if each is not None]
+        """Schedule the next due time of a session: its will or its expiry."""
+        times = [
+            time_us for time_us in (session.will_us, session.expires_us) if time_us is not None
+        ]
         if times:
             heappush(self._due, (min(times), session.key))
             self._set_alarm()
@@ -472,20 +483,22 @@ class MqttSessions:
         self._alarm = None
         if self._due and not self._mqtt.listener.is_stopping:
             wait_s = (self._due[0][0] - self._now_us) / 1e6
-            self._alarm = self._mqtt.loop.call_later(min(max(wait_s, 0.0), LOOK_S_MAX), self._look)
+            self._alarm = self._mqtt.loop.call_later(
+                min(max(wait_s, 0.0), LOOK_S_MAX), self._process_due
+            )
 
-    def _look(self) -> None:
+    def _process_due(self) -> None:
         now_us = self._now_us
         while self._due and self._due[0][0] <= now_us and not self._mqtt.listener.is_stopping:
             _, key = heappop(self._due)
             session = self._known.get(key)
             if session is not None and session.connection is None:
-                self._mqtt.listener.spawn(self._seen_to, session)
+                self._mqtt.listener.spawn(self._process, session)
         self._set_alarm()
 
 
 class Farewell:
-    """Who hears what has become of a will."""
+    """Waits until a will is stored or refused."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self.done = done
@@ -504,7 +517,7 @@ def _is_due(time_us: int | None, now_us: int) -> bool:
 
 
 def expiry_of(packet: ConnectPacket) -> int:
-    """How long the session of a client outlives its connection, in seconds."""
+    """Return how many seconds the session of a client outlives its connection."""
     if packet.version == MQTT_3:
         return 0 if packet.clean_start else NEVER
     return packet.properties.session_expiry_s or 0
@@ -513,13 +526,13 @@ def expiry_of(packet: ConnectPacket) -> int:
 def _stored(will: Will | None) -> StoredWill | None:
     if will is None:
         return None
-    own = replace(will.properties, will_delay_s=None)
+    properties = replace(will.properties, will_delay_s=None)
     packet = PublishPacket(
         will.topic,
         will.payload,
         will.qos,
         packet_id=1 if will.qos else 0,
         retain=will.retain,
-        properties=own,
+        properties=properties,
     )
     return StoredWill(packet_bytes(packet, MQTT_5), will.properties.will_delay_s or 0)

@@ -1,4 +1,4 @@
-"""Who an MQTT client is: by its CONNECT, or by the packets AUTH of enhanced authentication
+"""Signs in an MQTT client, with its CONNECT or with the AUTH packets of enhanced authentication
 (4.12)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 TOKEN_USER: Final = "token"
-"""The user name of a client whose password is a bearer token, unless a user is called so."""
+"""User name of a client whose password is a bearer token, unless an account has this name."""
 
 _log = logger("penstock.mqtt")
 
@@ -33,21 +33,21 @@ NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits
 
 
 class ProvenIdentity(NamedTuple):
-    """A client that has shown who it is."""
+    """A principal that the client has proven to be."""
 
     principal: Principal
     data: bytes | None = None
-    """What the last packet of the exchange tells it."""
+    """Authentication data for the last packet of the exchange."""
 
 
 class SignInConnection(Protocol):
     """The connection of a client that signs in."""
 
     principal: Principal
-    """The user of the connection so far."""
+    """The current user of the connection."""
     host: str
     is_open: bool
-    """Whether the client is let in."""
+    """Whether the client is signed in."""
 
     @property
     def is_gone(self) -> bool:
@@ -55,32 +55,32 @@ class SignInConnection(Protocol):
         ...
 
     def about(self, name: str) -> Any:
-        """What the transport knows of its other end; None: nothing."""
+        """Return what the transport knows about its peer under a name, or None."""
         ...
 
     def run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run something that has to wait. If it fails unexpectedly, the connection ends."""
+        """Run a coroutine that waits. An unexpected failure ends the connection."""
         ...
 
     def reads_on(self) -> None:
-        """Take in what the client has sent in the meantime."""
+        """Process packets that the client has sent in the meantime."""
         ...
 
     def send(self, packet: Packet) -> bool:
-        """Send a packet; False: it is larger than the client takes."""
+        """Send a packet. Return False if it is larger than the client accepts."""
         ...
 
     async def welcome(
         self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
     ) -> None:
-        """Let a client in; ``proof`` is what its authentication ends with. Raises what keeps it
-        from having a session."""
+        """Open or resume the client's session. ``proof`` holds the properties that end its
+        authentication. Raises the errors that deny a session."""
         ...
 
     def identified(self, principal: Principal) -> None:
-        """Go on with a principal that the client has shown anew."""
+        """Use the principal of a client that has authenticated again."""
         ...
 
     def refuse(self, reason: Reason, text: str) -> None:
@@ -93,40 +93,40 @@ class SignInConnection(Protocol):
 
 
 class MqttSignIn(ConnectionPart[SignInConnection]):
-    """Finds out who the client of one connection is, when it connects and whenever it wants to
-    show it again."""
+    """Authenticates the client of one connection when it connects, and when it authenticates
+    again."""
 
     def __init__(self, realm: RunningRealm, connection: SignInConnection) -> None:
         super().__init__(connection)
         self._realm = realm
         self._access = realm.access
         self._method: str | None = None
-        """The authentication method of the CONNECT, which holds for the whole connection."""
+        """Authentication method of the CONNECT, valid for the whole connection."""
         self._response: asyncio.Future[bytes] | None = None
-        """The client's next AUTH, while it is waited for."""
+        """The client's next AUTH, while the exchange waits for it."""
         self._is_running = False
 
     @property
     def holds_packets(self) -> bool:
-        """Whether what the client has sent has to wait until it is known who it is."""
+        """Whether received packets must wait until the client is signed in."""
         return self._is_running and not self._connection.is_open and self._response is None
 
     # --- what comes ----------------------------------------------------------------------
 
     def begin(self, packet: ConnectPacket) -> None:
-        """A CONNECT has come: its client is to be let in, or refused."""
+        """Start to sign in the client of a CONNECT."""
         self._is_running = True
         self._connection.run(self._first, packet)
 
     async def _first(self, packet: ConnectPacket) -> None:
         connection, access = self._connection, self._access
         try:
-            found = await self._identity(packet)
-            access.require(found.principal, "session.open")
-            access.signed_in(found.principal, "mqtt")
+            identity = await self._identity(packet)
+            access.require(identity.principal, "session.open")
+            access.signed_in(identity.principal, "mqtt")
             if not connection.is_gone:
-                proof = self._properties(found.data)
-                await connection.welcome(packet, found.principal, proof)
+                proof = self._properties(identity.data)
+                await connection.welcome(packet, identity.principal, proof)
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
             self._realm.connections.refused(error)
@@ -137,46 +137,47 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         connection.reads_on()
 
     def received(self, packet: AuthPacket) -> None:
-        """Take an AUTH of the client. Raises :class:`MqttViolation` for one that is not expected
-        now."""
-        said = packet.properties.authentication_method
+        """Receive an AUTH. Raises :class:`MqttViolation` if it is not expected now."""
+        method = packet.properties.authentication_method
         if self._method is None:
-            raise protocol_error("an AUTH came, but the CONNECT named no authentication method")
-        if said != self._method:
-            text = f"an AUTH names the method {said!r}, and the CONNECT {self._method!r}"
+            raise protocol_error("an AUTH packet needs an authentication method in the CONNECT")
+        if method != self._method:
+            text = f"an AUTH names the method {method!r}, and the CONNECT {self._method!r}"
             raise protocol_error(text)
         data = packet.properties.authentication_data or b""
         if packet.reason == Reason.CONTINUE_AUTHENTICATION and self._response is not None:
             response, self._response = self._response, None
-            if not response.done():  # who waited may have been cancelled
+            if not response.done():  # the waiting task may be cancelled
                 response.set_result(data)
         elif packet.reason == Reason.RE_AUTHENTICATE and not self._is_running:
             self._is_running = True
             self._connection.run(self._again, data)
         else:
-            raise protocol_error(f"an AUTH with reason code 0x{packet.reason:02X} came out of turn")
+            raise protocol_error(
+                f"an AUTH with reason code 0x{packet.reason:02X} is not expected now"
+            )
 
     def lost(self) -> None:
-        """End what waits for the client, because the connection is lost."""
+        """End an exchange that waits for the client because the connection is lost."""
         response, self._response = self._response, None
         if response is not None and not response.done():
             response.set_exception(ConnectionLost("the client disconnected during sign-in"))
 
     async def _again(self, data: bytes) -> None:
-        """Find out anew who the client is; meanwhile the connection is that of whom it was."""
+        """Authenticate the client again. Until then the connection keeps its earlier principal."""
         connection = self._connection
         try:
-            found = await self._exchange(data)
-            if found.principal.user != connection.principal.user:
+            identity = await self._exchange(data)
+            if identity.principal.user != connection.principal.user:
                 raise AuthenticationFailed(
-                    f"the connection is that of {connection.principal.user!r}; connect anew as "
+                    f"the connection is that of {connection.principal.user!r}; connect again as "
                     f"another user"
                 )
-            self._access.require(found.principal, "session.open")
-            self._access.signed_in(found.principal, "mqtt")
+            self._access.require(identity.principal, "session.open")
+            self._access.signed_in(identity.principal, "mqtt")
             if connection.is_open:
-                connection.identified(found.principal)
-                connection.send(AuthPacket(Reason.SUCCESS, self._properties(found.data)))
+                connection.identified(identity.principal)
+                connection.send(AuthPacket(Reason.SUCCESS, self._properties(identity.data)))
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
             connection.end(error)
@@ -186,18 +187,18 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
     # --- who it is -----------------------------------------------------------------------
 
     async def _identity(self, packet: ConnectPacket) -> ProvenIdentity:
-        own = packet.properties
-        if own.authentication_method is None:
-            return ProvenIdentity(await self._shown(packet))
-        self._check_method(own.authentication_method)
-        self._method = own.authentication_method
-        found = await self._exchange(own.authentication_data or b"")
-        check_own((packet.user or "").encode(), found.principal.called.encode())
-        return found
+        properties = packet.properties
+        if properties.authentication_method is None:
+            return ProvenIdentity(await self._user_of(packet))
+        self._check_method(properties.authentication_method)
+        self._method = properties.authentication_method
+        identity = await self._exchange(properties.authentication_data or b"")
+        check_own((packet.user or "").encode(), identity.principal.called.encode())
+        return identity
 
-    async def _shown(self, packet: ConnectPacket) -> Principal:
-        """The user of a CONNECT without a method: user and password, a token, a certificate, or
-        nobody."""
+    async def _user_of(self, packet: ConnectPacket) -> Principal:
+        """Return the user of a CONNECT without a method, by password, token or certificate, or the
+        anonymous user."""
         access, host = self._access, self._connection.host
         if access.is_open:
             return access.anonymous(host, packet.user or "")
@@ -228,29 +229,29 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
             raise MqttViolation(Reason.BAD_AUTHENTICATION_METHOD, text)
 
     async def _exchange(self, data: bytes) -> ProvenIdentity:
-        """The identity that the client shows by its method. ``data`` is what it began with; empty:
-        it waits to be asked."""
+        """Return the identity that the client proves with its method. ``data`` is its initial data;
+        if empty, the client is asked for it."""
         access, host = self._access, self._connection.host
         if not data:
-            data = await self._asked(b"")
+            data = await self._response_to(b"")
         if self._method == BEARER:
             wanted, token = bearer_of(data)
-            known = await access.token(token, host, secure=self._is_secure)
-            check_own(wanted, known.called.encode())
-            return ProvenIdentity(known)
+            principal = await access.token(token, host, secure=self._is_secure)
+            check_own(wanted, principal.called.encode())
+            return ProvenIdentity(principal)
         exchange, verifier = access.scram(data, host)
-        proof = await self._asked(exchange.challenge(verifier))
+        proof = await self._response_to(exchange.challenge(verifier))
         return ProvenIdentity(*await access.scram_proven(exchange, proof, host))
 
-    async def _asked(self, challenge: bytes) -> bytes:
-        """What the client answers to a challenge."""
+    async def _response_to(self, challenge: bytes) -> bytes:
+        """Send a challenge and return the client's response."""
         connection = self._connection
         if connection.is_gone:
             raise ConnectionLost("the client disconnected during sign-in")
         response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._response = response
-        asked = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
-        if not connection.send(asked):
+        request = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
+        if not connection.send(request):
             self._response = None
             raise MqttViolation(Reason.PACKET_TOO_LARGE, NOT_TAKEN)
         connection.reads_on()

@@ -1,8 +1,8 @@
-"""MQTT at a node that stands by: a client that cannot be relayed is told where the realm is served,
-or that nobody serves it at the moment (SEM M13).
+"""MQTT at a standby node: a client that cannot be relayed gets a refusal that names the node that
+serves the realm, or reports that the realm is unavailable (SEM M13).
 
-It is not asked who it is: a node that stands by knows no users, and what it tells is no secret. It
-is held to the protocol all the same, so that a mistake looks alike at every node.
+The client is not authenticated, since a standby node has no users and the answer is not secret.
+Packets are checked as at every node, so that errors look the same everywhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONNECT: Final = 0x10
 
 
 class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
-    """Answers a CONNECT with the reason why this node does not take it, and closes."""
+    """Answers a CONNECT with the reason why this node refuses it, and closes."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__(arrivals)
@@ -77,17 +77,17 @@ class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
         part(transport, packet_bytes(refusal, version))
 
     def _refusal(self, version: int) -> ConnackPacket:
-        """Where MQTT is served (0x9C), or that it is not (0x88)."""
+        """Return the refusal: MQTT is served at another node (0x9C), or is unavailable (0x88)."""
         owner, error = self._arrivals.owner(), self._arrivals.refusal("mqtt")
         is_served = owner is not None and owner.place("mqtt") is not None
         reason = connack_reason(error) if is_served else Reason.SERVER_UNAVAILABLE
         if version == MQTT_3:
             return ConnackPacket(return_code(reason))
         place = owner.url("mqtt").partition("://")[2] if owner is not None else ""
-        said = replace(explanation(str(error)), server_reference=place or None)
-        return ConnackPacket(reason, properties=said)
+        properties = replace(explanation(str(error)), server_reference=place or None)
+        return ConnackPacket(reason, properties=properties)
 
 
 def wants_relay(data: bytes) -> bool | None:
-    """Whether a connection that begins so is relayed to the owner."""
+    """Return whether a connection with these first bytes is relayed to the owner."""
     return data[0] == _CONNECT if data else None

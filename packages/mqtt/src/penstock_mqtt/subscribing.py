@@ -1,4 +1,4 @@
-"""What one client subscribes to, and what it gives up."""
+"""The subscriptions of one client: SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SubscribingConnection(ClientConnection, Protocol):
-    """The connection of a client that subscribes, which is answered by it."""
+    """The connection of a client that subscribes; acknowledgements are sent over it."""
 
     client: MqttSession
 
@@ -51,7 +51,7 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         """Why a filter of the packet was refused last."""
 
     async def subscribe(self, packet: SubscribePacket) -> list[Filter]:
-        """Subscribe, and answer; gives the filters that retained messages go to."""
+        """Subscribe and answer. Return the filters that retained messages are sent for."""
         connection = self._connection
         await self._following.begin()
         if not connection.is_open:
@@ -59,26 +59,27 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         number = next(iter(packet.properties.subscription_ids), None)
         self._refused, made = "", list[Filter]()
         granted = list[Reason]()
-        for each in packet.subscriptions:
-            if not connection.is_open:  # the session may have another one by now
+        for wanted in packet.subscriptions:
+            if not connection.is_open:  # another connection may use the session by now
                 return []
-            granted.append(await self._granted(each, number, made))
+            granted.append(await self._granted(wanted, number, made))
         session = connection.client
         if session.is_lasting and connection.is_open:
             await self._sessions.save(session)
-        own = explanation(self._refused) if self._refused else NO_PROPERTIES
+        properties = explanation(self._refused) if self._refused else NO_PROPERTIES
         if connection.is_open:
-            connection.send(SubackPacket(packet.packet_id, tuple(granted), own))
+            connection.send(SubackPacket(packet.packet_id, tuple(granted), properties))
         return made
 
     async def _granted(
         self, wanted: TopicSubscription, number: int | None, retained_for: list[Filter]
     ) -> Reason:
-        """Subscribe; ``retained_for`` gets the filter if retained messages go to it."""
+        """Subscribe to one filter. Append it to ``retained_for`` if retained messages
+        are to be sent."""
         connection, is_shared = self._connection, wanted.filter.startswith(SHARED)
         session = connection.client
         try:
-            # over MQTT nobody may more than over others (SEM M4)
+            # MQTT clients have the same rights as others (SEM M4)
             makes_durable = is_shared or bool(session.is_lasting and wanted.qos)
             connection.rights.check_subscribe(wanted.filter, makes_durable=makes_durable)
             if wanted.filter not in session.filters:
@@ -110,16 +111,21 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])
 
     async def unsubscribe(self, packet: UnsubscribePacket) -> None:
-        """Give filters up, and answer."""
+        """Unsubscribe from filters and answer."""
         connection = self._connection
         session = connection.client
-        found = [session.unsubscribe(each) for each in packet.filters]
-        durables = [each.durable for each in found if each is not None and each.durable]
+        removed = [session.unsubscribe(text) for text in packet.filters]
+        durables = [
+            subscribed.durable
+            for subscribed in removed
+            if subscribed is not None and subscribed.durable
+        ]
         if durables:
             if session.is_lasting:
                 await self._sessions.save(session)
             await self._sessions.delete_durables(session, durables)
         codes = (
-            Reason.NO_SUBSCRIPTION_EXISTED if each is None else Reason.SUCCESS for each in found
+            Reason.NO_SUBSCRIPTION_EXISTED if subscribed is None else Reason.SUCCESS
+            for subscribed in removed
         )
         connection.send(UnsubackPacket(packet.packet_id, tuple(codes)))

@@ -1,4 +1,5 @@
-"""Which channel a topic belongs to (SEM M12), and how its messages and events are one another."""
+"""Maps topics to channels (SEM M12), and converts the messages and events of channels with
+topics."""
 
 from __future__ import annotations
 
@@ -49,20 +50,23 @@ class TopicChannel:
         self.number = number
         self.name = name
         self.templates = tuple(map(template_of, definition.topics))
-        self._levels = {name for each in self.templates for _, name in each.names}
+        self._levels = {name for template in self.templates for _, name in template.names}
         self._message_type = sole_type(definition.descriptors)
         self._json = None
         if definition.payload == "json":
             self._json = JsonColumns({TOPIC, *self._levels})
-        self.reading = Reading(self._told, frozenset(self._levels) if self._json is None else None)
-        """How its events are read as messages: the topic is the property, or made of its levels."""
+        self.reading = Reading(
+            self._topic_and_payload, frozenset(self._levels) if self._json is None else None
+        )
+        """Converts its events to messages: the topic is the property ``topic`` or made of its
+        levels."""
 
     def meets(self, wanted: str) -> bool:
-        """Whether it has topics that a filter of a client takes."""
-        return any(may_meet(wanted, each.filter) for each in self.templates)
+        """Return whether it has topics that a client's filter matches."""
+        return any(may_meet(wanted, template.filter) for template in self.templates)
 
     def selector_of(self, wanted: str) -> str:
-        """The selector that takes what a topic filter takes."""
+        """Return the selector for the events whose topics a filter matches."""
         return selector_of(wanted, self.templates)
 
     # --- messages to events --------------------------------------------------------------
@@ -70,57 +74,73 @@ class TopicChannel:
     def body_of(
         self, messages: Sequence[tuple[Received, Template]]
     ) -> tuple[Body | None, dict[int, MqttViolation]]:
-        """The events of messages, and by its place what is wrong with each that can be none.
-        Raises ``InvalidEvent``."""
+        """Return the events of messages, and the errors of messages that cannot be an event, by
+        index. Raises ``InvalidEvent``."""
         received = [message for message, _ in messages]
         if self._json is None:
-            rows = [{**user_properties_of(each), **self._own(each, by)} for each, by in messages]
+            rows = [
+                {**user_properties_of(message), **self._topic_properties(message, template)}
+                for message, template in messages
+            ]
             return body_from(body_of_messages(received, rows, self._message_type)), {}
-        whole = self._whole_numbers()
-        if not any(each.packet.properties.user_properties for each in received):
-            payloads = [each.packet.payload for each in received]
-            columns = self._json.columns(payloads, self._columns(messages), whole)
+        whole_numbers = self._whole_numbers()
+        if not any(message.packet.properties.user_properties for message in received):
+            payloads = [message.packet.payload for message in received]
+            columns = self._json.columns(payloads, self._columns(messages), whole_numbers)
             if columns is not None:
                 return body_from(body_of_messages(received, columns)), {}
-        return self._one_by_one(messages, whole)
+        return self._one_by_one(messages, whole_numbers)
 
     def _one_by_one(
-        self, messages: Sequence[tuple[Received, Template]], whole: frozenset[str]
+        self, messages: Sequence[tuple[Received, Template]], whole_numbers: frozenset[str]
     ) -> tuple[Body | None, dict[int, MqttViolation]]:
         assert self._json is not None, "it has JSON payloads"
-        found = self._json.rows([each.packet.payload for each, _ in messages], whole)
-        refused = {at: row for at, row in enumerate(found) if isinstance(row, MqttViolation)}
+        converted = self._json.rows(
+            [message.packet.payload for message, _ in messages], whole_numbers
+        )
+        refused = {
+            index: row for index, row in enumerate(converted) if isinstance(row, MqttViolation)
+        }
         kept: list[Received] = []
         rows: list[dict[str, Any]] = []
-        for (each, by), row in zip(messages, found, strict=True):
+        for (message, template), row in zip(messages, converted, strict=True):
             if not isinstance(row, MqttViolation):
-                kept.append(each)
-                rows.append({**user_properties_of(each), **row, **self._own(each, by)})
+                kept.append(message)
+                rows.append(
+                    {
+                        **user_properties_of(message),
+                        **row,
+                        **self._topic_properties(message, template),
+                    }
+                )
         return body_from(body_of_messages(kept, rows)) if kept else None, refused
 
-    def _own(self, message: Received, by: Template) -> dict[str, str]:
-        return {TOPIC: message.topic, **(by.levels_of(message.topic) or {})}
+    def _topic_properties(self, message: Received, template: Template) -> dict[str, str]:
+        return {TOPIC: message.topic, **(template.levels_of(message.topic) or {})}
 
     def _columns(self, messages: Sequence[tuple[Received, Template]]) -> dict[str, list[str]]:
-        rows = [self._own(each, by) for each, by in messages]
+        rows = [self._topic_properties(message, template) for message, template in messages]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
 
     def _whole_numbers(self) -> frozenset[str]:
-        """The properties that are whole numbers in the channel, and no other numbers."""
+        """Return the properties that are whole numbers in the channel and have no other numeric
+        type."""
         store = self._realm.view.store(self.number)
         slots = () if store is None else store.properties.slots
-        others = {each.logical for each in slots if each.shape in ("float", "double")}
-        return frozenset(each.logical for each in slots if each.shape in _WHOLE) - others
+        others = {slot.logical for slot in slots if slot.shape in ("float", "double")}
+        return frozenset(slot.logical for slot in slots if slot.shape in _WHOLE) - others
 
     # --- events to messages --------------------------------------------------------------
 
-    def _told(self, event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
-        """The topic and the payload of an event; leaves the properties that are neither."""
+    def _topic_and_payload(
+        self, event: Event, properties: dict[str, Any]
+    ) -> tuple[str | None, bytes]:
+        """Return the topic and the payload of an event, and remove both from ``properties``."""
         topic = properties.pop(TOPIC, None)
         if not isinstance(topic, str):
-            made = (each.topic_of(properties) for each in self.templates)
-            topic = next((each for each in made if each is not None), None)
+            made = (template.topic_of(properties) for template in self.templates)
+            topic = next((candidate for candidate in made if candidate is not None), None)
         for name in self._levels:
             properties.pop(name, None)
         if self._json is None:
@@ -133,53 +153,55 @@ class TopicChannel:
 
 
 class SortedMessages(NamedTuple):
-    """Places of messages, by where they go."""
+    """Indexes of messages by destination."""
 
     others: list[int]
-    """Places of messages for the channel of all topics."""
+    """Indexes of messages for the channel of all topics."""
     owned: dict[int, tuple[TopicChannel, list[tuple[int, Template]]]]
-    """By channel: their places, and by which template."""
+    """The channel, and indexes with the matching templates, by channel number."""
 
 
 class TopicChannels:
     """The channels of a realm that have topics."""
 
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        """``beside``: the channel of all topics."""
+    def __init__(self, realm: RunningRealm, all_topics: str) -> None:
+        """``all_topics`` is the name of the channel of all topics."""
         self._realm = realm
-        self.all_topics = beside
+        self.all_topics = all_topics
         """Name of the channel of all topics."""
-        self._beside = destination_name(beside)
+        self._all_topics_name = destination_name(all_topics)
         self._table = realm.view.topics
         self._version = -1
         self._channels: dict[int, TopicChannel] = {}
         self._index: TopicIndex[tuple[int, Template]] = TopicIndex()
 
     def on_changed(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` when a channel gets topics, or has none any more."""
+        """Call ``tell`` when a channel gains its first or loses its last topic."""
         self._table.on_changed = tell
 
     @property
     def version(self) -> int:
-        """Grows with each change."""
+        """Number that grows with each change of the topics of channels."""
         return self._table.version
 
     def channel_id(self) -> ChannelId:
-        """The channel of all topics. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        """Return the channel of all topics. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
         store = self._realm.view.named(self.all_topics)
         if store is None:
-            raise NameDoesNotExist(f"there is no channel {self.all_topics!r} (listen.mqtt_channel)")
+            raise NameDoesNotExist(
+                f"channel {self.all_topics!r} (listen.mqtt_channel) does not exist"
+            )
         if store.kind != "channel":
             raise InvalidArgument(f"listen.mqtt_channel is {self.all_topics!r}, which is a queue")
         return store.number
 
     def since(self, number: int) -> int:
-        """The id of the first event that was published since the channel has topics."""
+        """Return the id of the first event published after the channel gained topics."""
         return self._table.since.get(number, 0)
 
     @property
     def every(self) -> dict[int, TopicChannel]:
-        """All of them, by number."""
+        """All channels with topics, by number."""
         if self._version != self._table.version:
             self._version = self._table.version
             self._renew()
@@ -193,47 +215,49 @@ class TopicChannels:
                 continue
             made = TopicChannel(self._realm, store.number, store.name, definition=store.definition)
             self._channels[number] = made
-            for each in made.templates:
-                self._index.add(each.filter, (number, each))
+            for template in made.templates:
+                self._index.add(template.filter, (number, template))
 
     def owner_of(self, topic: str) -> tuple[TopicChannel, Template] | None:
-        """The channel that a topic belongs to, and by which of its templates: of the filters that
-        take it the most specific. None: the channel of all topics."""
+        """Return the channel of a topic and the most specific of its templates that match, or None
+        for the channel of all topics."""
         if not self.every:
             return None
-        found = self._index.find(topic)
-        if not found:
+        matches = self._index.find(topic)
+        if not matches:
             return None
-        number, template = min(found, key=lambda each: specificity(each[1].filter))
+        number, template = min(matches, key=lambda match: specificity(match[1].filter))
         return self._channels[number], template
 
     def sorted(self, messages: Sequence[Received]) -> SortedMessages:
-        """Messages by the channels that they belong to."""
-        found = SortedMessages([], {})
-        for at, each in enumerate(messages):
-            owner = self.owner_of(each.topic)
+        """Sort messages by their channels."""
+        destinations = SortedMessages([], {})
+        for index, message in enumerate(messages):
+            owner = self.owner_of(message.topic)
             if owner is None:
-                found.others.append(at)
+                destinations.others.append(index)
             else:
-                channel, by = owner
-                found.owned.setdefault(channel.number, (channel, []))[1].append((at, by))
-        return found
+                channel, template = owner
+                destinations.owned.setdefault(channel.number, (channel, []))[1].append(
+                    (index, template)
+                )
+        return destinations
 
     def left_with(self, name: str, text: str) -> list[TopicChannel]:
-        """The channels that have the durable of a client's filter still, and no topics any more
-        that the filter takes; ``name``: the durable."""
-        met = {each.number for each in self.met_by(text)}
-        found = (store for store, _ in self._realm.view.with_durable(name))
+        """Return the channels that still have a filter's durable ``name`` but no topics that match
+        the filter."""
+        met = {channel.number for channel in self.met_by(text)}
+        stores = (store for store, _ in self._realm.view.with_durable(name))
         return [
             self.every.get(store.number)
             or TopicChannel(self._realm, store.number, store.name, definition=store.definition)
-            for store in found
-            if store.number not in met and store.name != self._beside
+            for store in stores
+            if store.number not in met and store.name != self._all_topics_name
         ]
 
     def met_by(self, text: str) -> list[TopicChannel]:
-        """The channels with topics that a filter of a client takes, shared or not."""
+        """Return the channels with topics that a client's filter matches, shared or not."""
         if not self.every:
             return []
         wanted = wanted_of(text)
-        return [each for each in self._channels.values() if each.meets(wanted)]
+        return [channel for channel in self._channels.values() if channel.meets(wanted)]

@@ -1,4 +1,4 @@
-"""``penstock topic``: the topics of MQTT, what is retained, and sessions."""
+"""``penstock topic``: topics, retained messages and sessions of MQTT."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ Channel = Annotated[
 Followed = Annotated[
     str,
     typer.Option(
-        help="The channel of all topics, or one that has topics of its own.",
+        help="The channel of all topics, or a channel with topics.",
         metavar="NAME",
         autocompletion=completing.channels,
     ),
 ]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop after so many.", metavar="N")]
+Count = Annotated[
+    int | None, typer.Option(min=1, help="Stop after this number of messages.", metavar="N")
+]
 DEPTH: Final = 2
 
-commands = command_group(
-    "Look at the topics of MQTT: what comes, what is retained, who has a session."
-)
+commands = command_group("Inspect MQTT: live and retained messages by topic, and sessions.")
 
 
 def register(app: typer.Typer) -> None:
@@ -60,14 +60,14 @@ def register(app: typer.Typer) -> None:
 @commands.command("list")
 def list_(
     filter: Filter = "#",
-    depth: Annotated[int, typer.Option(min=1, help="Levels that are shown.")] = DEPTH,
+    depth: Annotated[int, typer.Option(min=1, help="Number of levels to show.")] = DEPTH,
     channel: Channel = "mqtt",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Count the topics for which something is retained, level by level.
+    """Count the topics with a retained message, level by level.
 
-    What is retained is in one channel, also for the topics of channels of their own.
+    One channel holds the retained messages of all topics, also those of channels with topics.
 
     \b
     Examples:
@@ -93,13 +93,14 @@ def list_(
 
 
 def counted_by_level(topics: Iterable[str], depth: int) -> list[tuple[str, int]]:
-    """How many topics begin with each level, down to a depth; what goes deeper ends with ``/#``."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for each in topics:
-        levels = each.split("/")
+    """Return how many topics begin with each level, down to a depth; deeper levels end with
+    ``/#``."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for topic in topics:
+        levels = topic.split("/")
         for end in range(1, min(len(levels), depth) + 1):
-            found[(*levels[:end], "#") if end < len(levels) else tuple(levels)] += 1
-    return [("/".join(levels), count) for levels, count in sorted(found.items())]
+            counts[(*levels[:end], "#") if end < len(levels) else tuple(levels)] += 1
+    return [("/".join(levels), count) for levels, count in sorted(counts.items())]
 
 
 @commands.command()
@@ -108,15 +109,15 @@ def tail(
     count: Count = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+        typer.Option(min=0, help="Stop after this time without a message.", metavar="SECONDS"),
     ] = None,
     channel: Followed = "mqtt",
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print what is published to one channel from now on, on the topics that a filter takes.
+    """Print new messages of one channel whose topics match a filter.
 
-    Other channels that have such topics are named on stderr.
+    Other channels with matching topics are named on stderr.
 
     \b
     Examples:
@@ -125,10 +126,12 @@ def tail(
     """
     _check(filter)
     with session(url) as realm:
-        found = _channels_with_topics(realm)
-    selector = selector_of(filter, [template_of(each) for each in found.pop(channel, ())])
-    for name, topics in found.items():
-        if any(may_meet(filter, template_of(each).filter) for each in topics):
+        topics_of_channels = _channels_with_topics(realm)
+    selector = selector_of(
+        filter, [template_of(template) for template in topics_of_channels.pop(channel, ())]
+    )
+    for name, topics in topics_of_channels.items():
+        if any(may_meet(filter, template_of(template).filter) for template in topics):
             note(f"{name} has topics of {filter}, too: --channel {name}")
     subscribe(channel, selector=selector, limit=count, timeout=timeout, format=format, url=url)
 
@@ -141,24 +144,24 @@ def retained(
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print what is retained for the topics that a filter takes, the oldest first.
+    """Print the retained messages of the topics that match a filter, the oldest first.
 
-    It is in one channel, also for the topics of channels of their own.
+    One channel holds the retained messages of all topics, also those of channels with topics.
 
     \b
     Example:
       penstock topic retained "plant/+/state" --format json
     """
     _check(filter)
-    with session(url) as realm, realm.mqtt.retained(filter, channel=channel) as found:
-        print_events(found.batches(), format, count)
+    with session(url) as realm, realm.mqtt.retained(filter, channel=channel) as messages:
+        print_events(messages.batches(), format, count)
 
 
 @commands.command()
 def forget(filter: Filter, channel: Channel = "mqtt", url: Url = DEFAULT_URL) -> None:
-    """Forget what is retained for the topics that a filter takes.
+    """Delete the retained messages of the topics that match a filter.
 
-    Who subscribes later is not given it. Clients that are connected are not told.
+    Later subscribers do not receive them. Connected clients are not notified.
 
     \b
     Example:
@@ -172,10 +175,10 @@ def forget(filter: Filter, channel: Channel = "mqtt", url: Url = DEFAULT_URL) ->
 
 @commands.command()
 def sessions(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """List the sessions of MQTT with their subscriptions.
+    """List the MQTT sessions with their subscriptions.
 
-    What waits is outstanding at the durables of a subscription, which are on the channel of all
-    topics and on those with topics of their own that its filter takes; of QoS 0 nothing waits.
+    Waiting messages are outstanding at the durables of a subscription, on the channel of all
+    topics and on channels with matching topics. Subscriptions of QoS 0 have no waiting messages.
 
     \b
     Example:
@@ -183,21 +186,22 @@ def sessions(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         records = realm.mqtt.sessions()
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {
             "client": record.client_id,
             "user": record.user,
             "connected": record.ended_us is None,
-            "filter": each.filter,
-            "qos": each.qos,
-            "waiting": each.waiting,
+            "filter": subscription.filter,
+            "qos": subscription.qos,
+            "waiting": subscription.waiting,
         }
         for record in records
-        for each in record.filters or (SessionFilter(filter="", qos=0, durable="", waiting=0),)
+        for subscription in record.filters
+        or (SessionFilter(filter="", qos=0, durable="", waiting=0),)
     ]
     write_list(
         format,
-        found,
+        rows,
         {
             "client": lambda row: row["client"],
             "user": lambda row: row["user"],
@@ -215,13 +219,13 @@ def end(
     client: Annotated[str, typer.Argument(help="The client id.", metavar="CLIENT")],
     user: Annotated[
         str,
-        typer.Option(help="Whose session it is, where several users have the client id."),
+        typer.Option(help="The user of the session, if several users have the client id."),
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """End a session of MQTT, with its connection and what waits for its client.
+    """End an MQTT session with its connection and its waiting messages.
 
-    Its will is published as at the end of its expiry.
+    Its will is published as if the session had expired.
 
     \b
     Example:
@@ -233,12 +237,14 @@ def end(
 
 
 def _channels_with_topics(realm: Session) -> dict[str, tuple[str, ...]]:
-    """The channels that have topics of their own, with these."""
-    found = destinations.infos(realm, "channel")
-    return {each.name: each.definition.topics for each in found if each.definition.topics}
+    """Return the topics of all channels that have some, by channel name."""
+    channels = destinations.infos(realm, "channel")
+    return {
+        channel.name: channel.definition.topics for channel in channels if channel.definition.topics
+    }
 
 
 def _check(filter: str) -> None:
-    """Raises ``BadParameter`` for what is no topic filter."""
+    """Raise ``BadParameter`` if the text is not a topic filter."""
     if fault := filter_fault(filter):
         raise typer.BadParameter(fault)

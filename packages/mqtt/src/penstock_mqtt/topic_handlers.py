@@ -28,110 +28,110 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 from penstock_server.runtime.subscriptions.topic_tree import Branch
 
 SLICE: Final = 1_000
-"""Topics that are looked up before others have their turn."""
+"""Topics that are looked up before other tasks run."""
 EVERY: Final = "#"
 
 Levels = tuple[str, ...]
 
 
-async def describe_mqtt(by: Caller, asked: topics.DescribeMqtt) -> topics.MqttInfo:
-    _check(asked.filter)
+async def describe_mqtt(by: Caller, request: topics.DescribeMqtt) -> topics.MqttInfo:
+    _check(request.filter)
     service, view = by.realm.connections.mqtt, by.realm.view
     every = None if service is None else view.named(service.channel)
-    own = [view.store(ChannelId(number)) for number in view.topics.since]
-    own.sort(key=lambda each: "" if each is None else each.name)
+    channels = [view.store(ChannelId(number)) for number in view.topics.since]
+    channels.sort(key=lambda store: "" if store is None else store.name)
     return topics.MqttInfo(
         channel=None if service is None else service.channel,
         retained=None if service is None else service.channel,
         channels=tuple(
-            _topics_of(each, asked.filter)
-            for each in (every, *own)
-            if each is not None and by.allows(READ[0], each.name)
+            _topics_of(store, request.filter)
+            for store in (every, *channels)
+            if store is not None and by.allows(READ[0], store.name)
         ),
     )
 
 
 def _topics_of(store: StoreView, wanted: str) -> topics.TopicsOfChannel:
-    own = store.definition.topics
-    templates = tuple(map(template_of, own))
-    meets = not own or any(may_meet(wanted, each.filter) for each in templates)
+    texts = store.definition.topics
+    templates = tuple(map(template_of, texts))
+    meets = not texts or any(may_meet(wanted, template.filter) for template in templates)
     return topics.TopicsOfChannel(
-        name=store.name, topics=own, selector=selector_of(wanted, templates) if meets else None
+        name=store.name, topics=texts, selector=selector_of(wanted, templates) if meets else None
     )
 
 
 def _check(wanted: str) -> None:
-    """Raises ``InvalidArgument`` for what is no topic filter."""
+    """Raise ``InvalidArgument`` if the text is not a topic filter."""
     if fault := filter_fault(wanted):
         raise InvalidArgument(fault)
 
 
-async def list_mqtt_sessions(by: Caller, asked: topics.ListMqttSessions) -> topics.SessionsPage:
+async def list_mqtt_sessions(by: Caller, request: topics.ListMqttSessions) -> topics.SessionsPage:
     service = by.realm.connections.mqtt
     if service is None:
         return topics.SessionsPage(sessions=(), next=None)
-    return service.sessions_after(asked.after, asked.limit)
+    return service.sessions_after(request.after, request.limit)
 
 
-async def end_mqtt_session(by: Caller, asked: topics.EndMqttSession) -> None:
+async def end_mqtt_session(by: Caller, request: topics.EndMqttSession) -> None:
     service = by.realm.connections.mqtt
     if service is None:
         raise NameDoesNotExist("the realm does not serve MQTT, so no session of it can be ended")
-    await service.end_session(asked.client_id, asked.user)
+    await service.end_session(request.client_id, request.user)
 
 
 # --- by level -----------------------------------------------------------------------------
 
 
-async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevels:
-    prefix = () if asked.prefix is None else tuple(asked.prefix.split("/"))
-    behind = None if asked.after is None else tuple(asked.after.split("/"))
-    store = _read_through(by, asked.channel)
+async def list_topics(by: Caller, request: topics.ListTopics) -> topics.TopicLevels:
+    prefix = () if request.prefix is None else tuple(request.prefix.split("/"))
+    behind = None if request.after is None else tuple(request.after.split("/"))
+    store = _read_through(by, request.channel)
     tree = by.realm.view.topic_tree(store)
-    below = tree.below(asked.prefix)
-    found: list[topics.TopicLevel] = []
+    below = tree.below(request.prefix)
+    levels: list[topics.TopicLevel] = []
     for word in sorted(below):
         level = (*prefix, word)
         if behind is not None and level < behind[: len(level)]:
             continue
-        counts = _LevelCounts(level, asked.depth)
+        counts = _LevelCounts(level, request.depth)
         names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
         async for slice_ in _alive(by.realm, store.number, names):
             counts.add(slice_)
-        told = counts.told()
-        found += told if behind is None else [each for each in told if _levels_of(each) > behind]
-        if len(found) > asked.limit:
-            last = found[asked.limit - 1]
-            return topics.TopicLevels(levels=tuple(found[: asked.limit]), next=last.topic)
-    return topics.TopicLevels(levels=tuple(found), next=None)
+        rows = counts.rows()
+        levels += rows if behind is None else [row for row in rows if _levels_of(row) > behind]
+        if len(levels) > request.limit:
+            last = levels[request.limit - 1]
+            return topics.TopicLevels(levels=tuple(levels[: request.limit]), next=last.topic)
+    return topics.TopicLevels(levels=tuple(levels), next=None)
 
 
 class _LevelCounts:
-    """How many topics there are at a level, and at those below that are told as well."""
+    """Counts the topics of a level and of the listed levels below it."""
 
     def __init__(self, level: Levels, depth: int) -> None:
-        """``depth``: levels that are told, from this one on."""
+        """``depth`` is the number of levels to list, including this one."""
         self._level, self._name = level, "/".join(level)
         self._end = len(level) + depth
         self._counts: dict[Levels, int] = {}
         self._own: dict[Levels, int] = {}
 
-    def add(self, found: Sequence[tuple[str, int]]) -> None:
+    def add(self, topics_found: Sequence[tuple[str, int]]) -> None:
         """Count topics that have an event."""
         counts, first = self._counts, len(self._level)
-        if found:
-            counts[self._level] = counts.get(self._level, 0) + len(found)
+        if topics_found:
+            counts[self._level] = counts.get(self._level, 0) + len(topics_found)
         if self._end == first + 1:
-            self._own.update((self._level, it) for name, it in found if name == self._name)
+            self._own.update((self._level, it) for name, it in topics_found if name == self._name)
             return
-        for name, event_id in found:
+        for name, event_id in topics_found:
             levels = tuple(name.split("/"))
             for end in range(first + 1, min(len(levels) + 1, self._end)):
                 counts[levels[:end]] = counts.get(levels[:end], 0) + 1
             if len(levels) < self._end:
                 self._own[levels] = event_id
 
-    def told(self) -> list[topics.TopicLevel]:
+    def rows(self) -> list[topics.TopicLevel]:
         return [
             topics.TopicLevel(
                 topic="/".join(level),
@@ -144,24 +144,24 @@ class _LevelCounts:
         ]
 
 
-def _levels_of(told: topics.TopicLevel) -> Levels:
-    return tuple(told.topic.split("/"))
+def _levels_of(row: topics.TopicLevel) -> Levels:
+    return tuple(row.topic.split("/"))
 
 
 def _names_at(name: str, branch: Branch) -> Iterator[str]:
-    """All that may be topics at a level and below, while others may become some."""
-    left = [(name, branch)]
-    while left:
-        name, below = left.pop()
+    """Yield all possible topics of a level and below, while topics may be added."""
+    branches = [(name, branch)]
+    while branches:
+        name, below = branches.pop()
         yield name
-        left += [(f"{name}/{word}", each) for word, each in list(below.items())]
+        branches += [(f"{name}/{word}", inner) for word, inner in list(below.items())]
 
 
 async def _alive(
-    realm: RunningRealm, channel: ChannelId, found: Iterator[str]
+    realm: RunningRealm, channel: ChannelId, names: Iterator[str]
 ) -> AsyncIterator[list[tuple[str, int]]]:
-    """The topics that have an event, with its id; others have their turn in between."""
-    while slice_ := list(islice(found, SLICE)):
+    """Yield the topics that have an event, with its id; other tasks run in between."""
+    while slice_ := list(islice(names, SLICE)):
         newest_of = _keyed(realm, channel).newest_of
         ids = [(name, newest_of(name)) for name in slice_]
         yield [(name, event_id) for name, event_id in ids if event_id is not None]
@@ -169,9 +169,9 @@ async def _alive(
 
 
 def _read_through(by: Caller, channel: ChannelId) -> StoreView:
-    """The store that is read through a channel: that of retained messages, whose messages may be of
-    every channel with topics, through the channel of all topics; otherwise the channel itself.
-    Raises ``AccessDenied``, ``InvalidArgument``, ``NameDoesNotExist``."""
+    """Return the store to read through a channel: for the channel of all topics the store of
+    retained messages, which may contain messages of every channel with topics; otherwise the
+    channel itself. Raises ``AccessDenied``, ``InvalidArgument``, ``NameDoesNotExist``."""
     directory = by.realm.directory
     retained = directory.internal.retained
     if retained is None or channel != directory.find(directory.internal.mqtt_channel):
@@ -181,42 +181,42 @@ def _read_through(by: Caller, channel: ChannelId) -> StoreView:
 
 
 def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
-    """A channel that has the newest event of each topic. Raises ``InvalidArgument`` for another,
-    ``NameDoesNotExist``."""
+    """Return a channel that keeps the newest event of each topic. Raises ``InvalidArgument`` for
+    other channels, ``NameDoesNotExist``."""
     store = realm.view.store(channel)
     if store is None:
         raise NameDoesNotExist("the channel was deleted meanwhile")
     if store.definition.keys != {TOPIC: 1}:
         raise InvalidArgument(
-            f"{store.name!r} does not keep the newest event of each topic: that is a channel with "
-            f"the publish key {TOPIC} of depth 1, as MQTT has it for what is retained"
+            f"{store.name!r} does not keep the newest event of each topic; use a channel with the "
+            f"publish key {TOPIC} of depth 1, such as the channel of retained messages"
         )
     return store
 
 
-async def open_retained(by: Caller, asked: topics.OpenRetained) -> ChannelOpened:
-    _check_through(by, asked.channel, READ)
+async def open_retained(by: Caller, request: topics.OpenRetained) -> ChannelOpened:
+    _check_through(by, request.channel, READ)
     if (channel_id := by.realm.directory.internal.retained) is None:
         raise NameDoesNotExist("the realm has no retained messages: it has not served MQTT yet")
     return by.realm.shard.state.opened(channel_id)
 
 
-async def forget_retained(by: Caller, asked: topics.ForgetRetained) -> int:
-    _check(asked.filter)
+async def forget_retained(by: Caller, request: topics.ForgetRetained) -> int:
+    _check(request.filter)
     channel_id = by.realm.directory.internal.retained
     if channel_id is None:
         return 0
-    _check_through(by, asked.channel, PURGE)
-    wanted = topics.ReadRetained(asked.channel, asked.filter, 1)
-    gone = 0
+    _check_through(by, request.channel, PURGE)
+    wanted = topics.ReadRetained(request.channel, request.filter, 1)
+    count = 0
     for event_id in await _ids_of(by.realm, channel_id, wanted):
-        gone += await by.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
-    return gone
+        count += await by.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
+    return count
 
 
 def _check_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
-    """Check the rights that retained messages need beside that on ``channel``, which has to be the
-    channel of all topics: they may be of every channel with topics. Raises ``AccessDenied``,
+    """Check the additional rights for retained messages, which may belong to every channel with
+    topics. ``channel`` must be the channel of all topics. Raises ``AccessDenied``,
     ``InvalidArgument``."""
     directory = by.realm.directory
     if channel != directory.find(directory.internal.mqtt_channel):
@@ -231,33 +231,35 @@ def _check_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
 # --- by filter ----------------------------------------------------------------------------
 
 
-async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.RetainedEvents:
-    _check(asked.filter)
-    store = _read_through(by, asked.channel)
-    if asked.filter == EVERY:
-        pages = batches_of(by.realm, store.number, asked.first_id, page_max=asked.limit + 1)
+async def read_retained(by: Caller, request: topics.ReadRetained) -> topics.RetainedEvents:
+    _check(request.filter)
+    store = _read_through(by, request.channel)
+    if request.filter == EVERY:
+        pages = batches_of(by.realm, store.number, request.first_id, page_max=request.limit + 1)
     else:
-        ids = await _ids_of(by.realm, store.number, asked)
-        pages = batches_at(by.realm, store.number, ids, page_max=asked.limit + 1)
+        ids = await _ids_of(by.realm, store.number, request)
+        pages = batches_at(by.realm, store.number, ids, page_max=request.limit + 1)
     events: list[Event] = []
     async for page in pages:
-        events += filter(lambda each: _is_retained(asked.filter, each), _events_in(page))
-        if len(events) > asked.limit:
+        events += filter(lambda event: _is_retained(request.filter, event), _events_in(page))
+        if len(events) > request.limit:
             return topics.RetainedEvents(
-                events=events[: asked.limit], next_id=events[asked.limit].event_id
+                events=events[: request.limit], next_id=events[request.limit].event_id
             )
     return topics.RetainedEvents(events=events, next_id=None)
 
 
-async def _ids_of(realm: RunningRealm, channel: ChannelId, asked: topics.ReadRetained) -> list[int]:
-    """The events of the topics that a filter takes, which rise."""
-    names = [asked.filter]
-    if has_wildcards(asked.filter):
+async def _ids_of(
+    realm: RunningRealm, channel: ChannelId, request: topics.ReadRetained
+) -> list[int]:
+    """Return the ascending ids of the newest events of topics that a filter matches."""
+    names = [request.filter]
+    if has_wildcards(request.filter):
         tree = realm.view.topic_tree(_keyed(realm, channel))
-        names = list(tree.find(asked.filter))
+        names = list(tree.find(request.filter))
     ids: list[int] = []
     async for slice_ in _alive(realm, channel, iter(names)):
-        ids += [event_id for _, event_id in slice_ if event_id >= asked.first_id]
+        ids += [event_id for _, event_id in slice_ if event_id >= request.first_id]
     return sorted(ids)
 
 
@@ -267,7 +269,7 @@ def _events_in(page: Iterable[pa.RecordBatch]) -> Iterator[Event]:
 
 
 def _is_retained(wanted: str, event: Event) -> bool:
-    """Whether it is no removal, and on a topic that the filter takes."""
+    """Return whether an event is not a removal and its topic matches the filter."""
     topic = event.properties.get(TOPIC)
     return bool(event.data) and isinstance(topic, str) and topic_matches(wanted, topic)
 

@@ -1,5 +1,5 @@
-"""Who may publish and subscribe to which topics: by the rights on their channels (SEM M4), or by
-those on the topics themselves (SEM M15)."""
+"""Decides which topics a client may publish and subscribe to, by the rights on their channels (SEM
+M4) or on the topics themselves (SEM M15)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Asked = type[Request[Any]]
 
 
 class ClientRights:
-    """What one client may, as its principal; answers about channels are kept until rights
+    """The rights of one client with its principal. Results for channels are cached until rights
     change."""
 
     def __init__(
@@ -36,13 +36,13 @@ class ClientRights:
         self._principal = principal
         self._client_id = client_id
         self._granted: list[tuple[str, frozenset[str]]] = []
-        """The topic filters on which something is granted to it, with the rights."""
+        """Topic filters with the rights that are granted on them."""
         self._publishable: TopicIndex[str] = TopicIndex()
         self._known: dict[tuple[str, Asked], AccessDenied | None] = {}
         self._version = -1
 
     def check_publish(self, topic: str, asked: Asked) -> None:
-        """Raise ``AccessDenied`` unless it may publish to a topic, or to its channel."""
+        """Raise ``AccessDenied`` unless the client may publish to a topic or to its channel."""
         if self._realm.access.is_open:
             return
         owner = self._topics.owner_of(topic)
@@ -51,15 +51,15 @@ class ClientRights:
             raise error
 
     def check_subscribe(self, text: str, *, makes_durable: bool) -> None:
-        """Raise ``AccessDenied`` unless it may have messages of a channel whose topics the filter
-        takes, or of all these topics."""
+        """Raise ``AccessDenied`` unless the client may read at least one channel with matching
+        topics, or the filter is granted to it."""
         if self._realm.access.is_open:
             return
-        asked = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
+        requests = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
         first: AccessDenied | None = None
-        for each in (None, *self._topics.met_by(text)):
-            errors = (self._missing(self._name(each), one) for one in asked)
-            error = next((each for each in errors if each is not None), None)
+        for channel in (None, *self._topics.met_by(text)):
+            errors = (self._missing(self._name(channel), request) for request in requests)
+            error = next((error for error in errors if error is not None), None)
             if error is None:
                 return
             first = first or error
@@ -67,24 +67,25 @@ class ClientRights:
             raise first
 
     def may_anything(self) -> bool:
-        """Whether it has a right to any topic at all."""
+        """Return whether the client has a right to any topic at all."""
         if self._realm.access.is_open:
             return True
         for channel in (None, *self._topics.every.values()):
             name = self._name(channel)
-            if any(self._missing(name, asked) is None for asked in (Subscribe, PublishEvents)):
+            if any(self._missing(name, request) is None for request in (Subscribe, PublishEvents)):
                 return True
         return bool(self._granted)
 
     def may_have(
         self, text: str, channel: TopicChannel | None, *, makes_durable: bool = False
     ) -> bool:
-        """Whether it may have messages of a channel by a filter; None: that of all topics."""
+        """Return whether the client may read messages of a channel that a filter matches; None is
+        the channel of all topics."""
         if self._realm.access.is_open:
             return True
         name = self._name(channel)
-        asked = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
-        if all(self._missing(name, one) is None for one in asked):
+        requests = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
+        if all(self._missing(name, request) is None for request in requests):
             return True
         return self._is_granted(text, makes_durable=makes_durable)
 
@@ -96,7 +97,7 @@ class ClientRights:
     def _name(self, channel: TopicChannel | None) -> str:
         return self._topics.all_topics if channel is None else channel.name
 
-    def _missing(self, channel: str, asked: Asked) -> AccessDenied | None:
+    def _missing(self, channel: str, request: Asked) -> AccessDenied | None:
         access = self._realm.access
         if self._version != access.version:
             self._version = access.version
@@ -105,11 +106,11 @@ class ClientRights:
             self._granted = access.accounts.acl.on_topics(self._principal, self._client_id)
             for wide in {wide for wide, rights in self._granted if "publish" in rights}:
                 self._publishable.add(wide, wide)
-        key = channel, asked
+        key = channel, request
         if key not in self._known:
             self._known[key] = None
             try:
-                check_on(Caller(self._realm, self._principal), "channel", channel, asked=asked)
+                check_on(Caller(self._realm, self._principal), "channel", channel, asked=request)
             except AccessDenied as error:
                 self._known[key] = error
         return self._known[key]

@@ -1,4 +1,4 @@
-"""Routes for topics of MQTT: what is retained, by level and by filter, and sessions."""
+"""Routes for MQTT: retained messages by level and by filter, and sessions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Filter = Annotated[
 
 class TopicsQuery(QueryParameters, frozen=True):
     prefix: Topic | None = None
-    """The topic below which to look; left out: at the first level."""
+    """The topic whose sub-levels are listed; by default the first level is listed."""
     depth: Depth = 1
     """Levels that are listed."""
     limit: Limit = LIMIT_DEFAULT
@@ -83,8 +83,7 @@ class MqttAnswer(Answer, frozen=True):
     retained: str | None
     """The channel through which retained messages are read; null: the realm does not serve MQTT."""
     channels: tuple[TopicsOfChannel, ...]
-    """The channel of all topics, and those that have topics of their own, as far as one may read
-    them."""
+    """The channel of all topics and the channels with topics, if the caller may read them."""
 
 
 class MqttSessionAnswer(Answer, frozen=True):
@@ -92,19 +91,19 @@ class MqttSessionAnswer(Answer, frozen=True):
     user: str
     """``user@host``."""
     version: str | None
-    """The version of MQTT that its client speaks; null: it is away."""
+    """MQTT version of its client; null: the client is not connected."""
     ended: Moment | None
-    """When its connection ended; null: it has one."""
+    """Time when its connection ended; null: it is connected."""
     expires: Moment | None
-    """When it ends unless its client comes back; null: never, or it has a connection."""
+    """Time when it ends unless its client reconnects; null: never, or it is connected."""
     expiry_s: int | None
-    """How long it outlives its connection, in seconds; null: for ever."""
+    """Seconds that it outlives its connection; null: no limit."""
     in_flight: int
-    """Messages of QoS 1 and 2 that its client has not acknowledged to the end."""
+    """Messages of QoS 1 and 2 that its client has not acknowledged completely."""
     waiting: int
-    """Messages at its durables that its client has not acknowledged, of the subscriptions here."""
+    """Unacknowledged messages at the durables of the listed subscriptions."""
     will_due: Moment | None
-    """When its will is published; null: it has none, or a connection."""
+    """Time when its will is published; null: it has no will or is connected."""
     subscription_count: int
     subscriptions: tuple[SessionFilter, ...]
     """The first hundred of its subscriptions."""
@@ -116,8 +115,8 @@ async def describe(call: Call[MqttQuery, None]) -> MqttAnswer:
 
     The selector is for ``channels/{channel}/live`` and ``channels/{channel}/events``.
     """
-    told = await call.ask(DescribeMqtt(call.query.filter))
-    return MqttAnswer(channel=told.channel, retained=told.retained, channels=told.channels)
+    info = await call.ask(DescribeMqtt(call.query.filter))
+    return MqttAnswer(channel=info.channel, retained=info.retained, channels=info.channels)
 
 
 async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
@@ -127,14 +126,14 @@ async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
     ``topic`` with depth 1. Each level comes before what is below it, by name.
     """
     query = call.query
-    _, told = await asked_of(
+    _, answer = await asked_of(
         call,
         ListTopics,
         lambda now: ListTopics(
             now.channel, query.limit, query.prefix, depth=query.depth, after=query.after
         ),
     )
-    return Page(items=list(told.levels), next=told.next)
+    return Page(items=list(answer.levels), next=answer.next)
 
 
 async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
@@ -146,7 +145,7 @@ async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
     all of these.
     """
     query = call.query
-    store, told = await asked_of(
+    store, answer = await asked_of(
         call,
         ReadRetained,
         lambda now: ReadRetained(
@@ -155,30 +154,30 @@ async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
     )
     messages = messages_of(store)
     return Page(
-        items=[document_of(each, messages, query.data_bytes) for each in told.events],
-        next=None if told.next_id is None else str(told.next_id),
+        items=[document_of(event, messages, query.data_bytes) for event in answer.events],
+        next=None if answer.next_id is None else str(answer.next_id),
     )
 
 
 async def sessions(call: Call[After, None]) -> Page[MqttSessionAnswer]:
     """List the sessions of MQTT by client id, those with a connection and those that outlive it."""
-    told = await call.ask(ListMqttSessions(call.query.limit, call.query.after))
-    return Page(items=[_session(each) for each in told.sessions], next=told.next)
+    answer = await call.ask(ListMqttSessions(call.query.limit, call.query.after))
+    return Page(items=[_session(session) for session in answer.sessions], next=answer.next)
 
 
-def _session(told: MqttSessionInfo) -> MqttSessionAnswer:
+def _session(session: MqttSessionInfo) -> MqttSessionAnswer:
     return MqttSessionAnswer(
-        client_id=told.client_id,
-        user=told.user,
-        version=told.version,
-        ended=None if told.ended_us is None else moment_of(told.ended_us),
-        expires=None if told.expires_us is None else moment_of(told.expires_us),
-        expiry_s=told.expiry_s,
-        in_flight=told.in_flight,
-        waiting=sum(each.waiting for each in told.filters),
-        will_due=None if told.will_us is None else moment_of(told.will_us),
-        subscription_count=told.filter_count,
-        subscriptions=told.filters,
+        client_id=session.client_id,
+        user=session.user,
+        version=session.version,
+        ended=None if session.ended_us is None else moment_of(session.ended_us),
+        expires=None if session.expires_us is None else moment_of(session.expires_us),
+        expiry_s=session.expiry_s,
+        in_flight=session.in_flight,
+        waiting=sum(subscription.waiting for subscription in session.filters),
+        will_due=None if session.will_us is None else moment_of(session.will_us),
+        subscription_count=session.filter_count,
+        subscriptions=session.filters,
     )
 
 

@@ -13,61 +13,61 @@ from penstock_mqtt.wire.properties import PROPERTIES_BYTES_MAX, PUBLISH, SUBSCRI
 from penstock_mqtt.wire.reasons import MqttViolation, Reason, malformed
 
 CONTROL_BYTES_MAX: Final = PROPERTIES_BYTES_MAX + 1_024
-"""Bytes of the largest packet that a client may send which has neither a payload nor filters."""
+"""Most bytes of a packet from a client that has neither a payload nor filters."""
 FILTERS_BYTES_MAX: Final = 1 << 18
-"""Bytes of the largest SUBSCRIBE or UNSUBSCRIBE that a client may send."""
+"""Most bytes of a SUBSCRIBE or UNSUBSCRIBE from a client."""
 _LENGTH_BYTES_MAX: Final = 4
 _PUBACK_BYTES: Final = 4
 _PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
-"""Acknowledgements without a reason, as most are, one behind the other."""
+"""Consecutive PUBACKs without a reason, as most are."""
 
 
 class PacketReader:
-    """Cuts what is received on one connection into packets."""
+    """Splits the received bytes of one connection into packets."""
 
     def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
-        """Most bytes of a packet, with its fixed header."""
+        """Most bytes of a packet including its fixed header."""
         self.is_strict = False
-        """Whether only a PUBLISH may be as large: other packets are `CONTROL_BYTES_MAX` at most,
-        those with filters `FILTERS_BYTES_MAX`."""
+        """Whether the size limit is for PUBLISH only. Other packets then have at most
+        `CONTROL_BYTES_MAX`, those with filters `FILTERS_BYTES_MAX`."""
         self._data = b""
         self._at = 0
         self._later: list[bytes] = []
-        """What has come behind ``_data``; put together once a packet may be complete, so that one
-        that comes in many small pieces is not copied with each."""
+        """Received bytes after ``_data``. They are joined once a packet may be complete, so that a
+        packet in many small pieces is not copied with each piece."""
         self.held_bytes = 0
-        """Bytes that were received and are not taken."""
+        """Bytes that were received and not read yet."""
         self._wanted_bytes = 0
 
     def receive(self, data: bytes) -> None:
-        """Add bytes that were received."""
+        """Add received bytes."""
         self._later.append(data)
         self.held_bytes += len(data)
 
     def publishes(self, version: int, most: int) -> Sequence[PlainMessage]:
-        """The messages that come next, at most so many, if they are plain ones."""
+        """Return the next messages, at most ``most``, as long as they are plain."""
         if self.held_bytes < self._wanted_bytes:
             return ()
         self._join()
-        found, self._at = plain_messages(self._data, version, most, self.packet_bytes_max)
+        messages, self._at = plain_messages(self._data, version, most, self.packet_bytes_max)
         self.held_bytes -= self._at
-        if found:
+        if messages:
             self._wanted_bytes = 0
-        return found
+        return messages
 
     def pubacks(self) -> Sequence[int]:
-        """The packet ids of the PUBACKs that come next, if they are many and say nothing more: a
-        client that was given many messages at once acknowledges them at once."""
+        """Return the packet ids of the next PUBACKs if several plain ones follow each other.
+        Clients acknowledge many messages at once if they receive many at once."""
         if self.held_bytes < 2 * _PUBACK_BYTES or self.held_bytes < self._wanted_bytes:
             return ()
         self._join()
-        if (found := _PUBACKS.match(self._data)) is None:
+        if (match := _PUBACKS.match(self._data)) is None:
             return ()
-        self._at = found.end()
+        self._at = match.end()
         self.held_bytes -= self._at
         self._wanted_bytes = 0
-        return [packet_id for (packet_id,) in iter_unpack(">xxH", found[0])]
+        return [packet_id for (packet_id,) in iter_unpack(">xxH", match[0])]
 
     def _join(self) -> None:
         if self._at == len(self._data) and len(self._later) == 1:
@@ -78,37 +78,37 @@ class PacketReader:
         self._later.clear()
 
     def packets(self) -> Iterator[tuple[int, bytes]]:
-        """The first byte and the body of each packet that is complete.
+        """Yield the first byte and the body of each complete packet.
 
-        Raises :class:`~penstock_mqtt.wire.reasons.MqttViolation` with 0x81 for a length that is
-        none, and with 0x95, before the packet has come, for one that is too large.
+        Raises :class:`~penstock_mqtt.wire.reasons.MqttViolation` with 0x81 for an invalid length,
+        and with 0x95 for a packet that is too large, before it is received.
         """
         if self.held_bytes < self._wanted_bytes:
             return
         self._join()
         while True:
-            data, at = self._data, self._at
-            if at == len(data):  # everything is taken, as at most times
+            data, start = self._data, self._at
+            if start == len(data):  # all bytes are read, the usual case
                 self._wanted_bytes = 0
                 return
-            if at + 1 < len(data) and (length := data[at + 1]) < 0x80:  # as of most packets
-                begin = at + 2
+            if start + 1 < len(data) and (length := data[start + 1]) < 0x80:  # the usual case
+                begin = start + 2
             else:
-                found = self._length(data, at + 1)
-                if found is None:
+                length_and_begin = self._length(data, start + 1)
+                if length_and_begin is None:
                     self._wanted_bytes = 0
                     return
-                length, begin = found
+                length, begin = length_and_begin
             end = begin + length
-            if (size := end - at) > CONTROL_BYTES_MAX or size > self.packet_bytes_max:
-                self._check_size(data[at] >> 4, size)
+            if (size := end - start) > CONTROL_BYTES_MAX or size > self.packet_bytes_max:
+                self._check_size(data[start] >> 4, size)
             if end > len(data):
-                self._wanted_bytes = end - at
+                self._wanted_bytes = end - start
                 return
             self._at = end
-            self.held_bytes -= end - at
-            self._wanted_bytes = 0  # who takes this one may come back for the next much later
-            yield data[at], data[begin:end]
+            self.held_bytes -= end - start
+            self._wanted_bytes = 0  # the caller may request the next packet much later
+            yield data[start], data[begin:end]
 
     def _check_size(self, kind: int, size: int) -> None:
         most = self.packet_bytes_max
@@ -122,7 +122,8 @@ class PacketReader:
             )
 
     def _length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """The length of a packet's body, and where it begins."""
+        """Return the length of a packet's body and its offset, or None if the length is
+        incomplete."""
         length = 0
         for index in range(_LENGTH_BYTES_MAX):
             if at + index >= len(data):

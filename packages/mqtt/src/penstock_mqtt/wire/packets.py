@@ -14,11 +14,11 @@ MQTT_3: Final = 4
 """The protocol version of MQTT 3.1.1."""
 MQTT_5: Final = 5
 PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
-"""Bytes of the largest packet of all."""
+"""Bytes of the largest packet of MQTT."""
 
 
 class Will(Struct, frozen=True):
-    """What is published for a client whose connection is lost (3.1.2.5)."""
+    """The message that is published for a client after its connection is lost (3.1.2.5)."""
 
     topic: str
     payload: bytes = b""
@@ -34,7 +34,7 @@ class ConnectPacket(Struct, frozen=True):
     version: int = MQTT_5
     clean_start: bool = True
     keep_alive_s: int = 0
-    """Most seconds between two packets of the client; 0: any."""
+    """Most seconds between two packets of the client; 0: no limit."""
     user: str | None = None
     password: bytes | None = None
     will: Will | None = None
@@ -42,12 +42,12 @@ class ConnectPacket(Struct, frozen=True):
 
     @property
     def packet_bytes_max(self) -> int:
-        """Bytes of the largest packet that the client takes."""
+        """Most bytes of a packet that the client accepts."""
         return self.properties.maximum_packet_bytes or PACKET_BYTES_MAX
 
 
 class ConnackPacket(Struct, frozen=True):
-    """CONNACK: whether the client is let in. In 3.1.1 ``reason`` is the return code."""
+    """CONNACK: whether the client is accepted. In 3.1.1 ``reason`` is the return code."""
 
     reason: int = 0
     session_present: bool = False
@@ -58,18 +58,18 @@ class PublishPacket(Struct, frozen=True):
     """PUBLISH: a message, in either direction."""
 
     topic: str
-    """Empty where a topic alias stands for it."""
+    """Empty if the packet uses a topic alias."""
     payload: bytes = b""
     qos: int = 0
     packet_id: int = 0
-    """0 with QoS 0, which has none."""
+    """0 for messages of QoS 0."""
     retain: bool = False
     is_duplicate: bool = False
     properties: PacketProperties = NO_PROPERTIES
 
 
 class Acknowledgement(Struct, frozen=True):
-    """A packet about one message, by its packet id."""
+    """A packet about one message, identified by its packet id."""
 
     packet_id: int
     reason: Reason = Reason.SUCCESS
@@ -85,7 +85,7 @@ class PubrecPacket(Acknowledgement, frozen=True):
 
 
 class PubrelPacket(Acknowledgement, frozen=True):
-    """PUBREL: the sender knows that its message of QoS 2 has come."""
+    """PUBREL: the sender has received the PUBREC for its message of QoS 2."""
 
 
 class PubcompPacket(Acknowledgement, frozen=True):
@@ -103,7 +103,7 @@ class TopicSubscription(Struct, frozen=True):
 
 
 class SubscribePacket(Struct, frozen=True):
-    """SUBSCRIBE: what a client wants to get."""
+    """SUBSCRIBE: new subscriptions of a client."""
 
     packet_id: int
     subscriptions: tuple[TopicSubscription, ...]
@@ -119,7 +119,7 @@ class SubackPacket(Struct, frozen=True):
 
 
 class UnsubscribePacket(Struct, frozen=True):
-    """UNSUBSCRIBE: what a client does not want any more."""
+    """UNSUBSCRIBE: filters that a client removes."""
 
     packet_id: int
     filters: tuple[str, ...]
@@ -135,11 +135,11 @@ class UnsubackPacket(Struct, frozen=True):
 
 
 class PingreqPacket(Struct, frozen=True):
-    """PINGREQ: a client asks whether the server is there."""
+    """PINGREQ: a client checks whether the server is alive."""
 
 
 class PingrespPacket(Struct, frozen=True):
-    """PINGRESP: the server is there."""
+    """PINGRESP: the server is alive."""
 
 
 class DisconnectPacket(Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""Messages as most of them come: PUBLISH packets that say nothing but topic, payload and id, read
-without an object for each."""
+"""Reads plain messages (PUBLISH packets with nothing but topic, payload and id) without an object
+for each packet. Most messages are plain."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from penstock_core.vocabulary.topics import name_fault
 from penstock_mqtt.wire.packets import MQTT_5
 
 PlainMessage = tuple[str, bytes, int]
-"""Topic name, payload, and packet id: 0 with QoS 0."""
+"""Topic name, payload and packet id; the id is 0 with QoS 0."""
 
 TOPIC_BYTES_REMEMBERED: Final = 256
-"""Bytes of the longest topic name of which it is remembered that it is right."""
+"""Most bytes of a topic name whose validity is cached."""
 _REMEMBERED_MAX: Final = 4_096
 _UNCONFIRMED: Final = 0x30
-"""How a PUBLISH of QoS 0 begins that is not retained."""
+"""First byte of a PUBLISH of QoS 0 that is not retained."""
 _CONFIRMED: Final = 0x32
-"""How one of QoS 1 does, if it is sent for the first time."""
+"""First byte of a PUBLISH of QoS 1 that is neither retained nor a duplicate."""
 
 
 @lru_cache(_REMEMBERED_MAX)
 def right_topic(written: bytes) -> str:
-    """A topic name that is right; empty: it is not."""
+    """Return a topic name if the bytes are a valid one, otherwise an empty text."""
     try:
-        found = written.decode()
+        name = written.decode()
     except UnicodeDecodeError:
         return ""
-    return "" if name_fault(found) else found
+    return "" if name_fault(name) else name
 
 
 def plain_messages(  # noqa: C901  a call for each packet would cost more than the rest
     data: bytes, version: int, most: int, packet_bytes_max: int
 ) -> tuple[list[PlainMessage], int]:
-    """The messages that ``data`` begins with, at most so many, and where they end: up to what is
-    another packet, not whole, long, or wrong, which others say more about."""
-    found: list[PlainMessage] = []
-    at, size, has_properties = 0, len(data), version == MQTT_5
-    while at + 4 <= size and len(found) < most:
-        first, length, begin = data[at], data[at + 1], at + 2
+    """Return at most ``most`` plain messages at the start of ``data``, and the offset of their end.
+    It stops before any packet that is not plain, incomplete, long or invalid, which the general
+    reader handles."""
+    messages: list[PlainMessage] = []
+    start, size, has_properties = 0, len(data), version == MQTT_5
+    while start + 4 <= size and len(messages) < most:
+        first, length, begin = data[start], data[start + 1], start + 2
         if first != _CONFIRMED and first != _UNCONFIRMED:
             break
         if length >= 0x80:
@@ -49,7 +50,7 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
             length += (high - 1) << 7
             begin += 1
         end = begin + length
-        if end > size or length < 2 or end - at > packet_bytes_max:
+        if end > size or length < 2 or end - start > packet_bytes_max:
             break
         topic_at = begin + 2
         topic_end = payload_at = topic_at + (data[begin] << 8 | data[begin + 1])
@@ -68,6 +69,6 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
             payload_at += 1
         if not (topic := right_topic(data[topic_at:topic_end])):
             break
-        found.append((topic, data[payload_at:end], packet_id))
-        at = end
-    return found, at
+        messages.append((topic, data[payload_at:end], packet_id))
+        start = end
+    return messages, start

@@ -1,4 +1,4 @@
-"""The data types of MQTT (1.5), read from a packet's body with a place in it, and written."""
+"""The data types of MQTT (1.5): reading them from a packet's body, and writing them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from penstock_mqtt.wire.reasons import malformed
 VARIABLE_MAX: Final = 268_435_455
 """The largest variable byte integer."""
 BYTES_MAX: Final = 65_535
-"""Bytes of the longest text or binary data."""
+"""Most bytes of text or binary data."""
 
 
 class Cursor:
-    """A place in the body of a packet. Whatever does not fit into the body is malformed."""
+    """A read position in the body of a packet. Reading past its end raises the error for a
+    malformed packet."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -23,12 +24,12 @@ class Cursor:
         self._end = len(data)
 
     @property
-    def left(self) -> int:
-        """Bytes behind the place."""
+    def remaining(self) -> int:
+        """Bytes after the position."""
         return self._end - self._at
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Read ``size`` bytes."""
         begin, end = self._at, self._at + size
         if end > self._end:
             raise malformed(f"the packet ends {end - self._end} bytes too early")
@@ -36,7 +37,7 @@ class Cursor:
         return self._data[begin:end]
 
     def rest(self) -> bytes:
-        return self.take(self.left)
+        return self.take(self.remaining)
 
     def byte(self) -> int:
         return self.take(1)[0]
@@ -48,7 +49,7 @@ class Cursor:
         return int.from_bytes(self.take(4))
 
     def variable(self) -> int:
-        """A variable byte integer, in the fewest bytes (1.5.5)."""
+        """Read a variable byte integer, which must have the shortest form (1.5.5)."""
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.byte()
@@ -63,43 +64,43 @@ class Cursor:
         return self.take(self.two_bytes())
 
     def text(self) -> str:
-        """A UTF-8 string: without surrogates and null characters (1.5.4)."""
+        """Read a UTF-8 string without surrogates and null characters (1.5.4)."""
         try:
-            found = self.binary().decode()
+            text = self.binary().decode()
         except UnicodeDecodeError as error:
             raise malformed(f"a text is not UTF-8: {error.reason}") from None
-        if "\0" in found:
+        if "\0" in text:
             raise malformed("a text has a null character")
-        return found
+        return text
 
     def part(self, size: int) -> Cursor:
-        """The next ``size`` bytes, with a place of their own."""
+        """Read ``size`` bytes as a separate cursor."""
         return Cursor(self.take(size))
 
     def close(self, what: str) -> None:
-        """Raise for bytes that nobody has read."""
-        if self.left:
-            raise malformed(f"{what} has {self.left} bytes too many")
+        """Raise an error if bytes remain unread."""
+        if self.remaining:
+            raise malformed(f"{what} has {self.remaining} bytes too many")
 
 
 def variable_bytes(value: int) -> bytes:
-    """A variable byte integer. Raises ``ValueError`` for one that is too large."""
+    """Return a variable byte integer. Raises ``ValueError`` if the value is too large."""
     if not 0 <= value <= VARIABLE_MAX:
-        raise ValueError(f"{value} is no variable byte integer, which is at most {VARIABLE_MAX}")
+        raise ValueError(f"{value} is not a variable byte integer; allowed are 0 to {VARIABLE_MAX}")
     if value < 0x80:
         return bytes((value,))
-    if value < 0x4000:  # as most that are not shorter
+    if value < 0x4000:  # two bytes, the most frequent length after one
         return bytes((value & 0x7F | 0x80, value >> 7))
-    found = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def binary_bytes(value: bytes) -> bytes:
-    """Binary data behind its length. Raises ``ValueError`` for more than 65,535 bytes."""
+    """Return binary data after its length. Raises ``ValueError`` for more than 65,535 bytes."""
     if len(value) > BYTES_MAX:
         raise ValueError(f"a field has {len(value)} bytes; at most {BYTES_MAX} are possible")
     return len(value).to_bytes(2) + value
@@ -117,7 +118,7 @@ def text_fault(value: str) -> str:
 
 
 def text_bytes(value: str) -> bytes:
-    """A UTF-8 string behind its length. Raises ``ValueError`` for what MQTT cannot say."""
+    """Return a UTF-8 string after its length. Raises ``ValueError`` if MQTT cannot express it."""
     if "\0" in value:
         raise ValueError("MQTT has no texts with null characters")
     return binary_bytes(value.encode())  # a lone surrogate is a UnicodeEncodeError, a ValueError

@@ -23,20 +23,20 @@ CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 """The packet types (2.1.2)."""
 WILL: Final = 16
-"""The properties of a will, which are in a CONNECT."""
+"""Stands for the properties of a will, which are part of a CONNECT."""
 
 
 PROPERTIES_BYTES_MAX: Final = 65 << 10
-"""Most bytes of the properties of a packet: one of the largest size, and others beside it."""
+"""Most bytes of the properties of a packet: one property of the largest size and some others."""
 USER_PROPERTIES_MAX: Final = 1_000
 """Most user properties of a packet."""
 
 
 class PacketProperties(Struct, frozen=True, omit_defaults=True):
-    """The properties of one packet; None: it does not have that one."""
+    """The properties of one packet; None stands for a missing one."""
 
     payload_format: int | None = None
-    """1: the payload is UTF-8."""
+    """1 if the payload is UTF-8."""
     message_expiry_s: int | None = None
     content_type: str | None = None
     response_topic: str | None = None
@@ -69,7 +69,7 @@ NO_PROPERTIES: Final = PacketProperties()
 
 
 def without_problem(properties: PacketProperties) -> PacketProperties:
-    """Properties of an answer without what explains it to people."""
+    """Return the properties of an answer without its explanation."""
     return replace(properties, reason=None, user_properties=())
 
 
@@ -82,13 +82,13 @@ def _pair(cursor: Cursor) -> tuple[str, str]:
     return cursor.text(), cursor.text()
 
 
-def _whole(size: int) -> Callable[[int], bytes]:
+def _unsigned(size: int) -> Callable[[int], bytes]:
     return lambda value: value.to_bytes(size)
 
 
-_BYTE: Final = WireType(Cursor.byte, _whole(1))
-_TWO: Final = WireType(Cursor.two_bytes, _whole(2))
-_FOUR: Final = WireType(Cursor.four_bytes, _whole(4))
+_BYTE: Final = WireType(Cursor.byte, _unsigned(1))
+_TWO: Final = WireType(Cursor.two_bytes, _unsigned(2))
+_FOUR: Final = WireType(Cursor.four_bytes, _unsigned(4))
 _VARIABLE: Final = WireType(Cursor.variable, variable_bytes)
 _TEXT: Final = WireType(Cursor.text, text_bytes)
 _BINARY: Final = WireType(Cursor.binary, binary_bytes)
@@ -99,7 +99,7 @@ _LARGEST: Final = {_BYTE: 0xFF, _TWO: 0xFFFF}
 
 
 class Property(NamedTuple):
-    """One property: how it is encoded, where it may stand and what it may be."""
+    """One property: its encoding, the packets that may contain it and its bounds."""
 
     number: int
     name: str
@@ -112,7 +112,7 @@ class Property(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest value that it may have, which its encoding has room for."""
+        """The largest allowed value that its encoding has room for."""
         return min(self.most, _LARGEST.get(self.type, self.most))
 
 
@@ -164,15 +164,15 @@ PROPERTIES: Final = (
     Property(0x29, "subscription_ids_available", _BYTE, packets=_SERVER, most=1),
     Property(0x2A, "shared_available", _BYTE, packets=_SERVER, most=1),
 )
-"""Every property there is."""
+"""All properties of MQTT 5."""
 
 BY_NUMBER: Final[Mapping[int, Property]] = MappingProxyType(
-    {each.number: each for each in PROPERTIES}
+    {property_.number: property_ for property_ in PROPERTIES}
 )
 
 
 def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
-    """Read the properties of a packet, behind their length. Raises
+    """Read the properties of a packet after their length. Raises
     :class:`~penstock_mqtt.wire.reasons.MqttViolation`."""
     size = cursor.variable()
     if not size:
@@ -180,60 +180,60 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
     if size > PROPERTIES_BYTES_MAX:
         text = f"a packet has {size} bytes of properties; {PROPERTIES_BYTES_MAX} are the most"
         raise MqttViolation(Reason.PACKET_TOO_LARGE, text)
-    own = cursor.part(size)
-    found: dict[str, Any] = {}
-    while own.left:
-        number = own.variable()
-        known = BY_NUMBER.get(number)
-        if known is None or packet not in known.packets:
+    section = cursor.part(size)
+    values: dict[str, Any] = {}
+    while section.remaining:
+        number = section.variable()
+        property_ = BY_NUMBER.get(number)
+        if property_ is None or packet not in property_.packets:
             raise malformed(f"property 0x{number:02X} is not one of this packet")
-        value = known.type.read(own)
-        _check(known, value)
-        if known.is_repeated:
-            found.setdefault(known.name, []).append(value)
-        elif known.name in found:
-            raise protocol_error(f"property {known.name} stands twice in a packet")
+        value = property_.type.read(section)
+        _check(property_, value)
+        if property_.is_repeated:
+            values.setdefault(property_.name, []).append(value)
+        elif property_.name in values:
+            raise protocol_error(f"property {property_.name} stands twice in a packet")
         else:
-            found[known.name] = value
-    if len(found.get("user_properties", ())) > USER_PROPERTIES_MAX:
+            values[property_.name] = value
+    if len(values.get("user_properties", ())) > USER_PROPERTIES_MAX:
         text = f"a packet has more than {USER_PROPERTIES_MAX} user properties; send fewer"
         raise MqttViolation(Reason.QUOTA_EXCEEDED, text)
-    _check_together(found, packet)
+    _check_together(values, packet)
     for name in ("subscription_ids", "user_properties"):
-        if name in found:
-            found[name] = tuple(found[name])
-    return PacketProperties(**found)
+        if name in values:
+            values[name] = tuple(values[name])
+    return PacketProperties(**values)
 
 
-def _check(known: Property, value: Any) -> None:
-    if isinstance(value, int) and not known.least <= value <= known.most:
+def _check(property_: Property, value: Any) -> None:
+    if isinstance(value, int) and not property_.least <= value <= property_.most:
         reason = Reason.PROTOCOL_ERROR
-        if known.name == "topic_alias":
+        if property_.name == "topic_alias":
             reason = Reason.TOPIC_ALIAS_INVALID
-        bounds = f"{known.least} to {known.largest}"
-        raise MqttViolation(reason, f"{known.name} is {value}; allowed are {bounds}")
+        bounds = f"{property_.least} to {property_.largest}"
+        raise MqttViolation(reason, f"{property_.name} is {value}; allowed are {bounds}")
 
 
-def _check_together(found: Mapping[str, Any], packet: int) -> None:
-    if packet == SUBSCRIBE and len(found.get("subscription_ids", ())) > 1:
+def _check_together(values: Mapping[str, Any], packet: int) -> None:
+    if packet == SUBSCRIBE and len(values.get("subscription_ids", ())) > 1:
         raise protocol_error("a SUBSCRIBE has one subscription identifier at most")
-    if "authentication_data" in found and "authentication_method" not in found:
+    if "authentication_data" in values and "authentication_method" not in values:
         raise protocol_error("authentication data needs an authentication method")
-    if "response_topic" in found and (fault := name_fault(found["response_topic"])):
+    if "response_topic" in values and (fault := name_fault(values["response_topic"])):
         raise protocol_error(f"response topic: {fault}")
 
 
 def properties_bytes(properties: PacketProperties) -> bytes:
-    """Write properties behind their length. Raises ``ValueError`` for a value MQTT cannot say."""
+    """Write properties after their length. Raises ``ValueError`` if MQTT cannot express a value."""
     if properties is NO_PROPERTIES:
         return b"\0"
     parts: list[bytes] = []
-    for each in PROPERTIES:
-        value = getattr(properties, each.name)
+    for property_ in PROPERTIES:
+        value = getattr(properties, property_.name)
         if value is None or value == ():
             continue
-        head = bytes((each.number,))
-        for one in value if each.is_repeated else (value,):
-            parts += head, each.type.write(one)
+        head = bytes((property_.number,))
+        for item in value if property_.is_repeated else (value,):
+            parts += head, property_.type.write(item)
     written = b"".join(parts)
     return variable_bytes(len(written)) + written

@@ -1,6 +1,6 @@
-"""Reads packets: strict, so that what comes through is as the standard says.
+"""Reads packets strictly: every packet that it returns conforms to the standard.
 
-Whatever is wrong raises :class:`~penstock_mqtt.wire.reasons.MqttViolation` with its reason code.
+Any error raises :class:`~penstock_mqtt.wire.reasons.MqttViolation` with its reason code.
 """
 
 from __future__ import annotations
@@ -66,31 +66,32 @@ SHARED: Final = "$share/"
 
 
 def wanted_of(text: str) -> str:
-    """The topic filter of a subscription, shared or not."""
+    """Return the topic filter of a subscription, shared or not."""
     return text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
 
 
-"""What the filter of a shared subscription begins with (4.8.2)."""
+"""Prefix of the filter of a shared subscription (4.8.2)."""
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""
 _REFUSED_3: Final = 0x80
 _REMEMBERED_BYTES_MAX: Final = 2 + TOPIC_BYTES_REMEMBERED
-"""Where the longest topic name ends of which it is remembered that it is right."""
+"""End offset of the longest topic name whose validity is cached."""
 
 
 def packet_of(first: int, body: bytes, version: int) -> Packet:
-    """The packet with this first byte and body, in ``version``; of a CONNECT its own counts."""
+    """Return the packet with this first byte and body in ``version``. A CONNECT determines its own
+    version."""
     kind, flags = first >> 4, first & 0x0F
     if kind == PUBLISH:
         return _publish(flags, body, version)
     if flags != (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0):
         raise malformed(f"the flags of a packet of type {kind} are {flags}")
     if (read := _READERS.get(kind)) is None or (kind == AUTH and version == MQTT_3):
-        raise malformed(f"there are no packets of type {kind} in this version")
+        raise malformed(f"packets of type {kind} do not exist in this version")
     cursor = Cursor(body)
-    found = read(cursor, version)
-    cursor.close(type(found).__name__)
-    return found
+    packet = read(cursor, version)
+    cursor.close(type(packet).__name__)
+    return packet
 
 
 def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
@@ -99,8 +100,8 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
         raise malformed("a PUBLISH has QoS 3, which does not exist")
     if flags & 8 and not qos:
         raise protocol_error("a PUBLISH of QoS 0 is never a duplicate")
-    if (found := _plain_publish(flags, qos, body, version)) is not None:
-        return found
+    if (plain := _plain_publish(flags, qos, body, version)) is not None:
+        return plain
     cursor = Cursor(body)
     topic = cursor.text()
     packet_id = _packet_id(cursor) if qos else 0
@@ -115,26 +116,27 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
 
 
 def _plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPacket | None:
-    """A PUBLISH without properties, as most are; None: it has some, or something is wrong."""
+    """Return a PUBLISH without properties, the usual case. Return None if it has some or is
+    invalid."""
     id_at = 2 + int.from_bytes(body[:2])
-    at = id_at + 2 if qos else id_at
-    packet_id = int.from_bytes(body[id_at:at])
+    payload_at = id_at + 2 if qos else id_at
+    packet_id = int.from_bytes(body[id_at:payload_at])
     if version == MQTT_5:
-        at += 1
-    is_whole = at <= len(body) and (version == MQTT_3 or not body[at - 1])
+        payload_at += 1
+    is_whole = payload_at <= len(body) and (version == MQTT_3 or not body[payload_at - 1])
     if not is_whole or id_at > _REMEMBERED_BYTES_MAX or (qos and not packet_id):
         return None
     if not (topic := right_topic(body[2:id_at])):
         return None
     return PublishPacket(
-        topic, body[at:], qos, packet_id, bool(flags & 1), bool(flags & 8), NO_PROPERTIES
+        topic, body[payload_at:], qos, packet_id, bool(flags & 1), bool(flags & 8), NO_PROPERTIES
     )
 
 
 def _packet_id(cursor: Cursor) -> int:
-    if not (found := cursor.two_bytes()):
+    if not (packet_id := cursor.two_bytes()):
         raise protocol_error("a packet identifier is never 0")
-    return found
+    return packet_id
 
 
 # --- CONNECT and CONNACK -----------------------------------------------------------------
@@ -195,7 +197,7 @@ def _connack(cursor: Cursor, version: int) -> ConnackPacket:
         code = reason_in(reasons.CONNACK, code)
         properties = properties_of(cursor, CONNACK)
     elif code > _RETURN_CODES:
-        raise protocol_error(f"{code} is no return code of a CONNACK")
+        raise protocol_error(f"{code} is not a return code of a CONNACK")
     if flags and code:
         raise protocol_error("a CONNACK refuses a client and says that it has a session")
     return ConnackPacket(code, bool(flags), properties)
@@ -209,10 +211,10 @@ def _acknowledgement(
 ) -> Callable[[Cursor, int], Packet]:
     def read(cursor: Cursor, version: int) -> Packet:
         packet_id = _packet_id(cursor)
-        if version == MQTT_3 or not cursor.left:
+        if version == MQTT_3 or not cursor.remaining:
             return make(packet_id)
         reason = reason_in(group, cursor.byte())
-        return make(packet_id, reason, properties_of(cursor, packet) if cursor.left else _NONE)
+        return make(packet_id, reason, properties_of(cursor, packet) if cursor.remaining else _NONE)
 
     return read
 
@@ -226,14 +228,14 @@ _NONE: Final = NO_PROPERTIES
 def _subscribe(cursor: Cursor, version: int) -> SubscribePacket:
     packet_id = _packet_id(cursor)
     properties = properties_of(cursor, SUBSCRIBE) if version == MQTT_5 else NO_PROPERTIES
-    found = []
-    while cursor.left:
+    subscriptions = []
+    while cursor.remaining:
         wanted = cursor.text()
         check_filter(wanted)
-        found.append(_subscription(wanted, cursor.byte(), version))
-    if not found:
+        subscriptions.append(_subscription(wanted, cursor.byte(), version))
+    if not subscriptions:
         raise protocol_error("a SUBSCRIBE has no topic filter")
-    return SubscribePacket(packet_id, tuple(found), properties)
+    return SubscribePacket(packet_id, tuple(subscriptions), properties)
 
 
 def _subscription(wanted: str, options: int, version: int) -> TopicSubscription:
@@ -246,7 +248,7 @@ def _subscription(wanted: str, options: int, version: int) -> TopicSubscription:
     if handling == 3:
         raise protocol_error("a subscription has retain handling 3, which does not exist")
     if options & 4 and wanted.startswith(SHARED):
-        raise protocol_error("a shared subscription cannot leave out what is local")
+        raise protocol_error("a shared subscription cannot have the option No Local")
     return TopicSubscription(
         wanted,
         qos,
@@ -272,13 +274,13 @@ def _suback(cursor: Cursor, version: int) -> SubackPacket:
 def _unsubscribe(cursor: Cursor, version: int) -> UnsubscribePacket:
     packet_id = _packet_id(cursor)
     properties = properties_of(cursor, UNSUBSCRIBE) if version == MQTT_5 else NO_PROPERTIES
-    found = []
-    while cursor.left:
-        found.append(cursor.text())
-        check_filter(found[-1])
-    if not found:
+    filters = []
+    while cursor.remaining:
+        filters.append(cursor.text())
+        check_filter(filters[-1])
+    if not filters:
         raise protocol_error("an UNSUBSCRIBE has no topic filter")
-    return UnsubscribePacket(packet_id, tuple(found), properties)
+    return UnsubscribePacket(packet_id, tuple(filters), properties)
 
 
 def _unsuback(cursor: Cursor, version: int) -> UnsubackPacket:
@@ -296,17 +298,19 @@ def _unsuback(cursor: Cursor, version: int) -> UnsubackPacket:
 
 
 def _disconnect(cursor: Cursor, version: int) -> DisconnectPacket:
-    if version == MQTT_3 or not cursor.left:
+    if version == MQTT_3 or not cursor.remaining:
         return DisconnectPacket()
     reason = reason_in(reasons.DISCONNECT, cursor.byte())
-    return DisconnectPacket(reason, properties_of(cursor, DISCONNECT) if cursor.left else _NONE)
+    return DisconnectPacket(
+        reason, properties_of(cursor, DISCONNECT) if cursor.remaining else _NONE
+    )
 
 
 def _auth(cursor: Cursor, _: int) -> AuthPacket:
-    if not cursor.left:
+    if not cursor.remaining:
         return AuthPacket()
     reason = reason_in(reasons.AUTH, cursor.byte())
-    properties = properties_of(cursor, AUTH) if cursor.left else NO_PROPERTIES
+    properties = properties_of(cursor, AUTH) if cursor.remaining else NO_PROPERTIES
     if properties.authentication_method is None:
         raise protocol_error("an AUTH names no authentication method")
     return AuthPacket(reason, properties)
@@ -334,24 +338,24 @@ _READERS: Final[dict[int, Callable[[Cursor, int], Packet]]] = {
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`~penstock_mqtt.wire.reasons.MqttViolation` for what is no topic name."""
+    """Raise :class:`~penstock_mqtt.wire.reasons.MqttViolation` if the text is not a topic name."""
     if fault := name_fault(name):
         raise protocol_error(fault)
 
 
 def check_filter(text: str) -> None:
-    """Raise :class:`~penstock_mqtt.wire.reasons.MqttViolation` for what is no topic filter, shared
-    or not."""
+    """Raise :class:`~penstock_mqtt.wire.reasons.MqttViolation` if the text is not a topic filter,
+    shared or not."""
     if fault := _shared_fault(text) if text.startswith(SHARED) else filter_fault(text):
         raise protocol_error(fault)
 
 
 def _shared_fault(text: str) -> str:
-    group, _, own = text.removeprefix(SHARED).partition("/")
+    group, _, wanted = text.removeprefix(SHARED).partition("/")
     if not group or "+" in group or "#" in group:
         return f"{text[:80]!r} must name a group without wildcards behind $share/"
-    if not own:
+    if not wanted:
         return f"{text[:80]!r} must have a topic filter behind its group"
     if len(text.encode()) > TOPIC_BYTES_MAX:
         return f"a topic filter has at most {TOPIC_BYTES_MAX} bytes"
-    return filter_fault(own) or ("a group has no null character" if "\0" in group else "")
+    return filter_fault(wanted) or ("a group has no null character" if "\0" in group else "")

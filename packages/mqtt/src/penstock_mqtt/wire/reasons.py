@@ -11,10 +11,10 @@ from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 
 class Reason(IntEnum):
-    """A reason code. Below 0x80 it is a success."""
+    """A reason code. Codes below 0x80 report success."""
 
     SUCCESS = 0x00
-    """Also: normal disconnection, granted QoS 0."""
+    """The code also stands for a normal disconnection and granted QoS 0."""
     GRANTED_QOS_1 = 0x01
     GRANTED_QOS_2 = 0x02
     DISCONNECT_WITH_WILL = 0x04
@@ -64,7 +64,7 @@ class Reason(IntEnum):
 
 
 class MqttViolation(RemoteProtocolViolation):
-    """The peer broke the protocol; ``reason`` is the code that its connection ends with (4.13)."""
+    """The peer broke the protocol; ``reason`` is the code that ends its connection (4.13)."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ class MqttViolation(RemoteProtocolViolation):
 
 
 class UnknownVersion(MqttViolation):
-    """A CONNECT names a protocol or a version that is not spoken here."""
+    """A CONNECT names a protocol or a version that the server does not speak."""
 
     def __init__(self, name: bytes, version: int) -> None:
         super().__init__(
@@ -83,18 +83,18 @@ class UnknownVersion(MqttViolation):
 
 
 def malformed(text: str) -> MqttViolation:
-    """A packet that cannot be parsed (0x81)."""
+    """Return the error for a packet that cannot be parsed (0x81)."""
     return MqttViolation(Reason.MALFORMED_PACKET, text)
 
 
 def protocol_error(text: str) -> MqttViolation:
-    """A packet that can be parsed and must not be sent (0x82)."""
+    """Return the error for a packet that can be parsed and must not be sent (0x82)."""
     return MqttViolation(Reason.PROTOCOL_ERROR, text)
 
 
 CONNACK, PUBLISHED, COMPLETED, SUBACK, UNSUBACK, DISCONNECT, AUTH = range(7)
-"""Groups of packets that may carry the same reason codes: PUBACK and PUBREC are ``PUBLISHED``,
-PUBREL and PUBCOMP ``COMPLETED``."""
+"""Groups of packets with the same allowed reason codes: PUBACK and PUBREC are ``PUBLISHED``, PUBREL
+and PUBCOMP ``COMPLETED``."""
 
 _DISCONNECT: Final = (
     0x00,
@@ -125,11 +125,12 @@ ALLOWED: Final[Mapping[int, frozenset[int]]] = MappingProxyType(
         AUTH: frozenset((0x00, 0x18, 0x19)),
     }
 )
-"""The reason codes of each group of packets."""
+"""The allowed reason codes of each group of packets."""
 
 
 def reason_in(group: int, code: int) -> Reason:
-    """The reason code of a packet. Raises :class:`MqttViolation` for one that it may not carry."""
+    """Return the reason code of a packet. Raises :class:`MqttViolation` if the packet does not
+    allow it."""
     if code not in ALLOWED[group]:
         raise protocol_error(f"reason code 0x{code:02X} is not one of this packet")
     return Reason(code)

@@ -1,4 +1,4 @@
-"""Writes packets, in the shortest form that the standard has for them."""
+"""Writes packets in the shortest form that the standard allows."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from penstock_mqtt.wire.reasons import Reason
 _ID_BYTES: Final = 2
 _FIRST_BYTES: Final = [bytes((first,)) for first in range(256)]
 _SHORT: Final = 256
-"""Characters of the longest topic name whose bytes are remembered."""
+"""Most characters of a topic name whose encoding is cached."""
 _REMEMBERED_MAX: Final = 4_096
 
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
-    """The bytes of a packet. Raises ``ValueError`` for what the version cannot say."""
+    """Return the bytes of a packet. Raises ``ValueError`` if the version cannot express it."""
     if isinstance(packet, PublishPacket):
         return _publish(packet, version)
     first, write = _WRITERS[type(packet)]
@@ -69,8 +69,8 @@ def packet_bytes(packet: Packet, version: int) -> bytes:
 
 
 def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | None:
-    """The bytes of an answer, without its explanation where they would be more than the peer takes
-    (3.1.2.11.4); None: they are, all the same."""
+    """Return the bytes of an answer. Omit its explanation if it would exceed the peer's limit
+    (3.1.2.11.4). Return None if it is still too large."""
     written = packet_bytes(packet, version)
     if len(written) > bytes_max and hasattr(packet, "properties"):
         shorter = replace(packet, properties=without_problem(packet.properties))
@@ -79,7 +79,7 @@ def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | No
 
 
 class Publishable(Protocol):
-    """Anything that a PUBLISH is written of."""
+    """The parts of a message that a PUBLISH contains."""
 
     @property
     def topic(self) -> str: ...
@@ -92,8 +92,8 @@ class Publishable(Protocol):
 def publish_parts(
     message: Publishable, version: int, qos: int, *, retain: bool, is_duplicate: bool = False
 ) -> tuple[bytes, bytes]:
-    """A PUBLISH before and behind its packet id, which is left out: what receivers are sent
-    differs in it alone. Raises ``ValueError`` for what the version cannot say."""
+    """Return a PUBLISH without its packet id, as the parts before and after it, because only the
+    id differs between receivers. Raises ``ValueError`` if the version cannot express it."""
     first = PUBLISH << 4 | is_duplicate << 3 | qos << 1 | retain
     topic, behind = message.topic, message.payload
     name = _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
@@ -115,8 +115,8 @@ def _publish(packet: PublishPacket, version: int) -> bytes:
     return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + behind
 
 
-def _own(packet: Any, version: int) -> bytes:
-    """The properties of a packet, in the version that has them."""
+def _properties(packet: Any, version: int) -> bytes:
+    """Return the encoded properties of a packet; empty in 3.1.1."""
     return properties_bytes(packet.properties) if version == MQTT_5 else b""
 
 
@@ -126,11 +126,11 @@ def _connect(packet: ConnectPacket, _: int) -> bytes:
         raise ValueError("a CONNECT of MQTT 3.1.1 has no password without a user")
     flags = packet.clean_start << 1 | (packet.user is not None) << 7
     flags |= (packet.password is not None) << 6
-    parts = [b"\0\4MQTT", b"", packet.keep_alive_s.to_bytes(2), _own(packet, version)]
+    parts = [b"\0\4MQTT", b"", packet.keep_alive_s.to_bytes(2), _properties(packet, version)]
     parts.append(text_bytes(packet.client_id))
     if will is not None:
         flags |= 4 | will.qos << 3 | will.retain << 5
-        parts += _own(will, version), text_bytes(will.topic), binary_bytes(will.payload)
+        parts += _properties(will, version), text_bytes(will.topic), binary_bytes(will.payload)
     if packet.user is not None:
         parts.append(text_bytes(packet.user))
     if packet.password is not None:
@@ -140,15 +140,15 @@ def _connect(packet: ConnectPacket, _: int) -> bytes:
 
 
 def _connack(packet: ConnackPacket, version: int) -> bytes:
-    return bytes((packet.session_present, packet.reason)) + _own(packet, version)
+    return bytes((packet.session_present, packet.reason)) + _properties(packet, version)
 
 
 def _reason(packet: Any, version: int) -> bytes:
-    """Reason code and properties, as far as they say something (3.4.2.1)."""
+    """Return the encoded reason code and properties, in the shortest form (3.4.2.1)."""
     if version == MQTT_3 or (not packet.reason and packet.properties == NO_PROPERTIES):
         return b""
     code = bytes((packet.reason,))
-    return code if packet.properties == NO_PROPERTIES else code + _own(packet, version)
+    return code if packet.properties == NO_PROPERTIES else code + _properties(packet, version)
 
 
 def _acknowledgement(packet: Any, version: int) -> bytes:
@@ -156,28 +156,33 @@ def _acknowledgement(packet: Any, version: int) -> bytes:
 
 
 def _subscribe(packet: SubscribePacket, version: int) -> bytes:
-    parts = [packet.packet_id.to_bytes(2), _own(packet, version)]
-    for each in packet.subscriptions:
-        options = each.qos | each.no_local << 2 | each.retain_as_published << 3
-        parts += text_bytes(each.filter), bytes((options | each.retain_handling << 4,))
+    parts = [packet.packet_id.to_bytes(2), _properties(packet, version)]
+    for subscription in packet.subscriptions:
+        options = (
+            subscription.qos | subscription.no_local << 2 | subscription.retain_as_published << 3
+        )
+        parts += (
+            text_bytes(subscription.filter),
+            bytes((options | subscription.retain_handling << 4,)),
+        )
     return b"".join(parts)
 
 
 def _suback(packet: SubackPacket, version: int) -> bytes:
     codes = packet.reasons
-    if version == MQTT_3:  # 3.1.1 knows one failure
-        codes = tuple(Reason.UNSPECIFIED if each.is_failure else each for each in codes)
-    return packet.packet_id.to_bytes(2) + _own(packet, version) + bytes(codes)
+    if version == MQTT_3:  # 3.1.1 has a single failure code
+        codes = tuple(Reason.UNSPECIFIED if code.is_failure else code for code in codes)
+    return packet.packet_id.to_bytes(2) + _properties(packet, version) + bytes(codes)
 
 
 def _unsubscribe(packet: UnsubscribePacket, version: int) -> bytes:
     filters = b"".join(map(text_bytes, packet.filters))
-    return packet.packet_id.to_bytes(2) + _own(packet, version) + filters
+    return packet.packet_id.to_bytes(2) + _properties(packet, version) + filters
 
 
 def _unsuback(packet: UnsubackPacket, version: int) -> bytes:
     codes = bytes(packet.reasons) if version == MQTT_5 else b""
-    return packet.packet_id.to_bytes(2) + _own(packet, version) + codes
+    return packet.packet_id.to_bytes(2) + _properties(packet, version) + codes
 
 
 def _auth(packet: AuthPacket, version: int) -> bytes:
