@@ -33,7 +33,7 @@ from penstock_cluster.bootstrap.cluster import cluster_secret
 from penstock_cluster.bootstrap.node_directory import NodeDirectory
 from penstock_cluster.nodes.roles import owners_in, serving_node
 from penstock_cluster.nodes.standing_by import StandbyListener
-from penstock_cluster.owning.orders import ORDERS_KEY, Orders
+from penstock_cluster.owning.operator_orders import ORDERS_KEY, Orders
 from penstock_cluster.relay import Relays
 from penstock_cluster.serving.cluster import NodeProcess
 from penstock_core.vocabulary.errors import ConnectionLost

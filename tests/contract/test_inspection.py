@@ -155,7 +155,7 @@ def test_a_stream_that_is_gone_is_told(servers: NatsServers) -> None:
         await connection.close()
 
     asyncio.run(remove("gone-shard-0"))
-    assert "stream gone-shard-0 is gone" in on_nats(servers, wrong, "gone")["history"]
+    assert "stream gone-shard-0 is missing" in on_nats(servers, wrong, "gone")["history"]
 
     fill(servers, "lost")
     asyncio.run(remove("KV_lost"))

@@ -198,7 +198,7 @@ def test_a_stream_that_is_gone_or_was_made_anew_is_refused(servers: NatsServers)
 
         config["metadata"] = {}
         await told_in.ask("CREATE", config)
-        with pytest.raises(Unavailable, match="was made anew"):
+        with pytest.raises(Unavailable, match="was re-created"):
             await told_in.engine.journal(0, 2)
 
     tell(servers, told)

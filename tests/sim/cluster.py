@@ -15,8 +15,8 @@ from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock_cluster.nodes.ordering import change_orders
-from penstock_cluster.owning.orders import MoveOrder
+from penstock_cluster.nodes.cluster_orders import change_orders
+from penstock_cluster.owning.operator_orders import MoveOrder
 from penstock_core.vocabulary.node_figures import SHARD
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import SimLoop, pass_time, simulate

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from packages.cluster.tests.machines import LEASE_S, NodeMachine, end, owner_and_others, until
 from packages.mqtt.tests.internal_stores import number_of
-from penstock_cluster.nodes.ordering import ClusterOrders
+from penstock_cluster.nodes.cluster_orders import ClusterOrders
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.runtime.reading.stretches import pages_of
 from penstock_testing.engine import EngineServers, MemoryInspector

@@ -214,9 +214,9 @@ INFO = b'INFO {"server_name":"n2","cluster":"penstock","version":"2.15.1"} \r\n'
         ((INFO.replace(b"penstock", b"other"),), "wrong", "belongs to the cluster 'other'"),
         ((b'INFO {"server_name":"n2","cluster":"penstock","tls_required":true}\r\n',), "wrong",
          "it has TLS"),
-        ((b"HTTP/1.1 400 Bad Request\r\n",), "wrong", "no server of an engine"),
-        ((b"INFO nothing\r\n",), "wrong", "no server of an engine"),
-        ((b"",), "wrong", "no server of an engine"),
+        ((b"HTTP/1.1 400 Bad Request\r\n",), "wrong", "not a NATS server"),
+        ((b"INFO nothing\r\n",), "wrong", "not a NATS server"),
+        ((b"",), "wrong", "not a NATS server"),
     ],
 )  # fmt: skip
 def test_whoever_answers_at_a_peers_address_is_told_from_a_peer(

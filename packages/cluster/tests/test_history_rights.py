@@ -60,7 +60,7 @@ async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -
 
     with pytest.raises(Unavailable, match="no users are known yet"):
         await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
-    await known.look()
+    await known.refresh()
     history = await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
     shown = history.realm.access
     ann = await shown.password("ann", "a long password", "127.0.0.1", secure=True)

@@ -17,7 +17,7 @@ from packages.cluster.tests.test_node import URL, Machine, end, three
 from packages.server.tests.runtime.living import Owning
 from penstock import aio
 from penstock_cluster.nodes.local_names import ClusterWideNames
-from penstock_cluster.nodes.looking import look_forever
+from penstock_cluster.nodes.register_poller import look_forever
 from penstock_cluster.nodes.roles import suspend_without_quorum, watch_engine
 from penstock_cluster.owning.local_names import LOCAL_NAMES_KEY
 from penstock_cluster.owning.register_records import MEMBERS, SHARDS, ClaimRecord, MemberRecord
@@ -298,7 +298,7 @@ async def test_a_realm_is_served_while_the_names_of_local_stores_cannot_be_read(
     await pass_time(3)
 
     assert tasks_of(incidents) == ["local names"]
-    with pytest.raises(Damaged, match="is no record of local names"):
+    with pytest.raises(Damaged, match="is not a valid record of local names"):
         async with names.making("orders", Definition()):
             pytest.fail("a node may have a store of this name")
     await registry.delete(LOCAL_NAMES_KEY, version)

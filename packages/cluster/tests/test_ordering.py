@@ -16,8 +16,8 @@ from packages.cluster.tests.machines import (
     until,
 )
 from penstock import aio
-from penstock_cluster.nodes.observation import observe
-from penstock_cluster.nodes.ordering import ClusterOrders
+from penstock_cluster.nodes.cluster_orders import ClusterOrders
+from penstock_cluster.nodes.cluster_view import observe
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import pass_time, simulated
@@ -202,7 +202,7 @@ async def test_a_node_that_was_removed_while_it_was_cut_off_is_there_again() -> 
 @simulated
 async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
     servers = EngineServers()
-    with pytest.raises(NameDoesNotExist, match="there is no cluster of this name on the engine"):
+    with pytest.raises(NameDoesNotExist, match="the engine has no cluster of this name"):
         await orders(servers).move("n1")
     owner, (other,) = await owner_and_others(servers)
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from packages.cluster.tests.machines import until
 from packages.cluster.tests.test_node import URL, Machine, end, three
 from penstock import aio
-from penstock_cluster.owning.orders import ORDERS_KEY
+from penstock_cluster.owning.operator_orders import ORDERS_KEY
 from penstock_cluster.owning.register_records import MEMBERS, SHARDS
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_testing.engine import EngineRegistry, EngineServers, MemoryEngine

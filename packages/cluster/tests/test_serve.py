@@ -143,7 +143,7 @@ async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
 
     await streams.delete_stream("anew-shard-0")
     gone = refusal(node(servers, tmp_path / "n1", name="anew"))
-    assert "stream anew-shard-0 is gone" in gone
+    assert "stream anew-shard-0 is missing" in gone
 
     found.num_replicas = 3
     found.metadata = {"penstock-incarnation": "another"}

@@ -127,7 +127,7 @@ async def test_an_older_node_that_stood_by_when_the_format_was_raised_ends() -> 
 @simulated
 async def test_there_is_nothing_to_finish_without_a_cluster_or_a_node() -> None:
     servers = EngineServers()
-    with pytest.raises(IllegalState, match="there is no cluster 'penstock' on the engine"):
+    with pytest.raises(IllegalState, match="the engine has no cluster 'penstock'"):
         await finish(servers)
 
     machine = Machine(servers, 1)

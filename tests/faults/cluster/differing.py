@@ -159,7 +159,7 @@ class DifferingNodes:
         node = self._nodes.owner() if fault.choice < 0.5 else self._standby(fault)
         is_owner = node.epoch_served > 0
         rival = self._nodes.rival(node)
-        named = f"node {node.name} is there already"
+        named = f"node {node.name} is already running"
         reason = _refusal(rival)
         has_claimed = bool(rival.logged("shard.claimed"))
         rival.close()

@@ -1,7 +1,7 @@
-"""A node that stands by relays connections to the owner of the realm, byte by byte.
+"""Relays of client connections from a standby node to the owner of the realm, byte by byte.
 
-The bytes are those of the client, also where they are TLS: what the node adds is a preface that
-tells the owner who the client is. The relay is cut when the owner is gone, or owns no more.
+The bytes are the client's, with TLS if it uses TLS. The node adds only a preface that names the
+client's address to the owner. A relay is cut when the owner has died or lost ownership.
 """
 
 from __future__ import annotations
@@ -30,67 +30,66 @@ from penstock_server.frontends.shared.transports import close, host_of, place_of
 from penstock_server.runtime.access.rare_lines import RareLines
 
 CONNECT_S: Final = 2.0
-"""How long the owner may take to accept a connection that is relayed to it."""
+"""Seconds within which the owner has to accept a relayed connection."""
 SAID_BYTES_MAX: Final = 64 << 10
-"""Bytes of a client that are remembered until the owner has answered: it says less at first."""
+"""Client bytes kept until the owner answers; a client sends less before the first answer."""
 READ_REST_S: Final = 30.0
-"""How long one side may take to read what is left for it when the other has gone."""
+"""Seconds that one side gets for reading its remaining bytes after the other has closed."""
 
 Wants = Callable[[bytes], bool | None]
-"""From the first bytes of a connection: whether it is to be relayed; None: more of them are
-needed."""
+"""Decides from the first bytes of a connection whether it is relayed; None if more are needed."""
 
 _log = logger("penstock.cluster")
 
 
 class RelayEnd(asyncio.Protocol):
-    """One of the two connections of a relay: what comes here leaves there."""
+    """One of the two connections of a relay; bytes received here are sent on the other one."""
 
     def __init__(self, left: Callable[[RelayEnd], None]) -> None:
-        """``left`` is called when this end is over."""
+        """``left`` is called when this end is closed."""
         self.transport: asyncio.Transport | None = None
         self.other: RelayEnd | None = None
         self.owner = ""
-        """The name of the node to which it leads."""
+        """Name of the node at the other end of the relay."""
         self.rare_lines = RareLines()
         self.has_finished = False
         """Whether the peer of this end sends nothing more."""
         self.is_over = False
         self.instead: Callable[[], asyncio.BaseProtocol] | None = None
-        """Makes the protocol that answers a client here, if the owner drops it without a word; None
-        where none may: what it has said is encrypted or forgotten, the owner has answered, or it
-        may have done what a request says."""
-        self._said = b""
+        """Creates the protocol that answers a client here if the owner drops it without an answer.
+        None if that is impossible: its bytes are encrypted or no longer kept, the owner has
+        answered, or the owner may have carried out a request."""
+        self._sent = b""
         self._left = left
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         if self.is_alone:
-            self.transport.abort()  # it has ended before this end was there
+            self.transport.abort()  # the other end closed before this one connected
         elif (to := self._beyond) is not None and not to.is_reading():
             to.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.instead is not None:
-            self.other.forget()  # it is answered
+            self.other.forget()  # the owner has answered
         if self.instead is not None:
-            self._said += data
-            if len(self._said) > SAID_BYTES_MAX:
+            self._sent += data
+            if len(self._sent) > SAID_BYTES_MAX:
                 self.forget()
         if (to := self._beyond) is not None:
             to.write(data)
 
     def forget(self) -> None:
-        """Remember no more what the client has said."""
-        self.instead, self._said = None, b""
+        """Drop the kept bytes of the client."""
+        self.instead, self._sent = None, b""
 
     def eof_received(self) -> bool:
         self.has_finished = True
         to = self._beyond
         if self.other is None or to is None or self.other.has_finished:
-            return False  # both sides have said all they had to
+            return False  # both sides have sent everything
         if self.other.instead is not None:
-            return False  # the owner has not said a word
+            return False  # the owner has not answered yet
         if to.can_write_eof():
             to.write_eof()
         return True
@@ -118,15 +117,15 @@ class RelayEnd(asyncio.Protocol):
     def answer_here(
         self, transport: asyncio.Transport, instead: Callable[[], asyncio.BaseProtocol]
     ) -> None:
-        """Let another protocol go on with the client as if nothing had been relayed."""
+        """Continue with the client in another protocol, as if nothing had been relayed."""
         tell_no_owner(self.rare_lines, self.owner, "it dropped the connection")
-        said = self._said
+        sent = self._sent
         self.forget()
         self.transport, self.is_over = None, True
         self._left(self)
         if not transport.is_reading():
             transport.resume_reading()
-        hand_over(transport, instead(), said)
+        hand_over(transport, instead(), sent)
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -157,8 +156,8 @@ class Relays:
     def __init__(
         self, owner: FindOwner, secret: bytes, node: str, clock: Clock, relays_max: int
     ) -> None:
-        """``node`` is the name of this one. ``relays_max`` connections are relayed at most; others
-        are told where to go."""
+        """``node`` is the name of this node. At most ``relays_max`` connections are relayed;
+        further clients are sent to the owner."""
         self._secret_name = secret_name(secret)
         self.rare_lines = RareLines()
         self._owner = owner
@@ -167,16 +166,16 @@ class Relays:
         self._clock = clock
         self._relays_max = relays_max
         self._processes: dict[RelayEnd, str] = {}
-        """The client's end of each relay, with the process to which it leads."""
+        """Client ends of all relays, with the process at the other end."""
         self._connecting = 0
         self.begun = 0
-        """How many connections have been relayed."""
+        """Number of connections relayed so far."""
 
     def __len__(self) -> int:
         return len(self._processes)
 
     def may_begin(self, front_end: str) -> bool:
-        """Whether there is an owner that takes relays, and room for one more."""
+        """Return whether the owner accepts relays, and the limit allows one more."""
         owner = self._owner()
         has_room = len(self._processes) + self._connecting < self._relays_max
         if not has_room or owner is None or owner.place(front_end) is None:
@@ -188,13 +187,13 @@ class Relays:
         return False
 
     async def begin(self, front_end: str, client: Place, reached: Place) -> RelayEnd | None:
-        """Connect to the owner for a client that has connected to ``reached``. Gives the protocol
-        for the client's connection; None: the owner cannot be reached."""
+        """Connect to the owner for a client that has connected to ``reached``. Returns the protocol
+        for the client's connection; None if the owner cannot be reached."""
         owner = self._owner()
         place = None if owner is None else owner.place(front_end)
         if owner is None or place is None:
             return None
-        near, far = RelayEnd(self._left), RelayEnd(self._left)
+        near, far = RelayEnd(self._forget), RelayEnd(self._forget)
         near.other, far.other = far, near
         near.owner, near.rare_lines = owner.name, self.rare_lines
         self._connecting += 1
@@ -213,13 +212,13 @@ class Relays:
         now_s = self._clock.now_us() // 1_000_000
         preface = relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
         far.transport.write(preface)
-        far.transport.pause_reading()  # until there is somebody to pass it on to
+        far.transport.pause_reading()  # until the client's end can take the bytes
         self._processes[near] = owner.process
         self.begun += 1
         return near
 
     def cut(self, *, all_of_them: bool = False) -> None:
-        """Cut the relays that lead to a process which is not the owner, or all."""
+        """Cut the relays to processes that are not the owner, or all relays."""
         now = "" if all_of_them else self._process()
         for end, process in list(self._processes.items()):
             if process != now:
@@ -229,13 +228,13 @@ class Relays:
         owner = self._owner()
         return "" if owner is None else owner.process
 
-    def _left(self, end: RelayEnd) -> None:
+    def _forget(self, end: RelayEnd) -> None:
         self._processes.pop(end, None)
 
 
 class RelayChooser(Sniffer):
-    """The beginning of a connection to a node that stands by, without TLS: relayed if it is of the
-    kind for that and there is an owner, or else answered here."""
+    """The beginning of an unencrypted connection to a standby node. It is relayed if its protocol
+    asks for that and the owner is known, and answered here otherwise."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class RelayChooser(Sniffer):
         local: Callable[[], asyncio.BaseProtocol],
         places: WaitingPlaces,
     ) -> None:
-        """``local`` makes the protocol that answers here."""
+        """``local`` creates the protocol that answers here."""
         super().__init__(places.patience_s, places.enter, places.leave)
         self._relays = relays
         self._front_end: str = front_end
@@ -273,14 +272,14 @@ class RelayChooser(Sniffer):
             self._go_on(transport, self._local())
 
     async def _relay(self, transport: asyncio.Transport) -> None:
-        """Go on with the owner, or here if it cannot be reached."""
+        """Continue with the owner, or here if it cannot be reached."""
         client, reached = place_of(transport, "peername"), place_of(transport, "sockname")
         near = await self._relays.begin(self._front_end, client, reached)
         if transport.is_closing():
             if near is not None:
                 near.cut()
             return
-        transport.resume_reading()  # first of all: who goes on may pause it at once
+        transport.resume_reading()  # first of all: the next protocol may pause it at once
         if near is not None and near.is_alone:
             near = None
         if near is not None and self._front_end != "http":
@@ -293,23 +292,23 @@ class RelayChooser(Sniffer):
 
 
 class WaitingPlaces(Protocol):
-    """Where connections are counted of which it is not known yet what becomes of them."""
+    """Limits the number of connections whose protocol is not known yet."""
 
     patience_s: float
-    """How long one may send nothing."""
+    """Longest silence of a connection, in seconds."""
 
     def enter(self, waiting: RelayChooser) -> bool:
-        """Count one; gives whether there is room."""
+        """Count a connection. Returns whether the limit allows it."""
         ...
 
     def leave(self, waiting: RelayChooser) -> None:
-        """Count it no more."""
+        """Stop counting a connection."""
         ...
 
 
 def refuse_relayed(rare_lines: RareLines, peer: str) -> None:
-    """Log that a connection was dropped that another node relayed to this one. It is not relayed
-    again: it might never end."""
+    """Log that a connection relayed by another node was dropped. It is not relayed again, because
+    that might never end."""
     if rare_lines.is_due("relay.refused"):
         left_out = rare_lines.left_out("relay.refused")
         reason = "this node does not own the realm"
@@ -317,16 +316,16 @@ def refuse_relayed(rare_lines: RareLines, peer: str) -> None:
 
 
 def tell_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
-    """Log that a client could not be relayed to the owner: of an owner and a reason once a minute,
-    since every client tries again and again while a node takes over."""
+    """Log that a client could not be relayed to the owner, once a minute for an owner and a reason,
+    because clients retry during a takeover."""
     if rare_lines.is_due(owner, reason):
         left_out = rare_lines.left_out(owner, reason)
         _log.warning("relay.no_owner", owner=owner, reason=reason, left_out=left_out)
 
 
 async def relay_before_tls(relays: Relays, front_end: str, handshake: Handshake) -> RelayEnd | None:
-    """Relay a connection on which TLS would begin, TLS and all; None: it is answered here. Raises
-    ``RemoteProtocolViolation`` for one that somebody relays to this node."""
+    """Relay a connection before TLS begins; None if it is answered here. Raises
+    ``RemoteProtocolViolation`` for a connection that another node relays to this one."""
     sock = handshake.sock
     begun = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))
     if len(begun) < len(SIGNATURE) and may_be_preface(begun):

@@ -1,9 +1,10 @@
-"""A whole realm moved to other stores: from one machine onto the engine of a cluster, and back.
+"""Move a whole realm to other stores: from one machine onto the engine of a cluster, and back.
 
-The realm is stopped, or looked at: its state was recovered from where it is. What is in no file is
-sealed, every file is copied under a name that tells its content, and a snapshot in the form of the
-destination is the last thing written. So ids, counters and durables are those of the source, a copy
-that was broken off goes on with the files that are there, and nothing is true before the snapshot.
+The realm is stopped, or only read: its state was recovered from its present stores. Events outside
+of files are sealed, every file is copied under a name derived from its content, and a snapshot in
+the form of the destination is written last. So ids, counters and durables are those of the source,
+an interrupted copy continues with the files already copied, and nothing takes effect before the
+snapshot.
 """
 
 from __future__ import annotations
@@ -50,38 +51,38 @@ from penstock_server.runtime.upkeep.snapshot_image import summed
 
 SEGMENTS: Final = "segments/"
 SEGMENT_BYTES: Final = 64 << 20
-"""Bytes of events after which a file that is sealed for the journey is full."""
+"""Bytes of events after which a file sealed for the move is full."""
 
 Told = Callable[[int], None]
-"""Hears how many bytes of files are there so far."""
+"""Callback with the bytes of files copied so far."""
 
 
 class RelocationPlan(Struct, frozen=True, kw_only=True):
-    """What moves."""
+    """The extent of a move."""
 
     channels: int
     queues: int
     durables: int
     events: int
     files: int
-    """Sealed files."""
+    """Number of sealed files."""
     bytes: int
-    """Bytes in them."""
+    """Bytes in sealed files."""
     unsealed_bytes: int
     """Bytes of events that are in no file yet."""
     local: tuple[str, ...]
-    """Stores that will not be cluster-wide, where the destination is a cluster: of their events
-    only those of the present owner are there (SEM N5)."""
+    """Stores that will not be cluster-wide at a destination that is a cluster; only the events of
+    the present owner are moved (SEM N5)."""
 
 
 class Relocation:
-    """One realm on its way."""
+    """The move of one realm."""
 
     def __init__(
         self, recovered: RecoveredRealm, source: Blobs, rules: RealmRules, offload: Offload
     ) -> None:
         """``rules`` are those of the destination. Raises ``Damaged`` for a realm that has lost
-        something, and ``IllegalState`` for one that the destination cannot have."""
+        data, and ``IllegalState`` for one that the destination cannot hold."""
         if recovered.has_gaps or recovered.unreadable:
             raise Damaged(
                 f"the realm is damaged, and is not moved as it is: {recovered.damage[0]}. "
@@ -95,7 +96,7 @@ class Relocation:
         _check_directory(self._state, self._definitions(), rules)
 
     def plan(self) -> RelocationPlan:
-        """What there is to move."""
+        """Return the extent of the move."""
         machines = [machine.state for machine in self._state.channels.values()]
         stores = self._state.stores.values()
         local = [
@@ -111,18 +112,20 @@ class Relocation:
             events=sum(len(state.stored) for state in machines),
             files=sum(len(store.files) for store in stores),
             bytes=sum(store.sealed_bytes for store in stores),
-            unsealed_bytes=sum(len(each.body) for store in stores for each in store.all_unsealed()),
+            unsealed_bytes=sum(
+                len(piece.body) for store in stores for piece in store.all_unsealed()
+            ),
             local=tuple(sorted(local)),
         )
 
     async def copy_files(self, target: Blobs, told: Told = lambda _: None) -> int:
-        """Copy the files that will never change, for a realm that still runs: the rest goes faster
-        when it is stopped. Gives how many were not there."""
-        there = {info.name: info.size for info in await target.list(SEGMENTS)}
+        """Copy the files that will never change, while the realm still runs, which shortens the
+        move after the stop. Returns the number of files copied."""
+        copied_sizes = {info.name: info.size for info in await target.list(SEGMENTS)}
         copied = done = 0
         for file in self._files():
             if not file.grows:
-                copied += await self._copied(file, target, there) is not None
+                copied += await self._copy(file, target, copied_sizes) is not None
                 done += file.index.size
                 told(done)
         return copied
@@ -135,31 +138,31 @@ class Relocation:
         now_us: int,
         told: Told = lambda _: None,
     ) -> None:
-        """Copy everything, and make it true: the journal has been opened for this writer alone, in
-        the epoch of ``names``. Raises ``Deposed`` when somebody else has the journal by now, and
-        ``NameDoesNotExist`` when the source has removed a file meanwhile."""
-        there = {info.name: info.size for info in await target.list(SEGMENTS)}
-        await self._seal_all(target, there)
+        """Copy everything, and write the snapshot. The journal has been opened for this writer
+        alone, in the epoch of ``names``. Raises ``Deposed`` if another process has opened the
+        journal meanwhile, and ``NameDoesNotExist`` if the source has removed a file."""
+        copied_sizes = {info.name: info.size for info in await target.list(SEGMENTS)}
+        await self._seal_all(target, copied_sizes)
         done = 0
         for store in self._state.stores.values():
             files = []
             for file in store.files:
                 done += file.index.size
-                files.append(await self._moved_file(file, target, there))
+                files.append(await self._moved_file(file, target, copied_sizes))
                 told(done)
             store.files = files
         at_us = max(now_us, self._newest_us)
         image = self._image(at_us)
-        # The empty block has a number of its own, so that the snapshot has one, too; and it is
-        # refused to whoever is not the owner any more.
+        # The empty block gives the snapshot a number that no other block has; and it is
+        # refused if this process is no longer the owner.
         sequence = await journal.append(journal.info().tail, encode_block(at_us, [], []))
         kept = names.snapshots(sequence)
         for info in await target.list(SNAPSHOTS):
-            await target.delete(info.name)  # of an attempt that was broken off
+            await target.delete(info.name)  # of an interrupted attempt
         for name in kept:
             await target.put(name, image)
-        known = {file.name for file in self._files()}
-        for name in there.keys() - known:
+        moved = {file.name for file in self._files()}
+        for name in copied_sizes.keys() - moved:
             await target.delete(name)
 
     def _files(self) -> Iterator[SealedFile]:
@@ -168,13 +171,15 @@ class Relocation:
 
     # --- files ---------------------------------------------------------------------------
 
-    async def _seal_all(self, target: Blobs, there: dict[str, int]) -> None:
+    async def _seal_all(self, target: Blobs, copied_sizes: dict[str, int]) -> None:
         for number, store in self._state.stores.items():
             if isinstance(store, MergeStore):
                 continue  # its states are in the snapshot
             while rest := store.all_unsealed():
                 end, pieces = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (rest[-1].end, rest)
-                await self._seal(number, store, target, there=there, end=end, pieces=pieces)
+                await self._seal(
+                    number, store, target, copied_sizes=copied_sizes, end=end, pieces=pieces
+                )
             self._keep_late(number, store)
 
     async def _seal(
@@ -182,7 +187,7 @@ class Relocation:
         number: int,
         store: ChannelStore,
         target: Blobs,
-        there: dict[str, int],
+        copied_sizes: dict[str, int],
         end: int,
         pieces: list,  # type: ignore[type-arg]
     ) -> None:
@@ -196,14 +201,14 @@ class Relocation:
             )
             folder = f"{SEGMENTS}{store.folder(state.name, number)}"
             name = _name(folder, image.index)
-            await self._put(name, image, target, there=there)
+            await self._put(name, image, target, copied_sizes=copied_sizes)
             index = msgspec.msgpack.encode(image.index)
             fact = Sealed(end, name, index, publishers=publishers_of(pieces, wanted))
         self._state.apply(number, fact)
 
     def _keep_late(self, number: int, store: ChannelStore) -> None:
-        """What was stored too late for a file (SEM J7) is in the snapshot, unless the channel keeps
-        nothing over a restart there."""
+        """Leave events that were stored too late for a file (SEM J7) to the snapshot, or drop them
+        if the channel does not survive a restart at the destination."""
         for piece in store.tail:
             piece.place = None  # its bytes are copied
         definition = self._definitions()[number]
@@ -211,36 +216,36 @@ class Relocation:
             self._state.apply(number, Removed(store.late.spans, Cause.DROPPED))
 
     async def _moved_file(
-        self, file: SealedFile, target: Blobs, there: dict[str, int]
+        self, file: SealedFile, target: Blobs, copied_sizes: dict[str, int]
     ) -> SealedFile:
-        image = await self._copied(file, target, there)
+        image = await self._copy(file, target, copied_sizes)
         index = file.index if image is None else image.index
         name = _name(file.name.rpartition("/")[0], index)
         return SealedFile(name, index, file.publishers)
 
-    async def _copied(
-        self, file: SealedFile, target: Blobs, there: dict[str, int]
+    async def _copy(
+        self, file: SealedFile, target: Blobs, copied_sizes: dict[str, int]
     ) -> SegmentImage | None:
-        """Copy a file; None where it was there already. Raises ``Damaged``."""
+        """Copy a file; None if it was copied before. Raises ``Damaged``."""
         folder = file.name.rpartition("/")[0]
-        if not file.grows and there.get(_name(folder, file.index)) == file.index.size:
+        if not file.grows and copied_sizes.get(_name(folder, file.index)) == file.index.size:
             return None
         data = await self._source.get(file.name)
         image = await self._offload(lambda: _image_from(file, data))
-        await self._put(_name(folder, image.index), image, target, there=there)
+        await self._put(_name(folder, image.index), image, target, copied_sizes=copied_sizes)
         return image
 
     async def _put(
-        self, name: str, image: SegmentImage, target: Blobs, there: dict[str, int]
+        self, name: str, image: SegmentImage, target: Blobs, copied_sizes: dict[str, int]
     ) -> None:
-        if there.get(name) != image.index.size:
+        if copied_sizes.get(name) != image.index.size:
             await target.put(name, image.chunks)
-            there[name] = image.index.size
+            copied_sizes[name] = image.index.size
 
     # --- the snapshot --------------------------------------------------------------------
 
     def _image(self, at_us: int) -> list:  # type: ignore[type-arg]
-        """The snapshot in the form of the destination, which was read back once."""
+        """Return the snapshot in the form of the destination, after reading it back once."""
         records, bodies = self._state.snapshot()
         definitions = self._definitions()
         moved = [_moved(record, definitions) for record in at_once(records)]
@@ -253,9 +258,9 @@ class Relocation:
         return summed([block])
 
     def _definitions(self) -> dict[int, Definition]:
-        """The attributes of each store at the destination."""
+        """Return the attributes of each store at the destination."""
         directory = self._state.directory
-        found = {}
+        definitions = {}
         for number, machine in directory.channels.items():
             definition = machine.state.definition
             deciding = definition
@@ -263,26 +268,27 @@ class Relocation:
                 parent = directory.number_of(definition.dead_event_store)
                 deciding = directory.channels[parent].state.definition
             clusterable = self._rules.types[deciding.type].clusterable
-            there = NewHome(self._rules.is_cluster, clusterable)
-            found[number] = relocated(definition, deciding, there)
-        return found
+            home = NewHome(self._rules.is_cluster, clusterable)
+            definitions[number] = relocated(definition, deciding, home)
+        return definitions
 
 
 def _name(folder: str, index: SegmentIndex) -> str:
-    """The name of a file that tells its content: a copy that is there is the same."""
+    """Return a file name derived from the content, so that an existing copy need not be
+    compared."""
     ids = f"{index.first_id:020d}-{index.end_id - 1:020d}"
     return f"{folder}/{ids}.{index.checksum:016x}.arrow"
 
 
 def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
-    """The content of a file as a spindle. Raises ``Damaged``."""
+    """Return the content of a file as a spindle. Raises ``Damaged``."""
     index = file.index
     if file.grows:
-        at = end_of_batches(index.batches)
+        end = end_of_batches(index.batches)
         tail = tail_or_mended(data, index)
         if xxh3_64_intdigest(tail) != index.checksum:
             raise Damaged(f"{file.name} ends in the middle of its events; nothing was moved")
-        content = pa.py_buffer(b"".join((data[:at], tail)))
+        content = pa.py_buffer(b"".join((data[:end], tail)))
         index = replace(index, size=content.size, checksum=xxh3_64_intdigest(content))
         return SegmentImage(content, index)
     if len(data) != index.size or xxh3_64_intdigest(data) != index.checksum:
@@ -308,8 +314,7 @@ def _moved(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord
 def _check_directory(
     state: RealmState, definitions: dict[int, Definition], rules: RealmRules
 ) -> None:
-    """Raise ``IllegalState`` where events of a cluster-wide store would go where only one node
-    keeps them."""
+    """Raise ``IllegalState`` if events of a cluster-wide store would go to a store of one node."""
     if not rules.is_cluster:
         return
     directory = state.directory
@@ -320,9 +325,9 @@ def _check_directory(
             ways.append((number, dead, "has the dead event store"))
     for source, destination, how in ways:
         if leads_out(definitions[source], definitions[destination]):
-            name, other = (directory.channels[each].state.name for each in (source, destination))
+            name, target = (directory.channels[end].state.name for end in (source, destination))
             raise IllegalState(
-                f"{name} {how} {other}, a {definitions[destination].type} channel, which cannot be "
-                f"cluster-wide: it would not keep what {name} does. Edit {name}, or remove the "
+                f"{name} {how} {target}, a {definitions[destination].type} channel, which cannot "
+                f"be cluster-wide: it would not keep what {name} does. Edit {name}, or remove the "
                 f"join, before the realm is moved"
             )

@@ -1,8 +1,8 @@
-"""What a cluster has stored, as its newest snapshot that can be read and the files it names show
-it: for reading while the engine has no quorum (SEM N10).
+"""The stored history of a cluster, from its newest readable snapshot and that snapshot's files: for
+reading while the engine has no quorum (SEM N10).
 
-Nothing of it is written anywhere. It is a realm of its own, recovered from the snapshot without a
-journal, in which nothing happens but that events expire.
+It is a separate realm, recovered from the snapshot without a journal. Nothing is written, and
+nothing happens in it except that events expire.
 """
 
 from __future__ import annotations
@@ -55,36 +55,36 @@ READS: Final = frozenset(
         "queue.peek",
     }
 )
-"""The operations that change nothing, take nothing, and do not depend on what is outstanding."""
+"""Operations that change nothing, take no events, and do not depend on outstanding ones."""
 
 
 class HistoryNames(StoreNames):
-    """No store is made in sealed history."""
+    """Refuses the creation of stores in sealed history."""
 
     asks = True
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """Raises ``NoQuorum``."""
-        raise NoQuorum(f"{name} cannot be made: the cluster has no quorum")
+        """Raise ``NoQuorum``."""
+        raise NoQuorum(f"{name} cannot be created: the cluster has no quorum")
         yield
 
 
 class HistoryAccess(AccessControl):
-    """Refuses whatever is not reading with ``NoQuorum``, whoever asks; for reading the rights of
-    the cluster count, as they were last known."""
+    """Refuses every operation but reading with ``NoQuorum``, for all users. Reading is checked
+    against the last known rights of the cluster."""
 
     shown: str = "sealed history"
-    """What is shown, for the text of a refusal."""
+    """Name of the history, for the text of a refusal."""
 
     @property
     def checks_nothing(self) -> bool:
-        """Requests are checked also where everybody may do everything."""
+        """Whether requests are unchecked; False even if every user has every right."""
         return False
 
     def admit(self, request: Request[Any]) -> None:
-        """See :meth:`AccessControl.admit`: to subscribe may take events, and a transaction is
-        there to change something."""
+        """See :meth:`AccessControl.admit`. Refuses subscriptions that take events, and
+        transactions, because they exist to change something."""
         is_taking = isinstance(request, Subscribe) and not request.browse
         if is_taking or isinstance(request, BeginTransaction | CommitTransaction):
             raise self._refusal(type(request).__name__)
@@ -104,21 +104,21 @@ class HistoryAccess(AccessControl):
         is_reading = operation in READS
         return is_reading and super().allows(principal, operation, name, by_number=by_number)
 
-    def _refusal(self, asked: str) -> NoQuorum:
+    def _refusal(self, operation: str) -> NoQuorum:
         return NoQuorum(
-            f"{asked} has to wait: the cluster has no quorum, and here is its {self.shown}, of "
+            f"{operation} has to wait: the cluster has no quorum, and here is its {self.shown}, of "
             "which events can be browsed and located only; the newest events are not in it"
         )
 
 
 class SealedHistory:
-    """Opened by :meth:`open`, run by :meth:`run` until cancelled."""
+    """A realm of sealed history. :meth:`open` creates it; :meth:`run` runs it until cancelled."""
 
     def __init__(self, realm: RunningRealm, missing: Mapping[str, int]) -> None:
         self.realm = realm
         self.missing = missing
-        """By store, how many events are not shown because a file with some of them, or with later
-        ones, cannot be read from here."""
+        """Number of events not shown, by store, because a file with these or with later events
+        cannot be read from here."""
 
     @classmethod
     async def open(
@@ -134,11 +134,11 @@ class SealedHistory:
         name: str,
         limits: Limits,
     ) -> SealedHistory:
-        """Recover what the newest readable snapshot tells. ``journal`` is empty and in memory, as
-        are ``pages``. Raises ``NameDoesNotExist`` where no snapshot can be read, ``NewerFormat``,
+        """Recover the realm from the newest readable snapshot. ``journal`` is empty and in memory,
+        as are ``pages``. Raises ``NameDoesNotExist`` if no snapshot can be read, ``NewerFormat``,
         ``Unavailable``."""
         if not await blobs.list(SNAPSHOTS):
-            raise NameDoesNotExist("there is no snapshot that could be read from here")
+            raise NameDoesNotExist("no snapshot can be read from here: none is stored")
         realm = await RunningRealm.open(
             journal,
             blobs,
@@ -155,10 +155,10 @@ class SealedHistory:
         if not recovered.newest_us:
             reasons = "; ".join(recovered.damage) or "it is empty"
             raise NameDoesNotExist(f"no snapshot can be read from here: {reasons}")
-        there = {info.name for info in await blobs.list(SEGMENTS)}
-        missing = _leave_out(recovered.state, there)
+        readable = {info.name for info in await blobs.list(SEGMENTS)}
+        missing = _leave_out(recovered.state, readable)
         for channel in recovered.state.channels.values():
-            # What expires here leaves: where it goes to has its ids from the realm alone.
+            # Expired events are dropped: only the realm itself may give ids in a dead event store.
             channel.state.moves_dead = False
         realm.name = f"{name}, sealed history as of {_time(recovered.newest_us)}"
         realm.name_with(HistoryNames())
@@ -166,11 +166,11 @@ class SealedHistory:
 
     @property
     def as_of_us(self) -> int:
-        """When what is shown was true, in microseconds since 1970."""
+        """Time of the history, in microseconds since 1970."""
         return self.realm.recovered.newest_us
 
     async def run(self) -> None:
-        """Answer, and let events expire (SEM T1), until cancelled or stopped."""
+        """Answer requests, and let events expire (SEM T1), until cancelled or stopped."""
         async with asyncio.TaskGroup() as tasks:
             shard = self.realm.shard
             timers = tasks.create_task(run_again(self.realm.incidents, EXPIRY, shard.timers.run))
@@ -180,25 +180,27 @@ class SealedHistory:
                 timers.cancel()
 
     async def close(self) -> None:
-        """End it."""
+        """Stop the realm and release it."""
         self.realm.shard.stop()
         await self.realm.release()
 
 
-def _leave_out(state: RealmState, there: Collection[str]) -> dict[str, int]:
-    """Have each store begin behind the newest of its files that is not ``there``, so that what is
-    shown has no holes; gives how many events are left out, by store."""
+def _leave_out(state: RealmState, readable: Collection[str]) -> dict[str, int]:
+    """Let each store begin after its newest unreadable file, so that the history has no holes.
+    Returns the number of events left out, by store."""
     missing: dict[str, int] = {}
     for channel_id, channel in state.channels.items():
-        ends = [file.span.end for file in state.stores[channel_id].files if file.name not in there]
+        ends = [
+            file.span.end for file in state.stores[channel_id].files if file.name not in readable
+        ]
         if not ends:
             continue
         stored = channel.state.stored
         through = stored.spans[-1].end if channel.state.engine.merges and stored else max(ends)
-        gone = stored.within(Span(0, through))
-        if gone:
-            missing[channel.state.name] = len(gone)
-            state.apply(channel_id, Removed(IdSet(gone.spans).spans, Cause.DROPPED))
+        unreadable = stored.within(Span(0, through))
+        if unreadable:
+            missing[channel.state.name] = len(unreadable)
+            state.apply(channel_id, Removed(IdSet(unreadable.spans).spans, Cause.DROPPED))
     return missing
 
 

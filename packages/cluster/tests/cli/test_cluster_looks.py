@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from penstock_cluster.bootstrap import cluster
 from penstock_cluster.cli.cluster_checks import checks_of, how_it_is
-from penstock_cluster.nodes.observation import ClusterExamined, PortReached
-from penstock_cluster.owning.observing import ClusterSeen, MemberSeen
+from penstock_cluster.nodes.cluster_view import ClusterExamined, PortReached
+from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen
 from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
 from penstock_core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
 from penstock_server.cli.checks.checks import Check

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from packages.cluster.tests.cli.test_cluster_looks import ENGINE, Renewing, fill
 from penstock_cluster.bootstrap import cluster
 from penstock_cluster.nodes.node import orders_of
-from penstock_cluster.owning.orders import ORDERS_KEY, MoveOrder, Orders
+from penstock_cluster.owning.operator_orders import ORDERS_KEY, MoveOrder, Orders
 from penstock_cluster.owning.register_records import ClaimRecord
 from penstock_core.vocabulary.node_figures import SHARD
 from penstock_core.vocabulary.ports import VersionedRecord
@@ -147,7 +147,7 @@ def test_an_owner_that_is_not_there_is_asked_for_nothing(servers: EngineServers,
     ran = run("move", "n2")
 
     assert ran.exit_code == 1
-    assert "n7 owns the realm and does not renew its lease: there is nobody to" in ran.stderr
+    assert "the owner of the realm (n7) does not renew its lease and cannot hand" in ran.stderr
     assert run("take-over", "n2", "--yes").stdout.startswith("n2 owns the realm in epoch 5")
 
 
@@ -155,7 +155,7 @@ def test_a_node_that_is_there_is_not_removed(run: Run) -> None:
     ran = run("remove", "n2")
 
     assert ran.exit_code == 1
-    assert "error: n2 is there (stands by): stop it first" in ran.stderr
+    assert "error: n2 is running (stands by): stop it first" in ran.stderr
 
 
 def test_a_node_that_is_gone_is_removed(
@@ -164,7 +164,7 @@ def test_a_node_that_is_gone_is_removed(
     async def refuse(_: str) -> bool:
         return True
 
-    monkeypatch.setattr("penstock_cluster.nodes.observation.is_refused", refuse)
+    monkeypatch.setattr("penstock_cluster.nodes.cluster_view.is_refused", refuse)
     gone = msgspec.json.encode(
         {"node": "n3", "nonce": "n3!", "counter": 4, "address": "127.0.0.1:1", "renews": False}
     )

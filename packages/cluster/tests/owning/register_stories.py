@@ -9,7 +9,7 @@ import msgspec
 from penstock_cluster.owning.claims import Claims
 from penstock_cluster.owning.clocks import SECOND_US
 from penstock_cluster.owning.lease import Lease
-from penstock_cluster.owning.orders import Orders
+from penstock_cluster.owning.operator_orders import Orders
 from penstock_cluster.owning.register_records import (
     MEMBERS,
     SHARDS,

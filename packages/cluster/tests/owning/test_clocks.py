@@ -134,7 +134,7 @@ def test_what_a_process_does_not_tell_is_not_compared() -> None:
     clocks.compared(("bob", "1"), 100, 0, age_us=5)
     clocks.compared(("cem", "1"), 100, 120, age_us=5)
 
-    assert clocks.of([("ann", "1"), ("bob", "1"), ("cem", "1"), ("dan", "1")]) == [-15]
+    assert clocks.ahead_us([("ann", "1"), ("bob", "1"), ("cem", "1"), ("dan", "1")]) == [-15]
     assert farthest([]) == 0
     assert farthest([3, -15]) == -15
 

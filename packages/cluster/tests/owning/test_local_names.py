@@ -33,7 +33,7 @@ def test_a_name_that_no_cluster_wide_store_has_is_granted() -> None:
     names = names.ruled(1, lambda _: False)
 
     assert names.ruling_for("orders", "n2", "first") == "granted"
-    assert list(names.taken) == ["orders"]
+    assert list(names.reserved) == ["orders"]
 
 
 @pytest.mark.spec("N8")
@@ -41,7 +41,7 @@ def test_a_name_that_a_cluster_wide_store_has_is_refused_and_keeps_nobody_from_i
     names = asked("orders").ruled(1, lambda name: name == "orders")
 
     assert names.ruling_for("orders", "n2", "first") == "refused"
-    assert names.taken == {}
+    assert names.reserved == {}
     again = names.asking("orders", LocalName("n3", "queue", "second"))
     assert again.ruling_for("orders", "n3", "second") == "asked"
 
@@ -59,7 +59,7 @@ def test_a_name_is_one_nodes(is_granted: bool) -> None:
 
 @pytest.mark.spec("N8")
 def test_what_is_asked_for_is_kept_from_cluster_wide_stores_before_it_is_granted() -> None:
-    assert list(asked("orders").taken) == ["orders"]
+    assert list(asked("orders").reserved) == ["orders"]
 
 
 @pytest.mark.spec("N8")
@@ -70,7 +70,7 @@ def test_an_owner_rules_over_nothing_once_the_next_has_begun() -> None:
         names.ruled(1, lambda _: False)
     with pytest.raises(Deposed, match="epoch 2 rules"):
         names.begun(1)
-    assert names.ruled(2, lambda _: False).taken["orders"].ruling == "granted"
+    assert names.ruled(2, lambda _: False).reserved["orders"].ruling == "granted"
 
 
 def test_an_owner_rules_only_once_it_has_begun() -> None:

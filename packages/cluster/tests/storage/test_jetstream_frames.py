@@ -195,7 +195,7 @@ def without(frames: Sequence[bytes], at: int) -> list[bytes]:
 def test_a_hole_is_damage(at: int) -> None:
     stream = written(b"a" * 25, b"b" * 25)
 
-    with pytest.raises(Damaged, match="those between are gone"):
+    with pytest.raises(Damaged, match="those between are missing"):
         read(without(stream.frames, at))
 
 

@@ -267,5 +267,5 @@ async def test_a_stream_that_was_made_anew_while_a_journal_is_opened_ends_it() -
 
     await journal.open()
 
-    with pytest.raises(Unavailable, match="was made anew"):
+    with pytest.raises(Unavailable, match="was re-created"):
         await journal.append(1, [b"more"])

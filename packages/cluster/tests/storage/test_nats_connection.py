@@ -106,7 +106,7 @@ async def test_nobody_who_could_answer_is_no_answer() -> None:
 
     await client.answers(b"", b"NATS/1.0 503\r\n\r\n")
 
-    with pytest.raises(Unanswered, match="nobody is there to answer"):
+    with pytest.raises(Unanswered, match="no server answers"):
         await asking
 
 
@@ -130,7 +130,7 @@ async def test_a_question_without_an_answer_ends_and_what_comes_for_it_later_is_
 
     await client.answers(b"{}")
 
-    assert client._asked == {}
+    assert client._pending_answers == {}
 
 
 @on_a_loop

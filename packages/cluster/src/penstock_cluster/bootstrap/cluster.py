@@ -1,7 +1,6 @@
-"""What a node of a cluster is made of: its engine, and the realm of a shard on it.
+"""The parts of a cluster's node: its engine, and the realm of a shard on it.
 
-Imported only where a cluster is wanted, and with it the adapter of the engine and the client of its
-servers.
+Imported only for a cluster, together with the adapter of the engine and the client of its servers.
 """
 
 from __future__ import annotations
@@ -61,16 +60,16 @@ from penstock_server.storage.memory import MemoryJournal, MemoryPages, MemoryReg
 
 ON_ENGINE: Final = "engine"
 CACHE_FOLDER: Final = "cache"
-"""In the node's data directory: segments that were read last. It may be removed while the node is
-down."""
+"""Folder of recently read segments, in the node's data directory. It may be removed while the node
+is down."""
 HISTORY_FOLDER: Final = "history"
-"""In the node's data directory: the audit log of those who have read sealed history."""
+"""Folder of the audit log of readers of sealed history, in the node's data directory."""
 SECRET_KEY: Final = "cluster/secret"
 SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
-"""How long an engine without a majority of its servers is waited for at the start."""
+"""Longest wait at the start for an engine without a majority of its servers."""
 _OWN: Final = ("audit_files",)
-"""Settings below ``access`` that a node may have for itself."""
+"""Settings below ``access`` that may differ between nodes."""
 _SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
 _SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
 _SHARED_OF_HTTP: Final = (
@@ -116,8 +115,8 @@ def _kind_of(engine: str) -> EngineKind:
 
 
 async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
-    """Look whether the engine keeps what it acknowledges, and has what it has acknowledged. Raises
-    ``Unavailable``, naming the line to change, and ``NoQuorum`` where it does not answer now."""
+    """Check that the engine keeps what it acknowledges, and has lost nothing. Raises
+    ``Unavailable``, naming the line to change, and ``NoQuorum`` if it does not answer now."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await engine.check(shard)
@@ -130,7 +129,7 @@ async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
 
 
 def check_names(settings: ClusterSettings) -> None:
-    """Raise ``InvalidArgument`` unless cluster and node have names that every engine takes."""
+    """Raise ``InvalidArgument`` unless cluster and node have names that every engine accepts."""
     if not _CLUSTER_NAME(settings.name):
         raise InvalidArgument(
             f"cluster.name is {settings.name!r}; it has at most 40 lower-case letters, digits and "
@@ -144,17 +143,17 @@ def check_names(settings: ClusterSettings) -> None:
 
 
 def server_urls(engine: str) -> list[str]:
-    """The URL of each server of an engine. Raises ``InvalidArgument``."""
+    """Return the URL of each server of an engine. Raises ``InvalidArgument``."""
     scheme, colon, rest = engine.partition("://")
     if not colon or scheme not in registered(GROUP):
         raise InvalidArgument(
             f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
         )
-    credentials, at, where = rest.replace(f"{scheme}://", "").rpartition("@")
+    credentials, at_sign, where = rest.replace(f"{scheme}://", "").rpartition("@")
     hosts, slash, more = where.partition("/")
     urls = []
     for host in hosts.split(","):
-        url = f"{scheme}://{credentials}{at}{host.strip()}{slash}{more}"
+        url = f"{scheme}://{credentials}{at_sign}{host.strip()}{slash}{more}"
         _check_server(url, host.strip(), engine)
         urls.append(url)
     return urls
@@ -170,15 +169,15 @@ def _check_server(url: str, host: str, engine: str) -> None:
             return
     raise InvalidArgument(
         f"cluster.engine is {safe(engine)!r}, "
-        f"in which {safe(host)!r} is not the address of a server; "
+        f"and {safe(host)!r} in it is not the address of a server; "
         f"the URL of an engine looks like {_LOOKS_LIKE}"
     )
 
 
 def owner_tls(settings: Settings) -> ssl.SSLContext:
-    """How a node knows the owner of the realm, to which it brings what joins have copied: by the
-    authorities of the system, those of the cluster, and its own certificate, which nodes may
-    share. Raises ``InvalidArgument``."""
+    """Return the TLS context for connections to the owner of the realm, the receiver of the
+    copies of joins. It uses the authorities of the system and of the cluster, and the node's
+    own certificate, which nodes may share. Raises ``InvalidArgument``."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -194,10 +193,10 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
 
 
 class EngineWithFiles:
-    """A storage engine beside which the blobs lie on a file system that all nodes share."""
+    """A storage engine whose blobs lie on a file system that all nodes share."""
 
     def __init__(self, engine: StorageEngine, uri: str, name: str) -> None:
-        """Raises ``InvalidArgument`` for a URI that names no file system."""
+        """Raise ``InvalidArgument`` for a URI that does not name a file system."""
         place(uri, "cluster.blobs")
         self._uri, self._name = uri, name
         self.check = engine.check
@@ -213,8 +212,7 @@ class EngineWithFiles:
 
 
 def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
-    """The URI of the place where the files of a shard lie, as others may be told it; empty: they
-    are on the engine."""
+    """Return the URI of a shard's files, without secrets; empty if they are on the engine."""
     if settings.blobs == ON_ENGINE:
         return ""
     return below(settings.blobs, f"{settings.name}/shard-{shard}")
@@ -232,21 +230,21 @@ def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngi
 
 
 async def identity_of(registry: Registry) -> str:
-    """The identity of the realm on an engine; empty: there is none yet."""
+    """Return the identity of the realm on an engine; empty before the first start."""
     record = await registry.get(IDENTITY_KEY)
     return "" if record is None else record.value.decode()
 
 
 async def made_identity(registry: Registry, wanted: str) -> str:
-    """The identity of the realm on an engine, which is made as ``wanted`` if there is none."""
-    while not (found := await identity_of(registry)):
-        with suppress(Conflict):  # it was made a moment ago
+    """Return the identity of the realm on an engine. Creates it as ``wanted`` if it is missing."""
+    while not (identity := await identity_of(registry)):
+        with suppress(Conflict):  # another node has just created it
             await registry.cas(IDENTITY_KEY, 0, wanted.encode())
-    return found
+    return identity
 
 
 async def cluster_secret(registry: Registry, settings: ClusterSettings) -> bytes:
-    """The secret that all nodes share. Raises ``InvalidArgument`` for a file that does not do."""
+    """Return the secret that all nodes share. Raises ``InvalidArgument`` for an unusable file."""
     if settings.secret_file:
         return await asyncio.to_thread(read_secret, settings.secret_file)
     while (record := await registry.get(SECRET_KEY)) is None:
@@ -256,7 +254,7 @@ async def cluster_secret(registry: Registry, settings: ClusterSettings) -> bytes
 
 
 def read_secret(file: str) -> bytes:
-    """The secret that all nodes share, from a file. Raises ``InvalidArgument``."""
+    """Read the secret that all nodes share from a file. Raises ``InvalidArgument``."""
     try:
         secret = Path(file).read_bytes().strip()
     except OSError as error:
@@ -315,16 +313,16 @@ async def open_history(
     rights: Mapping[str, bytes],
     broken: Callable[[], None],
 ) -> SealedHistory:
-    """What the cluster has stored, as far as it can be read without the engine: from the place of
-    ``cluster.blobs`` and the node's ``directory``. ``rights`` are the records of users and rights
-    as they were last known; ``broken`` is called, and everybody cut off, when a file cannot be read
-    any more.
+    """Open the stored history of the cluster, as far as it can be read without the engine: from the
+    place of ``cluster.blobs`` and the node's ``directory``. ``rights`` are the last known records
+    of users and rights. When a file becomes unreadable, all readers are disconnected and ``broken``
+    is called.
 
-    Raises ``NameDoesNotExist`` where there is no snapshot, ``Unavailable`` where the place does not
-    answer or nobody's rights are known, ``NewerFormat``.
+    Raises ``NameDoesNotExist`` without a snapshot, ``Unavailable`` if the place does not answer or
+    no rights are known, ``NewerFormat``.
     """
     if settings.access.mode != "off" and USERS_KEY not in rights:
-        raise Unavailable("no users are known yet, so nobody could sign in")
+        raise Unavailable("no users are known yet, so signing in is impossible")
     clock, shared = SystemClock(), None
     if settings.cluster.blobs != ON_ENGINE:
         shared = shared_files(settings.cluster.blobs, settings.cluster.name, SHARD)
@@ -361,7 +359,7 @@ async def open_history(
         raise
 
     def failed(failure: PenstockError) -> None:
-        realm.cut()  # before whoever reads is told that events are damaged
+        realm.cut()  # before a reader gets an error about damaged events
         broken()
 
     blobs.on_failure = failed
@@ -369,12 +367,12 @@ async def open_history(
 
 
 def shared_files(uri: str, name: str, shard: int) -> Blobs:
-    """The files of a shard at a place outside of the engine. Raises ``InvalidArgument``."""
-    found = place(uri, "cluster.blobs")
+    """Return the files of a shard at a place outside of the engine. Raises ``InvalidArgument``."""
+    target = place(uri, "cluster.blobs")
     blobs = FileSystemBlobs(
-        found.files,
-        found.path(name),
-        f"{found.shown}/{name}",
+        target.files,
+        target.path(name),
+        f"{target.shown}/{name}",
         offload=asyncio.to_thread,
         grows=False,
     )
@@ -383,20 +381,21 @@ def shared_files(uri: str, name: str, shard: int) -> Blobs:
 
 def _cache(directory: Path) -> Blobs:
     root, disk = f"{directory / CACHE_FOLDER}", RealDisk()
-    with suppress(OSError):  # each segment that cannot be written is logged, and is read elsewhere
+    # A segment that cannot be cached is logged, and is read from the engine.
+    with suppress(OSError):
         for part in BLOB_ROOTS:
             make_directories(disk, f"{root}/{part}", f"{directory}", private=True)
     return FileBlobs(root, disk=disk, offload=asyncio.to_thread)
 
 
 def advertised(settings: Settings) -> str:
-    """The host under which others reach this node. Raises ``InvalidArgument``."""
+    """Return the host name or address of this node for others. Raises ``InvalidArgument``."""
     host = settings.cluster.advertise or settings.listen.host
     if host in WILDCARDS:
         raise InvalidArgument(
-            f"listen.host is {settings.listen.host!r}, which is every address of this machine: "
-            "cluster.advertise (--advertise) has to name the one under which clients and the other "
-            "nodes reach it"
+            f"listen.host is {settings.listen.host!r}, all addresses of this machine: "
+            "cluster.advertise (--advertise) has to name the address under which clients and the "
+            "other nodes reach it"
         )
     if "://" in host or "/" in host or (":" in host and host.count(":") == 1):
         raise InvalidArgument(
@@ -406,10 +405,10 @@ def advertised(settings: Settings) -> str:
 
 
 def shared_settings(settings: Settings) -> dict[str, str]:
-    """The settings that all nodes of a cluster need to have alike, as text: with which users come
-    in, what clients may do, how long a lease is, and where the files are."""
+    """Return the settings that must be equal on all nodes, as text: the sign-in, the limits of
+    clients, the length of a lease, and the place of the files."""
     sections = {
-        "access": (settings.access, [each for each in _names(settings.access) if each not in _OWN]),
+        "access": (settings.access, [name for name in _names(settings.access) if name not in _OWN]),
         "limits": (settings.limits, _names(settings.limits)),
         "cluster": (settings.cluster, _SHARED_OF_CLUSTER),
         "listen": (settings.listen, _SHARED_OF_LISTEN),
@@ -431,7 +430,7 @@ def _names(section: Section) -> Sequence[str]:
 
 
 def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
-    """How this node shows itself to the others; its ports are known by now."""
+    """Return this node's record for the other nodes; its ports have to be bound."""
     host, listen = advertised(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
     serves = {
@@ -453,7 +452,7 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
 
 
 def places_in(settings: Settings) -> dict[str, tuple[str, int]]:
-    """Host and port of each front end of a node, by its name; the ports are bound by now."""
+    """Return host and port of each required front end, by name; the ports have to be bound."""
     places = ((name, front_end.place(settings)) for name, front_end in front_ends().items())
     return {
         name: (place.host, place.port)

@@ -1,7 +1,7 @@
 """A backup of a cluster's realm, in the form of the backups of a realm on one machine.
 
-It is read from the engine, whoever serves. Files have names that tell their content, so what an
-earlier backup has is not read again.
+The backup is read from the engine, whichever node serves. Files have names that identify their
+content, so files of an earlier backup are not read again.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.fixed_blobs import FixedBlobs
 
 STAMP: Final = 1
-"""The stamp of a file whose name tells its content: under that name it is never another."""
+"""Stamp of a file whose name identifies its content, so that it never changes under that name."""
 _READ_BYTES: Final = 4 << 20
 
 
 class ClusterBackup(Struct, frozen=True, kw_only=True):
-    """What a backup holds, and how much of it was written this time."""
+    """The contents of a backup, and how much was written this time."""
 
     moved: RealmMoved
     at: str
@@ -111,8 +111,8 @@ async def back_up_cluster(
 
 
 def _files_in(folder: Path, root: Path) -> list[KeptFile]:
-    """What else is in the data directory that was made."""
-    found = []
+    """Return the other files of the new data directory."""
+    files = []
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if path.is_file() and is_data_file(name):
@@ -126,8 +126,8 @@ def _files_in(folder: Path, root: Path) -> list[KeptFile]:
                 size=path.stat().st_size,
                 checksum=digest.hexdigest(),
             )
-            found.append(kept)
-    return found
+            files.append(kept)
+    return files
 
 
 class BackupBlobs(FixedBlobs):
@@ -137,8 +137,8 @@ class BackupBlobs(FixedBlobs):
     _fixed_because = "it is in a backup"
 
     def __init__(self, beneath: Blobs, sink: BackupFolder, earlier: Iterable[KeptFile]) -> None:
-        """``beneath`` are those of the directory itself; ``earlier`` are the files of the earlier
-        backup."""
+        """``beneath`` are the blobs of the directory itself; ``earlier`` are the files of the
+        earlier backup."""
         self._beneath = beneath
         self._sink = sink
         self.kept = {
@@ -157,7 +157,7 @@ class BackupBlobs(FixedBlobs):
         path = path_in_backup(name, STAMP, at_us=0)
         try:
             checksum = await asyncio.to_thread(self._sink.put, path, content)
-        except InvalidArgument as error:  # the disk refuses, as it refuses the files beneath
+        except InvalidArgument as error:  # the disk's error, as for the files beneath
             raise StorageFailed(str(error)) from error
         self.kept[name] = KeptFile(
             name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP
@@ -169,13 +169,13 @@ class BackupBlobs(FixedBlobs):
         return await self._beneath.get(name, offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """Files that the backup has, and those of the directory."""
-        found = [BlobInfo(file.name, file.size) for file in self.kept.values()]
-        found += await self._beneath.list(prefix)
-        return sorted((each for each in found if each.name.startswith(prefix)), key=_name)
+        """Return the files of the backup, and those of the directory."""
+        infos = [BlobInfo(file.name, file.size) for file in self.kept.values()]
+        infos += await self._beneath.list(prefix)
+        return sorted((info for info in infos if info.name.startswith(prefix)), key=_name)
 
     async def delete(self, name: str) -> None:
-        """It is not part of this backup; its bytes go once that is whole."""
+        """Leave a segment out of this backup; its bytes are removed once the backup is complete."""
         if self.kept.pop(name, None) is None:
             await self._beneath.delete(name)
 

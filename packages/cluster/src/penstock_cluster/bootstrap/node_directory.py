@@ -1,4 +1,4 @@
-"""The data directory of a cluster's node: its name, its audit logs, and no events of the cluster.
+"""The data directory of a cluster's node: its name and audit logs, but no events of the cluster.
 
 ::
 
@@ -33,16 +33,16 @@ _OF_A_REALM: Final = ("registry", "journal")
 
 
 class NodeRecord(Struct, frozen=True):
-    """What a node remembers between two starts."""
+    """Facts that a node keeps between two starts."""
 
     node: str
     cluster: str
     realm: str = ""
-    """The identity of the realm that it has served, or stood by for; empty: none yet."""
+    """Identity of the realm that it has served, or stood by for; empty before the first one."""
 
 
 class NodeDirectory:
-    """Open until the block ends."""
+    """A node's data directory, locked until the block ends."""
 
     def __init__(self, root: str, cluster: str, node: str = "") -> None:
         """Lock the directory, and make it if it is missing. ``node`` is the name that the settings
@@ -81,24 +81,24 @@ class NodeDirectory:
         if self.record.cluster != cluster:
             raise InvalidArgument(
                 f"the data directory {self.root} belongs to the cluster {self.record.cluster!r}, "
-                f"and cluster.name is {cluster!r}; give each cluster directories of its own"
+                f"and cluster.name is {cluster!r}; give each cluster separate directories"
             )
         if node:
             self.record = msgspec.structs.replace(self.record, node=node)
 
     def check_realm(self, identity: str) -> None:
-        """Compare the realm on the engine (empty: there is none yet) with the one that this node
-        knows. Raises ``Damaged`` when the engine has lost it."""
-        known = self.record.realm
-        if known and identity != known:
-            found = f"the realm {identity}" if identity else "no realm"
+        """Compare the realm on the engine (empty if it has none) with the one that this node has
+        served. Raises ``Damaged`` if the engine has lost it."""
+        served = self.record.realm
+        if served and identity != served:
+            stored = f"the realm {identity}" if identity else "no realm"
             raise Damaged(
-                f"the engine has {found} under the name {self.record.cluster!r}, and this node has "
-                f"served {known}: the engine's data was deleted or made anew. To change: restore "
-                f"it from a backup of the engine; to begin without what it held, delete "
+                f"the engine has {stored} under the name {self.record.cluster!r}, and this node "
+                f"has served {served}: the engine's data was deleted or re-created. To change: "
+                f"restore it from a backup of the engine; to begin without what it held, delete "
                 f"{self._path} of every node"
             )
-        if identity and not known:
+        if identity and not served:
             self.record = msgspec.structs.replace(self.record, realm=identity)
             self._write(self.record)
 
@@ -120,7 +120,7 @@ class NodeDirectory:
             raise StorageFailed(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Unlock the directory."""
         self._disk.close(self._lock)
 
     def __enter__(self) -> NodeDirectory:
@@ -138,6 +138,6 @@ class NodeDirectory:
 def _check_no_realm(root: str) -> None:
     if any(Path(root, name).exists() for name in _OF_A_REALM):
         raise InvalidArgument(
-            f"the data directory {root} has a realm of its own; give the node another directory, "
+            f"the data directory {root} has a realm; give the node another directory, "
             f"or start the realm without --cluster"
         )

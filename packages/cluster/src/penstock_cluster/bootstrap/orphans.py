@@ -1,4 +1,4 @@
-"""Ends processes that this one has started when it is gone, however it has ended."""
+"""Kill child processes when this process ends in any way."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ for pid in last.split():
 
 
 class OrphanGuard:
-    """Kills processes when this one is gone without having closed the guard.
+    """Kills processes when this one ends without having closed the guard.
 
-    A process of its own reads lines with process ids. When its standard input closes, whoever has
-    written is gone.
+    The guard is a separate process that reads lines with process ids. Its standard input closes
+    when this process ends.
     """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _GUARD],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C on a terminal is not for it
+            start_new_session=True,  # a Ctrl-C on the terminal must not end it
             text=True,
         )
 
     def keep(self, pids: Sequence[int]) -> None:
-        """Kill these, and none that were named before."""
+        """Kill these processes, and none that were named before."""
         assert self._process.stdin is not None, "it was opened with a pipe"
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed the guard itself
+        with contextlib.suppress(BrokenPipeError):  # the guard itself was killed
             print(*pids, file=self._process.stdin, flush=True)
 
     def close(self) -> None:
-        """Kill nothing; end the guard."""
+        """End the guard without killing any process."""
         self.keep(())
         assert self._process.stdin is not None, "it was opened with a pipe"
         with contextlib.suppress(BrokenPipeError):

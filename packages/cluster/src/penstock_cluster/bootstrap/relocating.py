@@ -1,4 +1,4 @@
-"""Moves a realm from a data directory into a cluster, and from a cluster into a data directory."""
+"""Move a realm from a data directory into a cluster, and from a cluster into a data directory."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ from penstock_server.storage.memory import MemoryPages
 from penstock_server.storage.overlay import OverlayDisk
 
 ACCESS: Final = "access/"
-"""Users, groups and rights in the registry of a realm."""
+"""Prefix of users, groups and rights in the registry of a realm."""
 ATTEMPTS_MAX: Final = 20
-"""How often a cluster is looked at again because it has removed a file that was about to be
-copied; what was copied before is not copied again."""
+"""Attempts at a copy, because the cluster may remove files that are about to be copied. Files are
+not copied twice."""
 PARTIAL: Final = ".partial"
 
 
 class RealmMoved(Struct, frozen=True, kw_only=True):
-    """What was moved, or would be."""
+    """The extent of a move that was made or planned."""
 
     realm: str
     """Identity of the realm, which it keeps."""
@@ -69,11 +69,11 @@ class RealmMoved(Struct, frozen=True, kw_only=True):
     users: bool
     """Whether users, groups or rights move with it."""
     copied: int = 0
-    """Files that were copied ahead."""
+    """Number of files copied ahead."""
 
 
 class TargetStores(NamedTuple):
-    """Where a realm is written that comes out of a cluster."""
+    """Stores into which a cluster's realm is written."""
 
     journal: Journal
     blobs: Blobs
@@ -81,7 +81,7 @@ class TargetStores(NamedTuple):
 
 
 class SourceRealm(Struct):
-    """A realm that is not open, as it was found in its data directory."""
+    """A stopped realm, as recovered from its data directory."""
 
     recovered: RecoveredRealm
     stores: Embedded
@@ -91,7 +91,7 @@ class SourceRealm(Struct):
 
 @asynccontextmanager
 async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterator[SourceRealm]:
-    """Open a data directory to be read only; nothing in it is changed.
+    """Open a data directory read-only.
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
     """
@@ -121,19 +121,19 @@ async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterat
 
 
 def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: str) -> None:
-    """Raise ``IllegalState`` for a cluster that has a realm, or half of another one, as its
-    register tells; ``NewerFormat`` for one that a newer version has made."""
+    """Raise ``IllegalState`` if the register shows a realm in the cluster, or a partly imported
+    one; ``NewerFormat`` if a newer version has created the cluster."""
     arriving = arriving_in(records.get(ARRIVING_KEY))
     if arriving is not None and arriving.realm != realm:
         raise IllegalState(
             f"the import of another realm ({arriving.realm}) into the cluster {cluster!r} was not "
-            f"finished: finish it, or remove what it has left with --abandon"
+            f"finished: finish it, or remove its remains with --abandon"
         )
-    there = records.get(IDENTITY_KEY)
-    if arriving is None and (there is not None or f"{SHARDS}{SHARD}" in records):
-        known = "" if there is None else f", {there.value.decode()}"
+    record = records.get(IDENTITY_KEY)
+    if arriving is None and (record is not None or f"{SHARDS}{SHARD}" in records):
+        shown = "" if record is None else f", {record.value.decode()}"
         raise IllegalState(
-            f"the cluster {cluster!r} has a realm already{known}: a realm is imported where none "
+            f"the cluster {cluster!r} has a realm already{shown}: a realm is imported where none "
             f"was served before. Choose another name for the cluster (cluster.name)"
         )
     format = records.get(FORMAT_KEY)
@@ -145,17 +145,17 @@ def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: s
 
 
 async def _check_place_is_free(blobs: Blobs) -> None:
-    """Raise ``IllegalState`` for a place of blobs that the nodes of another cluster use."""
+    """Raise ``IllegalState`` if the nodes of another cluster use this place of blobs."""
     if others := await blobs.list(IDENTITY_BLOBS):
         raise IllegalState(
             f"the place of cluster.blobs has the files of a realm that a cluster has served "
             f"({others[0].name}). Choose another cluster.blobs or another cluster.name; if that "
-            f"cluster is gone, remove its files"
+            f"cluster was given up, remove its files"
         )
 
 
 def planned(source: SourceRealm) -> RealmMoved:
-    """What an import would move. Raises as :class:`Relocation` does."""
+    """Return the extent of an import. Raises as :class:`Relocation` does."""
     return _moved(source, _relocation(source))
 
 
@@ -168,8 +168,8 @@ async def import_realm(
     ahead: bool = False,
     told: Told = lambda _: None,
 ) -> RealmMoved:
-    """Move a realm into a cluster that has none; with ``ahead`` only the files that will not change
-    any more, and the cluster waits for the rest. What an earlier attempt has left is used.
+    """Move a realm into an empty cluster. With ``ahead`` only files that will not change any more
+    are moved, and the cluster waits for the rest. Files of an earlier attempt are reused.
 
     Raises ``IllegalState`` for a cluster that has a realm, ``Damaged``, ``Deposed`` when another
     import has begun meanwhile.
@@ -200,12 +200,12 @@ async def import_realm(
 
 
 async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> bool:
-    """Remove what an import has left that was not finished; gives whether there was one."""
+    """Remove the remains of an unfinished import. Returns whether one existed."""
     registry = await engine.registry()
-    found = arriving_in(await registry.get(ARRIVING_KEY))
-    if found is None:
+    unfinished = arriving_in(await registry.get(ARRIVING_KEY))
+    if unfinished is None:
         return False
-    arriving, version = await _announce(registry, found.realm, clock)
+    arriving, version = await _announce(registry, unfinished.realm, clock)
     journal = await engine.journal(SHARD, arriving.epoch)  # the fence
     await journal.trim(journal.info().tail)
     await journal.close()
@@ -232,9 +232,10 @@ def _moved(source: SourceRealm, relocation: Relocation) -> RealmMoved:
 
 
 async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[ArrivingRealm, int]:
-    """Say that a realm is coming, before anything of it is there: the epoch to write in, and the
-    version of the record. Raises ``IllegalState`` when somebody else was faster."""
-    with suppress(Conflict):  # an earlier attempt has said so
+    """Record that a realm is being imported, before any part of it exists. Returns the epoch to
+    write in (in the record) and the version of the record. Raises ``IllegalState`` if another
+    process was faster."""
+    with suppress(Conflict):  # an earlier attempt has written it
         await registry.cas(FORMAT_KEY, 0, b"%d" % FORMAT)
     key = f"{SHARDS}{SHARD}"
     record, claim = await registry.get(ARRIVING_KEY), await registry.get(key)
@@ -263,20 +264,20 @@ def _overtaken() -> IllegalState:
 
 
 async def _records(registry: Registry, prefix: str = "") -> dict[str, VersionedRecord]:
-    found = {}
+    records = {}
     for key in await registry.list(prefix):
         if (record := await registry.get(key)) is not None:
-            found[key] = record
-    return found
+            records[key] = record
+    return records
 
 
 async def _set(registry: Registry, key: str, value: bytes | None) -> None:
-    """Give a record this value, or remove it. Nobody else writes it meanwhile."""
-    there = await registry.get(key)
-    version = 0 if there is None else there.version
-    if value is not None and (there is None or there.value != value):
+    """Set or remove a record that no other process writes meanwhile."""
+    record = await registry.get(key)
+    version = 0 if record is None else record.version
+    if value is not None and (record is None or record.value != value):
         await registry.cas(key, version, value)
-    elif value is None and there is not None:
+    elif value is None and record is not None:
         await registry.delete(key, version)
 
 
@@ -292,8 +293,8 @@ async def export_realm(
     *,
     told: Told = lambda _: None,
 ) -> RealmMoved:
-    """Write the realm of a cluster as a data directory that a realm on one machine opens:
-    everything that was acknowledged before. Its nodes go on. ``records`` are those of the register.
+    """Write the realm of a cluster as a data directory for a realm on one machine, with everything
+    acknowledged before. The nodes continue. ``records`` are those of the register.
 
     Raises ``InvalidArgument`` unless the directory is empty or missing, ``IllegalState`` for a
     cluster without a realm.
@@ -320,15 +321,13 @@ async def export_realm(
 
 
 def check_has_realm(records: Mapping[str, VersionedRecord], cluster: str) -> None:
-    """Raise ``IllegalState`` for a cluster without a realm, or with half of one."""
+    """Raise ``IllegalState`` for a cluster without a realm, or with a partly imported one."""
     if ARRIVING_KEY in records:
         raise IllegalState(
-            f"an import into the cluster {cluster!r} was not finished: there is no whole realm"
+            f"an import into the cluster {cluster!r} was not finished, so its realm is incomplete"
         )
     if IDENTITY_KEY not in records:
-        raise IllegalState(
-            f"the cluster {cluster!r} has no realm: its name (cluster.name) may be another one"
-        )
+        raise IllegalState(f"the cluster {cluster!r} has no realm: check its name (cluster.name)")
 
 
 async def write_realm(
@@ -341,7 +340,7 @@ async def write_realm(
 ) -> RealmMoved:
     """Write the realm of a cluster into new stores of one machine."""
     plan = await _copied(engine, stores, clock, told=told)
-    access = {key: each.value for key, each in records.items() if key.startswith(ACCESS)}
+    access = {key: record.value for key, record in records.items() if key.startswith(ACCESS)}
     for key, value in access.items():
         await _set(stores.registry, key, value)
     identity = records[IDENTITY_KEY].value
@@ -370,10 +369,10 @@ async def _copied(
 
 
 async def _seen(engine: StorageEngine, blobs: Blobs) -> Relocation:
-    """The realm as it is now, read without taking anything from its owner."""
+    """Read the current realm without taking it from its owner."""
     journal = await engine.look(SHARD)
     if journal is None:
-        raise Damaged("the register names a realm, and the engine has no journal of it")
+        raise Damaged("the register names a realm, but the engine has no journal of it")
     try:
         recovered = await recover(journal, blobs, MemoryPages(), rules=rules(), epoch=1)
     finally:

@@ -1,4 +1,4 @@
-"""The storage engines of a cluster, which are found by the scheme of ``cluster.engine``.
+"""The storage engines of a cluster, which are selected by the scheme of ``cluster.engine``.
 
 The adapter of an engine and the client of its servers are imported when the engine is opened.
 """
@@ -99,8 +99,8 @@ POSTGRES: Final = PostgresKind()
 
 
 def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
-    """How the servers of a NATS engine are known, and this node to them; None: as the system has
-    it. Raises ``InvalidArgument`` for files that do not do."""
+    """Return the TLS context for the servers of a NATS engine; None for the system's default.
+    Raises ``InvalidArgument`` for unusable files."""
     authority, certificate = settings.tls_authority, settings.tls_certificate
     if bool(certificate) != bool(settings.tls_key):
         raise InvalidArgument(
@@ -130,20 +130,19 @@ def _check_no_tls(settings: ClusterSettings) -> None:
 
 
 def _monitors(text: str) -> list[str]:
-    found = [each.strip().rstrip("/") for each in text.split(",") if each.strip()]
-    for each in found:
-        if not each.startswith(("http://", "https://")) or "@" in each:
+    urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+    for url in urls:
+        if not url.startswith(("http://", "https://")) or "@" in url:
             raise InvalidArgument(
-                f"cluster.monitors has {safe(each)!r}; the monitoring of a NATS server looks like "
+                f"cluster.monitors has {safe(url)!r}; the monitoring of a NATS server looks like "
                 f"http://HOST:8222"
             )
-    return found
+    return urls
 
 
 @contextmanager
 def _client_installed() -> Iterator[None]:
-    """Raises ``InvalidArgument`` if the client of an engine's servers cannot be imported because it
-    is not installed."""
+    """Raise ``InvalidArgument`` if the client of an engine's servers is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

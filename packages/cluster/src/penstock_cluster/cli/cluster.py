@@ -1,4 +1,4 @@
-"""``penstock cluster``: one for a try, a look at one that runs, orders to it, realms in and out."""
+"""The command group ``penstock cluster``: try, inspect and control a cluster, and move realms."""
 
 from __future__ import annotations
 

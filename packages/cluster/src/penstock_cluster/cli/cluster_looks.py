@@ -1,4 +1,4 @@
-"""``penstock cluster status`` and ``doctor``: a cluster, looked at from outside."""
+"""``penstock cluster status`` and ``doctor``, which inspect a cluster from outside."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock_server.cli.shared.output import (
 )
 
 if TYPE_CHECKING:
-    from penstock_cluster.nodes.observation import ClusterState
-    from penstock_cluster.owning.observing import MemberSeen
+    from penstock_cluster.nodes.cluster_view import ClusterState
+    from penstock_cluster.owning.member_view import MemberSeen
     from penstock_core.vocabulary.ports import EngineHealth
 
 
@@ -54,30 +54,32 @@ def status(
       penstock cluster status --settings /etc/penstock/realm.toml --json
     """
 
-    from penstock_cluster.nodes.observation import state_of
+    from penstock_cluster.nodes.cluster_view import state_of
 
     wanted = cluster_settings(cluster, settings)
-    found = inspect(wanted, lambda inspector, clock: state_of(inspector, clock, wanted.lease_s))
+    state = inspect(wanted, lambda inspector, clock: state_of(inspector, clock, wanted.lease_s))
     if json or format == "json":
-        write_json({"cluster": wanted.name, **_state_json(found)})
+        write_json({"cluster": wanted.name, **_state_json(state)})
         return
-    write_facts(_facts(wanted.name, found))
-    if found.seen is not None:
+    write_facts(_facts(wanted.name, state))
+    if state.seen is not None:
         write("")
-        write_table(_MEMBER_COLUMNS, [_member_row(each) for each in found.seen.members], "no node")
-        for each in found.seen.members:
-            if each.is_alive and each.unfit:
-                write(f"{each.node} takes nothing: {each.unfit}")
+        write_table(
+            _MEMBER_COLUMNS, [_member_row(member) for member in state.seen.members], "no node"
+        )
+        for member in state.seen.members:
+            if member.is_alive and member.unfit:
+                write(f"{member.node} takes nothing: {member.unfit}")
     write("")
     rows = [
         (
-            each.name or "not known",
-            f"down: {each.failure}" if each.failure else ("leads" if each.leads else "up"),
-            each.version,
-            None if each.room is None else size(each.room),
-            each.address,
+            server.name or "not known",
+            f"down: {server.failure}" if server.failure else ("leads" if server.leads else "up"),
+            server.version,
+            None if server.room is None else size(server.room),
+            server.address,
         )
-        for each in found.servers
+        for server in state.servers
     ]
     write_table(("SERVER", "STATE", "VERSION", "ROOM", "ADDRESS"), rows, "no server")
 
@@ -101,11 +103,11 @@ def doctor(
     """
 
     from penstock_cluster.cli.cluster_checks import checks_of
-    from penstock_cluster.nodes.observation import examine
+    from penstock_cluster.nodes.cluster_view import examine
 
     wanted = cluster_settings(cluster, settings)
-    found = inspect(wanted, lambda inspector, clock: examine(inspector, clock, wanted.lease_s))
-    report(checks_of(wanted.name, found), is_json=json or format == "json")
+    examined = inspect(wanted, lambda inspector, clock: examine(inspector, clock, wanted.lease_s))
+    report(checks_of(wanted.name, examined), is_json=json or format == "json")
 
 
 # --- status -------------------------------------------------------------------------------
@@ -123,8 +125,8 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
             ("cluster", f"{name}: there is none of this name on the engine (cluster.name)"),
         ]
     else:
-        left = "not renewed" if seen.lease_left_s is None else f"{seen.lease_left_s:.1f} s left"
-        owner = f"{seen.owner}, epoch {seen.epoch}, lease {left}"
+        lease = "not renewed" if seen.lease_left_s is None else f"{seen.lease_left_s:.1f} s left"
+        owner = f"{seen.owner}, epoch {seen.epoch}, lease {lease}"
         facts = [
             ("cluster", f"{name}, format {seen.format}"),
             ("owner", owner if seen.owner else f"none, the last epoch was {seen.epoch}"),
@@ -144,7 +146,7 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
 
 
 def _sync(health: EngineHealth) -> str:
-    """When the servers sync, and how far the last of them is behind."""
+    """Return when the servers sync, and how far the slowest one is behind."""
     behind = f"{health.lag:,} appends behind on the server that has the fewest"
     if health.lag and health.present < health.servers:
         behind += " (a server is down)"

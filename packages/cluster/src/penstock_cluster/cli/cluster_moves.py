@@ -1,5 +1,5 @@
-"""``penstock cluster import``, ``export``, ``backup`` and ``restore``: a realm into a cluster, and
-out of it."""
+"""``penstock cluster import``, ``export``, ``backup`` and ``restore``, which move a realm into a
+cluster and out of it."""
 
 from __future__ import annotations
 
@@ -72,10 +72,14 @@ def import_(
         raise InvalidArgument("give the DIR of a realm, or --abandon alone")
     wanted = cluster_settings(cluster, settings)
     if directory is None:
-        found = on_engine(
+        was_unfinished = on_engine(
             wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
         )
-        write("what the import had left is gone" if found else "no import was left unfinished")
+        write(
+            "what the import had left is gone"
+            if was_unfinished
+            else "no import was left unfinished"
+        )
         return
     with _directory(directory) as place:
         if dry_run:
@@ -198,7 +202,7 @@ def restore(
 
 
 async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
-    """The register of a cluster; nothing is made by looking."""
+    """Return the records of a cluster's register, without creating anything."""
     from penstock_server.runtime.writer.clock import SystemClock
 
     async with opened_inspector(settings, SystemClock()) as inspector:
@@ -216,7 +220,7 @@ async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
 
 @contextmanager
 def _directory(path: Path) -> Iterator[Path]:
-    """The data directory at a path; that of a backup is made for as long as it is needed."""
+    """Yield the data directory at a path. A backup is restored into a temporary one."""
     from penstock.client.copies.backup import restore
     from penstock_core.api.backup_files import MANIFEST
 

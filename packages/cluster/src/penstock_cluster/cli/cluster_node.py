@@ -1,4 +1,4 @@
-"""``penstock cluster node``: one machine of a cluster, with its server of the engine."""
+"""``penstock cluster node``, which runs one machine of a cluster with its server of the engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITTEN: Final = frozenset(
         "cluster.tls_key",
     )
 )
-"""Settings that the command makes by itself."""
+"""Settings that the command sets itself."""
 
 
 def register(commands: typer.Typer) -> None:
@@ -85,7 +85,7 @@ def node(
     }
     try:
         _run(data.expanduser(), name, peers, listen=listen, file=written["settings"], flags=flags)
-    except Exception as error:  # noqa: BLE001  whatever ends it is said where the rest is said
+    except Exception as error:  # noqa: BLE001  every failure is logged like the rest
         log_failure(error)
         raise typer.Exit(FAILED) from None
 
@@ -117,11 +117,11 @@ def _run(
 def _chosen(
     name: str, peers: str, listen: str | None, file: Path | None, flags: dict[str, Any]
 ) -> tuple[Settings, str | None]:
-    """The settings of the node, and where to listen if that was said. Raises
+    """Return the settings of the node, and the address to listen at if one was given. Raises
     ``InvalidArgument``."""
     from penstock_cluster.bootstrap.engine_peers import own_peer, peers_of
 
-    origins = {each.option: each.origin for each in shown(file, flags)}
+    origins = {setting.option: setting.origin for setting in shown(file, flags)}
     for option in sorted(_WRITTEN):
         if origins[option] != "default":
             raise InvalidArgument(
@@ -129,11 +129,11 @@ def _chosen(
                 f"that setting itself: leave it out, or use `penstock serve --cluster` with an "
                 f"engine that is there"
             )
-    own = own_peer(peers_of(peers), name)
+    peer = own_peer(peers_of(peers), name)
     if origins["listen.host"] == "default":
-        flags = {**flags, "listen.host": own.host}
+        flags = {**flags, "listen.host": peer.host}
     else:
         listen = chosen(file, flags).listen.host
-    if not own.is_local:
+    if not peer.is_local:
         return chosen(file, with_users(file, flags)), listen
     return chosen(file, flags), listen

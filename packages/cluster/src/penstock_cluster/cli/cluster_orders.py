@@ -1,5 +1,5 @@
-"""``penstock cluster drain``, ``move``, ``take-over``, ``remove`` and ``upgrade``: orders to a
-cluster."""
+"""``penstock cluster drain``, ``move``, ``take-over``, ``remove`` and ``upgrade``, which give
+orders to a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock_server.cli.shared.configuring import Cluster, SettingsFile
 from penstock_server.cli.shared.output import ListFormat, note, write, write_json, write_table
 
 if TYPE_CHECKING:
-    from penstock_cluster.nodes.ordering import ClusterOrders, OrderDone
+    from penstock_cluster.nodes.cluster_orders import ClusterOrders, OrderDone
     from penstock_core.vocabulary.ports import Clock, StorageEngine
 
 NodeName = Annotated[str, typer.Argument(help="Name of a node, as `cluster status` shows it.")]
@@ -69,7 +69,7 @@ def drain(
     if json:
         write_json({"node": node, "drained": True, **_as_json(done)})
     elif done.took_s:
-        write(f"{node} is drained: {_told(done)}")
+        write(f"{node} is drained: {_summary(done)}")
     else:
         write(f"{node} is drained; {_owner(done)}")
 
@@ -114,8 +114,8 @@ def take_over(
         f"deliver events twice until its lease is over.",
         yes=yes,
     )
-    taken = _ordered(cluster, settings, lambda orders: orders.move(node, by_force=True))
-    _show(node, taken, json=json)
+    done = _ordered(cluster, settings, lambda orders: orders.move(node, by_force=True))
+    _show(node, done, json=json)
 
 
 def remove(
@@ -174,16 +174,18 @@ def upgrade(
 
         written = on_engine(wanted, done)
     if format == "json":
-        known = state.format_all_know
-        found = {"format": written, "format_all_know": known, "members": state.members}
-        write_json({**found, "older": [each.node for each in state.older]})
+        format_all_know = state.format_all_know
+        shown = {"format": written, "format_all_know": format_all_know, "members": state.members}
+        write_json({**shown, "older": [member.node for member in state.older]})
         return
-    rows = [(each.node, each.condition, each.version, each.format) for each in state.members]
+    rows = [
+        (member.node, member.condition, member.version, member.format) for member in state.members
+    ]
     write_table(("NODE", "STATE", "VERSION", "FORMAT"), rows, "no node")
     write("")
     write(f"the cluster writes format {written}")
     if older := state.older:
-        note(f"still to be upgraded: {', '.join(each.node for each in older)}")
+        note(f"still to be upgraded: {', '.join(member.node for member in older)}")
     elif state.is_finished:
         note("nothing to finish: no newer format is known to every node")
     elif not finish:
@@ -196,16 +198,16 @@ def _show(node: str, done: OrderDone, *, json: bool) -> None:
     elif not done.took_s:
         write(f"{node} owns the realm already, in epoch {done.epoch}")
     else:
-        write(_told(done))
+        write(_summary(done))
 
 
-def _told(done: OrderDone) -> str:
+def _summary(done: OrderDone) -> str:
     return f"{_owner(done)}, after {done.took_s:.1f} s"
 
 
 def _owner(done: OrderDone) -> str:
     if not done.owner:
-        return "nobody owns the realm"
+        return "no node owns the realm"
     return f"{done.owner} owns the realm in epoch {done.epoch}"
 
 
@@ -216,11 +218,11 @@ def _as_json(done: OrderDone) -> dict[str, object]:
 def _ordered(
     url: str | None, file: Path | None, order: Callable[[ClusterOrders], Awaitable[T]]
 ) -> T:
-    """What has become of an order. Raises ``InvalidArgument``, ``NameDoesNotExist``,
+    """Give an order and return its result. Raises ``InvalidArgument``, ``NameDoesNotExist``,
     ``IllegalState``, ``Unavailable``, ``Damaged``."""
     import asyncio
 
-    from penstock_cluster.nodes.ordering import ClusterOrders
+    from penstock_cluster.nodes.cluster_orders import ClusterOrders
     from penstock_server.runtime.writer.clock import SystemClock
 
     wanted = cluster_settings(url, file)
@@ -228,7 +230,8 @@ def _ordered(
 
     async def run() -> T:
         async with opened_inspector(wanted, clock) as inspector:
-            await inspector.records("cluster/")  # no majority is told at once, and not waited for
+            # Fails at once without a majority, instead of waiting for one.
+            await inspector.records("cluster/")
             async with opened_engine(wanted, clock) as engine:
                 registry = await engine.registry()
                 return await order(

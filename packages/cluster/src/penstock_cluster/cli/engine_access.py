@@ -1,4 +1,4 @@
-"""Opens the engine of a cluster for one command."""
+"""Open the engine of a cluster for one command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def cluster_settings(url: str | None, file: Path | None) -> ClusterSettings:
-    """A cluster as `penstock serve` would read it. Raises ``InvalidArgument``."""
+    """Return the settings of a cluster as `penstock serve` would read them. Raises
+    ``InvalidArgument``."""
     from penstock_cluster.bootstrap import cluster as adapters
 
     wanted = chosen(file, {"cluster.engine": url}).cluster
@@ -61,7 +62,7 @@ def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Aw
 async def opened_inspector(
     settings: ClusterSettings, clock: Clock
 ) -> AsyncIterator[EngineInspector]:
-    """The engine of a cluster as it is seen from outside; closed at the end."""
+    """Open the inspector of a cluster's engine for the block."""
     from penstock_cluster.bootstrap import cluster as adapters
 
     inspector = adapters.open_inspector(settings, clock)
@@ -73,7 +74,7 @@ async def opened_inspector(
 
 @asynccontextmanager
 async def opened_engine(settings: ClusterSettings, clock: Clock) -> AsyncIterator[StorageEngine]:
-    """The engine of a cluster; closed at the end."""
+    """Open the engine of a cluster for the block."""
     from penstock_cluster.bootstrap import cluster as adapters
 
     engine = await adapters.open_engine(settings, clock)

@@ -1,1 +1,1 @@
-"""A node of a cluster: what it owns of the shared engine, it serves."""
+"""A node of a cluster, which serves the shards that it owns on the shared engine."""

@@ -1,12 +1,11 @@
 """The identity of the place where a cluster keeps segments and snapshots.
 
-The register names an identity for the blobs of each shard, and a blob of that name lies among them.
-A node that does not read it looks at another place: a folder that is not mounted, another bucket,
-another setting. What it would recover from there is not the realm.
+The register names an identity for the blobs of each shard, and a blob of that name is stored among
+them. A node that cannot read this blob uses another place: a folder that is not mounted, another
+bucket, another setting. The contents of that place are not the realm.
 
-An owner makes the identity once it has recovered the realm from the place without damage: so a
-realm that has none yet, as those of version 0.1.0, gets one, and a place that is not the realm's
-does not.
+An owner creates the identity once it has recovered the realm from the place without damage. So a
+realm without an identity, such as those of version 0.1.0, gets one, and a wrong place does not.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ from penstock_core.vocabulary.ports import (
 
 BLOBS_SETTING: Final = "cluster.blobs"
 IDENTITIES: Final = "blobs/"
-"""Begins the keys of the register under which the identity of each shard's blobs is."""
+"""Prefix of the keys of the register that hold the identity of each shard's blobs."""
 IDENTITY_BLOBS: Final = "realm/identity-"
-"""Begins the name of the blob that says whose place this is."""
+"""Prefix of the name of the blob that identifies the place."""
 ANSWER_S: Final = 5.0
-"""How long a place may take to answer."""
+"""Seconds within which a place has to answer."""
 _SNAPSHOTS: Final = "snapshots/"
 
 _log = logger("penstock.cluster")
 
 
 class BlobIdentity(msgspec.Struct, frozen=True):
-    """The identity of a shard's blobs, as the register has it."""
+    """The identity of a shard's blobs, as stored in the register."""
 
     token: str
     is_written: bool = False
-    """Whether the blob is there: an owner may have been killed before it wrote it."""
+    """Whether the blob was written; an owner may have been killed before it wrote it."""
 
     @property
     def blob(self) -> str:
@@ -63,7 +62,7 @@ class BlobIdentity(msgspec.Struct, frozen=True):
 
 
 class BlobPlaces:
-    """Compares what a node reads as the blobs of a shard with the identity in the register."""
+    """Compares the blobs that a node reads for a shard with the identity in the register."""
 
     def __init__(self, engine: StorageEngine, registry: Registry, shown: str = "") -> None:
         """``shown`` is the place as the settings have it, for messages."""
@@ -71,26 +70,26 @@ class BlobPlaces:
         self._registry = registry
         self._shown = f"the place of {BLOBS_SETTING}" + (f" ({shown})" if shown else "")
         self._blobs: dict[int, Blobs] = {}
-        self._looks: dict[int, asyncio.Task[str]] = {}
+        self._checks: dict[int, asyncio.Task[str]] = {}
 
     async def failure(self, shard: int) -> str:
-        """Why this node cannot use the blobs of a shard; empty: they are the realm's.
+        """Return why this node cannot use the blobs of a shard; empty if they are the realm's.
 
         Raises ``Unavailable`` while the register does not answer.
         """
-        look = self._looks.get(shard)
-        if look is None or look.done():  # a mount that hangs keeps a thread: never more than one
-            look = start_task(self._failure(shard), name="blobs", on_failure=leave_to_owner)
-            self._looks[shard] = look
+        check = self._checks.get(shard)
+        if check is None or check.done():  # a mount that hangs keeps a thread: never more than one
+            check = start_task(self._failure(shard), name="blobs", on_failure=leave_to_owner)
+            self._checks[shard] = check
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await asyncio.shield(look)
+                return await asyncio.shield(check)
         except TimeoutError:
             return f"{self._shown} has not answered for {ANSWER_S:.0f} s"
 
     async def opened_anew(self, shard: int) -> GuardedBlobs:
-        """The blobs of a shard for its owner. What is compared from now on is these, and no others
-        that were opened before: they are what the owner writes."""
+        """Open the blobs of a shard for its owner. Later checks compare these blobs, which the
+        owner writes, and not ones opened before."""
         blobs = self._blobs[shard] = await self._engine.blobs(shard)
         return GuardedBlobs(blobs, self, shard)
 
@@ -100,8 +99,8 @@ class BlobPlaces:
             raise StorageFailed(reason)
 
     async def mark(self, shard: int, token: str) -> None:
-        """Give the blobs of a shard an identity, which is ``token`` unless they have one. Called by
-        the owner, once it has recovered the realm from them."""
+        """Give the blobs of a shard an identity: ``token``, unless they have one. The owner calls
+        this once it has recovered the realm from them."""
         key = f"{IDENTITIES}{shard}"
         with suppress(Conflict):  # a newer owner does it
             record = await self._registry.get(key)
@@ -115,7 +114,7 @@ class BlobPlaces:
                 assert record is not None, "it was read"
                 version = record.version
             try:
-                await (await self._of(shard)).put(identity.blob, [identity.token.encode()])
+                await (await self._open(shard)).put(identity.blob, [identity.token.encode()])
             except StorageFailed as error:  # the next owner tries again
                 _log.warning("blobs.not_marked", reason=str(error))
                 return
@@ -123,11 +122,11 @@ class BlobPlaces:
             await self._registry.cas(key, version, msgspec.json.encode(written))
 
     def stop(self) -> None:
-        """End what is still under way."""
-        for look in self._looks.values():
-            look.cancel()
+        """Cancel the running checks."""
+        for check in self._checks.values():
+            check.cancel()
 
-    async def _of(self, shard: int) -> Blobs:
+    async def _open(self, shard: int) -> Blobs:
         if shard not in self._blobs:
             self._blobs[shard] = await self._engine.blobs(shard)
         return self._blobs[shard]
@@ -135,17 +134,19 @@ class BlobPlaces:
     async def _failure(self, shard: int) -> str:
         key = f"{IDENTITIES}{shard}"
         identity = _identity_in(key, await self._registry.get(key))
-        blobs = await self._of(shard)
+        blobs = await self._open(shard)
         try:
             if identity is not None and identity.is_written:
                 await blobs.get(identity.blob)
                 return ""
-            own = None if identity is None else identity.blob
-            others = [each.name for each in await blobs.list(IDENTITY_BLOBS) if each.name != own]
+            own_identity = None if identity is None else identity.blob
+            others = [
+                blob.name for blob in await blobs.list(IDENTITY_BLOBS) if blob.name != own_identity
+            ]
         except NameDoesNotExist:
             return (
                 f"{self._shown} is not where the files of this realm are: the identity that the "
-                f"register names is not there. Mount the folder, or give this node the "
+                f"register names does not exist there. Mount the folder, or give this node the "
                 f"cluster.blobs that the other nodes have"
             )
         except (StorageFailed, Damaged) as error:
@@ -159,8 +160,8 @@ class BlobPlaces:
 
 
 class GuardedBlobs:
-    """The blobs of an owner, which notices before it cuts its journal that a snapshot was written
-    to another place: a folder may be unmounted while it runs."""
+    """The blobs of an owner. Before the owner truncates its journal they detect that a snapshot was
+    written to another place: a folder may be unmounted at run time."""
 
     def __init__(self, blobs: Blobs, places: BlobPlaces, shard: int) -> None:
         self.grows: Final = blobs.grows
@@ -173,8 +174,8 @@ class GuardedBlobs:
         self.local_path: Callable[[str], str | None] = blobs.local_path
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` for a
-        snapshot that is not where the realm's files are."""
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` if a
+        snapshot was written where the realm's files are not."""
         await self._blobs.put(name, chunks)
         if name.startswith(_SNAPSHOTS):
             try:
@@ -188,7 +189,8 @@ class GuardedBlobs:
 
 
 def token_of(node: str, nonce: str, epoch: int) -> str:
-    """A name for the blobs of a realm that no other realm's have: processes draw their nonces."""
+    """Return a name for a realm's blobs that is unique to it, because processes draw random
+    nonces."""
     return sha256(f"{node}/{nonce}/{epoch}".encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,5 @@
-"""Whether this node could serve a realm, beyond what the register tells: it has to read the blobs,
-and to recover the realm from them."""
+"""Check whether this node could serve a realm: it must be able to read the blobs and to recover the
+realm from them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CHECK_UNFIT_S: Final = 2.0
 """... and of one that could not."""
 NOT_RECOVERED_S: Final = 5.0
 NOT_RECOVERED_S_MAX: Final = 30.0
-"""How long a node that could not recover the realm leaves it to others before it tries again: twice
-as long after each time, up to this."""
+"""Pause after a failed recovery; other nodes may take the realm meanwhile. It doubles with each
+failure, up to the second value."""
 
 _log = logger("penstock.cluster")
 
 
 class NodeFitness:
-    """Keeps a node from claiming what it could not serve, and says why: in its log, once, and in
-    its member record, where the other nodes and those who look on read it."""
+    """Keeps a node from claiming a realm that it could not serve. The reason is logged once and
+    published in the member record, where other nodes and observers read it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class NodeFitness:
         self._pauses = RetryPauses(NOT_RECOVERED_S, NOT_RECOVERED_S_MAX)
 
     async def watch(self) -> NoReturn:
-        """Check from time to time, until cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             for shard in range(self._shards):
                 with self._incidents.barrier("fitness", ends=()):
@@ -59,7 +59,7 @@ class NodeFitness:
             await asyncio.sleep(CHECK_UNFIT_S if self._claims.me.unfit else CHECK_S)
 
     def compare_settings(self) -> None:
-        """Log once when the settings of this node keep it from claiming."""
+        """Log once if the settings of this node keep it from claiming."""
         for shard in range(self._shards):
             reason = self._claims.disagreement(shard)
             if reason != self._settings_logged:
@@ -70,8 +70,8 @@ class NodeFitness:
                     _log.info("node.settings_agree")
 
     async def may_claim(self, shard: int) -> bool:
-        """Whether this node could serve a shard that nobody else owns: asked right before it
-        claims. Where that cannot be found out, it claims nothing."""
+        """Return whether this node could serve an unowned shard. Called right before it claims;
+        False if the check fails."""
         with self._incidents.barrier("fitness", ends=()):
             return await self._check(shard) and not self._claims.me.unfit
         return False
@@ -80,15 +80,16 @@ class NodeFitness:
         """Leave a realm that could not be recovered here to other nodes for a while."""
         self._opening_reason = reason
         self._opens_again_s = asyncio.get_running_loop().time() + self._pauses.failed()
-        self._tell()
+        self._publish()
 
     def recovered(self) -> None:
-        """The realm was recovered here."""
+        """Note that the realm was recovered here."""
         self._pauses.succeeded()
         self._log_change("")
 
     async def _check(self, shard: int) -> bool:
-        """Look at the blobs of a shard; False: the engine does not answer, so nobody knows."""
+        """Check the blobs of a shard; False if the engine does not answer and the result is
+        unknown."""
         if self._opening_reason and asyncio.get_running_loop().time() >= self._opens_again_s:
             self._opening_reason = ""
         try:
@@ -102,10 +103,10 @@ class NodeFitness:
         if self._place_reason and not reason:
             self._log_change("")
         self._place_reason = reason
-        self._tell()
+        self._publish()
         return True
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         reason = self._place_reason or self._opening_reason
         if reason != self._claims.me.unfit:
             self._claims.note_unfit(reason)

@@ -1,6 +1,6 @@
-"""Who has a name in a cluster: cluster-wide stores, and local ones that one node has for itself.
+"""The names of a cluster: those of cluster-wide stores and those of local ones on a single node.
 
-The node of a local store asks for its name in the register, and the owner of the realm rules: see
+The node of a local store requests its name in the register, and the owner of the realm rules: see
 :mod:`penstock_cluster.owning.local_names`.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from penstock_cluster.nodes.changing import change_record
-from penstock_cluster.nodes.looking import look_forever
+from penstock_cluster.nodes.register_poller import look_forever
+from penstock_cluster.nodes.register_updates import change_record
 from penstock_cluster.owning.local_names import (
     LOCAL_NAMES_KEY,
     LocalName,
@@ -37,27 +37,28 @@ from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.writer.store_names import StoreNames
 
 ASK_S: Final = 0.05
-"""How often who waits for a ruling looks."""
+"""Pause between two polls while waiting for a ruling."""
 RULED_S_MAX: Final = 10.0
-"""How long a ruling is waited for."""
+"""Longest wait for a ruling."""
 
 _log = logger("penstock.cluster")
 
 
 async def local_names_in(registry: Registry) -> LocalNames:
-    """The local stores of all nodes. Raises ``Damaged``."""
+    """Return the local stores of all nodes. Raises ``Damaged``."""
     return local_names_of(await registry.get(LOCAL_NAMES_KEY))
 
 
 async def change_local_names(
     registry: Registry, change: Callable[[LocalNames], LocalNames]
 ) -> LocalNames:
-    """Write the record on top of what is there. Raises ``Damaged``, and what ``change`` raises."""
+    """Change the record with a compare-and-set. Raises ``Damaged``, and the errors of
+    ``change``."""
     return await change_record(registry, LOCAL_NAMES_KEY, local_names_of, change=change)
 
 
 class ClusterWideNames(StoreNames):
-    """The names of the realm of a cluster, held by its owner, who rules over local ones."""
+    """The names of a cluster's realm. Its owner holds them and rules on local names."""
 
     def __init__(
         self,
@@ -66,56 +67,60 @@ class ClusterWideNames(StoreNames):
         directory: Directory,
         doors: Callable[[], Mapping[str, str]],
     ) -> None:
-        """``doors`` tells where each node has its local stores, by node."""
+        """``doors`` returns the address of each node's local stores, by node."""
         self._registry = registry
         self.local = LocalNames()
-        """As they were read last."""
+        """Local names as they were read last."""
         self._unreadable = ""
-        """Why it is not known which names are local; empty: it is."""
+        """Reason why the local names are unknown; empty if they are known."""
         self._epoch = epoch
         self._directory = directory
         self._doors = doors
 
     async def begin(self) -> None:
-        """Rule from now on, and know what was granted before; to be done before anybody is served.
-        While the record cannot be read the realm is served without it: no node grants a name, and
-        no store is made that might have one. Raises ``Deposed``."""
+        """Start ruling, and read the names granted before. Must be called before clients are
+        served.
+
+        While the record cannot be read the realm is served without it: no name is granted, and no
+        store is created that might have a local name. Raises ``Deposed``.
+        """
         try:
-            begun = await change_local_names(self._registry, lambda each: each.begun(self._epoch))
+            names = await change_local_names(self._registry, lambda names: names.begun(self._epoch))
         except Damaged as error:
             self._unreadable = str(error)
         else:
-            self._take(begun)
+            self._take(names)
 
     async def run(self, incidents: Incidents) -> None:
-        """Rule until cancelled. Raises ``Deposed`` when a later owner does."""
+        """Rule until cancelled. Raises ``Deposed`` when a later owner rules."""
         await look_forever(
-            self._registry, LOCAL_NAMES_KEY, self._look, incidents=incidents, task="local names"
+            self._registry, LOCAL_NAMES_KEY, self._update, incidents=incidents, task="local names"
         )
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         if self._unreadable:
             await self.begin()
         if self._unreadable:
             raise Damaged(self._unreadable)
         self._take(await change_local_names(self._registry, self._rule))
 
-    def _rule(self, found: LocalNames) -> LocalNames:
-        self._take(found)  # before anything is granted: nothing of that name is made meanwhile
-        return found.ruled(self._epoch, self._directory.is_taken)
+    def _rule(self, names: LocalNames) -> LocalNames:
+        # Before a grant: no cluster-wide store of that name may be created meanwhile.
+        self._take(names)
+        return names.ruled(self._epoch, self._directory.is_taken)
 
-    def _take(self, found: LocalNames) -> None:
-        self.local, self._unreadable = found, ""
+    def _take(self, names: LocalNames) -> None:
+        self.local, self._unreadable = names, ""
         doors = self._doors()
         self._directory.local_names = {
-            name: f"{each.kind} of node {each.node}" + _at(doors.get(each.node))
-            for name, each in found.taken.items()
+            name: f"{local.kind} of node {local.node}" + _address_text(doors.get(local.node))
+            for name, local in names.reserved.items()
         }
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. A store of one node
-        is made at that node."""
+        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. Refuses a store of
+        one node, which has to be created at that node."""
         kind = self._directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
             check_for_all(name, definition, self._doors())
@@ -124,7 +129,7 @@ class ClusterWideNames(StoreNames):
         yield
 
 
-def _at(door: str | None) -> str:
+def _address_text(door: str | None) -> str:
     return f", at {door}" if door else ""
 
 
@@ -137,7 +142,7 @@ class LocalStoreNames(StoreNames):
         """``ruled_s_max``: seconds after which a store that cannot get its name is refused."""
         self._registry = registry
         self.directory: Directory | None = None
-        """Set by the realm whose names these are."""
+        """Set by the realm that has these names."""
         self._node = node
         self._ruled_s_max = ruled_s_max
         self._making: Counter[str] = Counter()
@@ -145,12 +150,12 @@ class LocalStoreNames(StoreNames):
         self._changed = asyncio.Event()
 
     async def run(self, incidents: Incidents) -> None:
-        """Give back the names of stores that are gone or were never made, and ask for those of
-        stores whose names the register has lost, until cancelled."""
+        """Give back the names of deleted or never created stores, and request those that the
+        register has lost, until cancelled."""
         await look_forever(
             self._registry,
             LOCAL_NAMES_KEY,
-            self._look,
+            self._update,
             incidents=incidents,
             task="local names",
             changed=self._changed,
@@ -158,14 +163,14 @@ class LocalStoreNames(StoreNames):
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. What cannot be told
-        apart from a failure is left to :meth:`run`."""
-        if is_temporary(name):  # nobody else draws the same
+        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. Names whose store
+        may not have been created are left to :meth:`run`."""
+        if is_temporary(name):  # random, so no other store has it
             yield
             return
         self._making[name] += 1
         try:
-            await self._ask(name, definition.kind)
+            await self._request(name, definition.kind)
             yield
         finally:
             self._making[name] -= 1
@@ -175,33 +180,32 @@ class LocalStoreNames(StoreNames):
         """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`."""
         self._changed.set()
 
-    async def _ask(self, name: str, kind: str) -> None:
+    async def _request(self, name: str, kind: str) -> None:
         wanted = LocalName(self._node, kind, secrets.token_hex(8))
 
-        def ask(found: LocalNames) -> LocalNames:
-            known = found.names.get(name)
-            if known is not None and known.asked == wanted.asked:
-                return found  # it was written, and the answer was lost
-            if self._making[name] == 1 and not self._has(name):  # left by one that was not made
-                found = found.without(name, self._node)
-            return found.asking(name, wanted)
+        def request(names: LocalNames) -> LocalNames:
+            local = names.names.get(name)
+            if local is not None and local.asked == wanted.asked:
+                return names  # it was written, but the answer was lost
+            if self._making[name] == 1 and not self._has(name):  # from a store that was not created
+                names = names.without(name, self._node)
+            return names.asking(name, wanted)
 
         try:
             async with asyncio.timeout(self._ruled_s_max):
-                await change_local_names(self._registry, ask)
+                await change_local_names(self._registry, request)
                 while True:
-                    found = await self._ruling(name, wanted)
-                    if found != "asked":
+                    ruling = await self._ruling(name, wanted)
+                    if ruling != "asked":
                         break
                     await asyncio.sleep(ASK_S)
         except TimeoutError:
             raise NoQuorum(
-                f"the name {name} could not be kept for node {self._node}: nobody has ruled over "
-                f"it for {self._ruled_s_max:.0f} s, because the engine of the cluster has no "
-                f"majority of its servers, or no node owns the realm; channels that are there go "
-                f"on"
+                f"the name {name} could not be reserved for node {self._node}: it got no ruling "
+                f"for {self._ruled_s_max:.0f} s, because the engine of the cluster has no "
+                f"majority of its servers, or no node owns the realm; existing channels go on"
             ) from None
-        if found == "refused":
+        if ruling == "refused":
             raise NameAlreadyBound(f"{name} already exists, and is cluster-wide")
 
     async def _ruling(self, name: str, wanted: LocalName) -> str:
@@ -211,27 +215,27 @@ class LocalStoreNames(StoreNames):
     def _has(self, name: str) -> bool:
         return self.directory is not None and self.directory.is_taken(name)
 
-    async def _look(self) -> None:
-        found = await change_local_names(self._registry, self._without_strays)
+    async def _update(self) -> None:
+        names = await change_local_names(self._registry, self._without_strays)
         for name, kind in self._stores():
-            if name not in found.names and not self._making[name]:
-                await self._ask_again(name, kind)
-            elif (known := found.names.get(name)) is not None and known.ruling == "refused":
+            if name not in names.names and not self._making[name]:
+                await self._request_again(name, kind)
+            elif (local := names.names.get(name)) is not None and local.ruling == "refused":
                 self._clash(name)
 
-    def _without_strays(self, found: LocalNames) -> LocalNames:
-        for name, each in list(found.names.items()):
-            if each.node == self._node and not self._has(name) and not self._making[name]:
-                found = found.without(name, self._node)
-        return found
+    def _without_strays(self, names: LocalNames) -> LocalNames:
+        for name, local in list(names.names.items()):
+            if local.node == self._node and not self._has(name) and not self._making[name]:
+                names = names.without(name, self._node)
+        return names
 
-    async def _ask_again(self, name: str, kind: str) -> None:
-        """The register knows nothing of a store that is there: it was made anew."""
+    async def _request_again(self, name: str, kind: str) -> None:
+        """Request the name of an existing store that a re-created register does not know."""
         wanted = LocalName(self._node, kind, secrets.token_hex(8))
         try:
             await change_local_names(
                 self._registry,
-                lambda found: found if name in found.names else found.asking(name, wanted),
+                lambda names: names if name in names.names else names.asking(name, wanted),
             )
         except Refused:
             self._clash(name)
@@ -254,4 +258,4 @@ class LocalStoreNames(StoreNames):
             for kind in ("channel", "queue")
             for name in directory.names(kind)
             if not is_temporary(name)
-        ] + [(each.state.name, "channel") for each in directory.internal.machines.values()]
+        ] + [(machine.state.name, "channel") for machine in directory.internal.machines.values()]

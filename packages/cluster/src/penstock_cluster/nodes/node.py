@@ -1,8 +1,8 @@
-"""One node: looks at the register, claims shards, takes them over, serves them and gives them up.
+"""One node: polls the register, claims shards, takes them over, serves them and gives them up.
 
-Who may own what is decided by :class:`~penstock_cluster.owning.claims.Claims`; this is the shell
-that reads, writes and waits. A shard is taken over in a fixed order: its journal is opened for the
-new epoch, which fences every owner before, and only then anything is recovered, written or removed.
+:class:`~penstock_cluster.owning.claims.Claims` decides which node may own a shard; this module
+reads, writes and waits. A takeover has a fixed order: the journal is opened for the new epoch,
+which fences every earlier owner, and only then is anything recovered, written or removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_cluster.nodes.probing import is_refused
 from penstock_cluster.owning.claims import Claims
 from penstock_cluster.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
 from penstock_cluster.owning.lease import Lease
-from penstock_cluster.owning.orders import ORDERS_KEY, Orders
+from penstock_cluster.owning.operator_orders import ORDERS_KEY, Orders
 from penstock_cluster.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
@@ -59,23 +59,23 @@ from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 
 OPENINGS_MAX: Final = 5
-"""How often a recovery is begun anew because an owner before was still removing what it needs."""
+"""Attempts at a recovery while an earlier owner is still removing files that it needs."""
 
 LEAVE_S: Final = 3.0
-"""How long a node that leaves waits for an engine that says nothing: its end has others take over
-at least as soon as what it would write there."""
+"""Seconds that a leaving node waits for an engine that does not answer. Its end lets others
+take over at least as soon as the records that it would write."""
 
 _ENDS: Final = (PenstockError,)
-"""What ends a node: another process is this node, or the cluster writes a newer format."""
+"""Errors that end a node: another process has its name, or the cluster writes a newer format."""
 
-ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
-"""What a node has said of its clock, and what it does about it."""
+ClockState = Literal["right", "is apart", "claims nothing", "owns nothing"]
+"""State of the clock that the node has logged, and its consequence."""
 
 _log = logger("penstock.cluster")
 
 
 class ShardServer(Protocol):
-    """Makes realms of shards, and serves them to clients."""
+    """Recovers the realms of shards, and serves them to clients."""
 
     async def open(
         self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
@@ -84,24 +84,24 @@ class ShardServer(Protocol):
         ...
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
-        """Let clients come until ``stopping`` is set, and close the realm then. Raises what has
+        """Serve clients until ``stopping`` is set, then close the realm. Raises the error that has
         ended the realm."""
         ...
 
 
 class _Tenure(Struct):
-    """A shard this node has claimed, as long as it looks after it."""
+    """A shard that this node has claimed, until the node has given it up."""
 
     epoch: int
     stopping: asyncio.Event
     task: asyncio.Task[None] | None = None
     realm: RunningRealm | None = None
     preparing: asyncio.Task[None] | None = None
-    """Its orderly end has begun: what is written before clients are told."""
+    """Task of the orderly end: it writes what the next owner needs before clients are told."""
 
 
 class ShardLease:
-    """The lease of one shard, as its writer asks for it."""
+    """The lease of one shard, for its writer."""
 
     def __init__(self, node: ClusterNode, shard: int, epoch: int) -> None:
         self._node = node
@@ -109,20 +109,20 @@ class ShardLease:
         self.epoch = epoch
 
     def holds(self) -> bool:
-        """Whether nobody else can be the owner at this moment."""
+        """Return whether no other node can be the owner at this moment."""
         return self._node.holds(self._shard)
 
     @property
     def format(self) -> int:
-        """The format in which the shard is written."""
+        """Format of the shard's records."""
         return self._node.claims.writes(self._shard)
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """The nodes that do not know ``format``, each with its version."""
+        """Return the nodes that do not know ``format``, each with its version."""
         return self._node.claims.behind(format)
 
     async def held(self) -> None:
-        """Come back once it holds. Raises ``Deposed`` when it never will again."""
+        """Wait until the lease holds. Raises ``Deposed`` when it never will again."""
         while not self.holds():
             owned = self._node.claims.owned.get(self._shard)
             if owned is None or owned.epoch != self.epoch:
@@ -131,7 +131,7 @@ class ShardLease:
 
 
 class ClusterNode:
-    """Run by :meth:`run`; ended by :meth:`leave`, or by being cancelled."""
+    """A member of a cluster. :meth:`run` runs it; :meth:`leave` or cancelling ends it."""
 
     def __init__(
         self,
@@ -145,12 +145,12 @@ class ClusterNode:
         opens_door: bool = True,
         figures: Callable[[], NodeFigures | None] = lambda: None,
     ) -> None:
-        """The process listens at the member's address as long as it lives; unless the node
-        ``opens_door``, somebody else has seen to it. ``figures`` are those of the process, which
-        the owner shows to those who ask for them at this node."""
+        """The process listens at the member's address as long as it lives; with ``opens_door``
+        false the caller listens there. ``figures`` returns the figures of the process, which the
+        owner shows to clients of this node."""
         self.claims = Claims(me, range(shards), Lease(lease_s))
         self.incidents = Incidents()
-        """What background tasks of the node could not do, beside those of a realm."""
+        """Failures of the node's background tasks, without those of a realm."""
         self.tenures = TenureCounts(dict.fromkeys(WHYS, 0))
         self._engine = engine
         self._server = server
@@ -160,16 +160,16 @@ class ClusterNode:
         self._opens_door = opens_door
         self._figures = figures
         self._tenures: dict[int, _Tenure] = {}
-        self._clock_said: ClockSaid = "right"
+        self._clock_state: ClockState = "right"
         self._look_failure = ""
-        """Why the register could not be read at the last look, once it has been logged."""
+        """Reason why the latest poll failed, once it has been logged."""
         self._unreadable: set[str] = set()
-        """Keys of members' records that could not be decoded, which have been logged."""
+        """Keys of members' records that could not be decoded and were logged."""
         self._changed = asyncio.Event()
-        """Set, and exchanged for another, with every change of what is owned."""
+        """Set, and replaced by a new event, with every change of the owned shards."""
         self._wakes = asyncio.Event()
-        self._looks = asyncio.Event()
-        """Set when there is something to see in the register."""
+        self._polls = asyncio.Event()
+        """Set when the register may have changed."""
         self._writing: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup
         self._places: BlobPlaces
@@ -180,27 +180,27 @@ class ClusterNode:
         return self.claims.holds(shard, self._clock.steady_us())
 
     def has_quorum(self) -> bool:
-        """Whether the engine has answered in time, as an owner would need it."""
+        """Return whether the engine has answered within the time that an owner needs."""
         return self.claims.lease.holds(self._clock.steady_us())
 
     def owner(self, shard: int) -> MemberRecord | None:
-        """The process that serves a shard, as far as is known here."""
+        """Return the process that serves a shard, as far as this node knows."""
         return self.claims.owner(shard, self._clock.steady_us())
 
     def present(self) -> list[MemberRecord]:
-        """The nodes that are there, as far as is known here."""
+        """Return the live nodes, as far as this node knows."""
         return self.claims.present(self._clock.steady_us())
 
     async def changed(self) -> None:
-        """Wait for something that may change who owns what, or for how long."""
+        """Wait for an event that may change the owner of a shard, or the end of its lease."""
         await self._changed.wait()
 
     async def run(self) -> None:
-        """Be a member, and serve what is owned, until :meth:`leave` has done its work.
+        """Be a member, and serve the owned shards, until :meth:`leave` has finished.
 
-        Raises ``IllegalState`` when another process lives under this node's name, ``Deposed`` when
-        one has taken it while this one gave no sign of life, and ``NewerFormat`` when
-        the cluster writes what this version does not know.
+        Raises ``IllegalState`` if another process uses this node's name, ``Deposed`` if one has
+        taken it while this node was silent, and ``NewerFormat`` if the cluster writes a format that
+        this version does not know.
         """
         registry = await self._engine.registry()
         await self._agree_on_format(registry)
@@ -217,23 +217,24 @@ class ClusterNode:
         door = await self._open_door() if self._opens_door else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                own = [
-                    self._tasks.create_task(self._look_forever(registry)),
+                background = [
+                    self._tasks.create_task(self._poll_forever(registry)),
                     self._tasks.create_task(self._write_forever(registry)),
                     self._tasks.create_task(self._hear(registry)),
                     self._tasks.create_task(self._fitness.watch()),
                 ]
                 await self._left.wait()
-                for task in (*own, *self._writing):
+                for task in (*background, *self._writing):
                     task.cancel()
         finally:
             self._places.stop()
             if door is not None:
-                door.close()  # the last of all: whoever finds it closed takes this process for dead
+                # last of all: other nodes take a process whose port is closed for dead
+                door.close()
 
     async def leave(self) -> None:
-        """Hand over what is served, in order, and let others have it at once. An engine that says
-        nothing is not waited for: the realm is cut then, as by a crash."""
+        """Hand over the owned shards in an orderly way, so that others get them at once. An engine
+        that does not answer is not waited for: the realm is cut as in a crash."""
         self.claims.leave()
         for shard in list(self._tenures):
             self.hand_over(shard)
@@ -249,7 +250,7 @@ class ClusterNode:
 
     @property
     def _is_forsaken(self) -> bool:
-        """Whether the engine has said nothing for too long to wait for it at the end."""
+        """Whether the engine has been silent for too long to wait for it at the end."""
         waiting_us = self.claims.waiting_us(self._clock.steady_us())
         for tenure in self._tenures.values():
             if tenure.realm is not None:
@@ -263,8 +264,8 @@ class ClusterNode:
                 self._cut(shard, tenure)
 
     def hand_over(self, shard: int) -> None:
-        """Have another node own a shard. Clients are served until what the next owner needs is
-        written down; closing what is left takes no time then."""
+        """Let another node own a shard. Clients are served until everything that the next owner
+        needs is written; the rest of the closing is quick then."""
         tenure = self._tenures.get(shard)
         if tenure is not None and tenure.preparing is None:
             tenure.preparing = self._tasks.create_task(_end(tenure, self.incidents))
@@ -272,50 +273,51 @@ class ClusterNode:
     # --- the register --------------------------------------------------------------------
 
     async def _agree_on_format(self, registry: Registry) -> None:
-        """Write what all nodes can read; the first node of a cluster says what that is."""
-        known = self.claims.me.format
+        """Write a format that all nodes can read. The first node of a cluster chooses it."""
+        own_format = self.claims.me.format
         if not await _format_in(registry):
             with suppress(Conflict):  # another node was the first
-                await registry.cas(FORMAT_KEY, 0, str(known).encode())
+                await registry.cas(FORMAT_KEY, 0, str(own_format).encode())
         self._refuse_newer(await _format_in(registry))
 
     def _refuse_newer(self, wanted: int) -> None:
-        known = self.claims.me.format
-        if wanted > known:
+        own_format = self.claims.me.format
+        if wanted > own_format:
             raise NewerFormat(
-                f"the cluster writes format {wanted}, and this version of Penstock knows {known}; "
-                f"start node {self.claims.me.node} with the version that the others have, or a "
-                f"newer one"
+                f"the cluster writes format {wanted}, and this version of Penstock knows "
+                f"{own_format}; start node {self.claims.me.node} with the version that the "
+                f"others have, or a newer one"
             )
 
-    async def _look_forever(self, registry: Registry) -> None:
+    async def _poll_forever(self, registry: Registry) -> None:
         while True:
             try:
-                await self._look(registry)
-            except Exception as error:  # noqa: BLE001  the next look may succeed
-                # A record that cannot be read, or an engine that refuses: without a look nothing is
+                await self._poll(registry)
+            except Exception as error:  # noqa: BLE001  the next poll may succeed
+                # A record that cannot be read, or an engine that refuses: without a poll nothing is
                 # claimed, and the lease ends.
-                await self._look_failed(error)
+                await self._poll_failed(error)
                 continue
             self._look_failure = ""
             with self.incidents.barrier("register", ends=_ENDS):
-                await self._act_on_look()
+                await self._act_on_poll()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._turn_s):
-                    await self._looks.wait()
-            self._looks.clear()
+                    await self._polls.wait()
+            self._polls.clear()
 
-    async def _act_on_look(self) -> None:
-        """Do what the newest look calls for. Raises what ends the node."""
-        if not self.claims.owned:  # what it still writes, all can read
+    async def _act_on_poll(self) -> None:
+        """Act on the newest poll. Raises the errors that end the node."""
+        # An owned shard is still written in a format that all nodes can read.
+        if not self.claims.owned:
             self._refuse_newer(self.claims.format)
         self._compare_clocks()
         self._fitness.compare_settings()
         self._follow()
         await self._probe()
 
-    async def _look_failed(self, error: Exception) -> None:
-        """Log once why the register was not read or written, and wait before it is tried again."""
+    async def _poll_failed(self, error: Exception) -> None:
+        """Log once why the register was not read or written, and wait before the next attempt."""
         if not isinstance(error, PenstockError):
             self.incidents.report("register", error)
         elif str(error) != self._look_failure:
@@ -324,22 +326,22 @@ class ClusterNode:
         await asyncio.sleep(self._turn_s)
 
     async def _hear(self, registry: Registry) -> None:
-        """Look at once when a node claims or releases a shard."""
+        """Poll at once when a node claims or releases a shard."""
         while True:
             try:
                 async for _ in registry.watch(SHARDS):
-                    self._looks.set()
+                    self._polls.set()
             except Exception as error:  # noqa: BLE001  the next watch may succeed
-                await self._look_failed(error)
+                await self._poll_failed(error)
 
-    async def _look(self, registry: Registry) -> None:
-        """Read all claims, and then all members: who claims relies on this order."""
+    async def _poll(self, registry: Registry) -> None:
+        """Read all claims, and then all members: claims rely on this order."""
         began_us = self._clock.steady_us()
         claims: dict[int, VersionedRecord] = {}
         for shard in range(self._shards):
             if (record := await registry.get(f"{SHARDS}{shard}")) is not None:
                 if not _is_readable(record, ClaimRecord):
-                    raise Damaged(f"{SHARDS}{shard} in the register is no record of an owner")
+                    raise Damaged(f"{SHARDS}{shard} in the register is not a record of an owner")
                 claims[shard] = record
         members: dict[str, VersionedRecord] = {}
         for key in await registry.list(MEMBERS):
@@ -365,21 +367,21 @@ class ClusterNode:
         )
 
     def _compare_clocks(self) -> None:
-        """Give up what is owned here if the clock is far from what most nodes show."""
+        """Give up the owned shards if this clock is far from those of most nodes."""
         off_us = abs(self.claims.clock_off_us)
-        said: ClockSaid = "right"
+        clock_state: ClockState = "right"
         if off_us > WRONG_US_MAX:
-            said = "owns nothing"
+            clock_state = "owns nothing"
             for shard in self._tenures:
                 self.hand_over(shard)
         elif off_us > APART_US_MAX:
-            said = "claims nothing"
+            clock_state = "claims nothing"
         elif abs(self.claims.clock_apart_us) > APART_US_MAX:
-            said = "is apart"
-        if said != self._clock_said:
+            clock_state = "is apart"
+        if clock_state != self._clock_state:
             ahead_s = -(self.claims.clock_off_us or self.claims.clock_apart_us) / SECOND_US
-            _log.warning("clock.compared", ahead_s=round(ahead_s, 1), now=said)
-            self._clock_said = said
+            _log.warning("clock.compared", ahead_s=round(ahead_s, 1), now=clock_state)
+            self._clock_state = clock_state
 
     async def _write_forever(self, registry: Registry) -> None:
         while True:
@@ -403,36 +405,36 @@ class ClusterNode:
         try:
             version = await registry.cas(write.key, write.expected, write.value)
         except Conflict:
-            with suppress(Exception):  # the next look tells
-                await self._look(registry)  # another node was faster: maybe this node itself
+            with suppress(Exception):  # the next poll shows the owner
+                await self._poll(registry)  # another node was faster: maybe this node itself
         except Exception as error:  # noqa: BLE001  the next write may succeed
             self.claims.failed(write)
-            await self._look_failed(error)
+            await self._poll_failed(error)
         else:
             self.claims.wrote(write, version, self._clock.steady_us())
         with self.incidents.barrier("following", ends=_ENDS):
             self._follow()
 
     async def _probe(self) -> None:
-        """Ask for owners that are late: a process that is gone has no lease to wait for."""
+        """Probe owners that are late: a dead process has no lease to wait for."""
         for member in list(self.claims.doubted()):
             if await is_refused(member.address):
                 self.claims.refused(member.node, member.nonce, self._clock.steady_us())
                 self._wakes.set()
 
     async def _open_door(self) -> asyncio.AbstractServer:
-        """Be there as long as the process is, whatever else listens."""
+        """Listen at the member's address as long as the process lives, whatever else listens."""
         host, _, port = self.claims.me.address.rpartition(":")
         return await asyncio.get_running_loop().create_server(_Doorstep, host, int(port))
 
-    # --- what is owned -------------------------------------------------------------------
+    # --- the owned shards ----------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Take over what is owned by now, and let go of what is not."""
+        """Take over the shards that this node owns by now, and stop serving the others."""
         if (rival := self.claims.rival) is not None:
             raise IllegalState(
-                f"node {rival.node} is there already: a process at {rival.address} renews its "
-                f"lease under this name. Give each node a name of its own (--node, cluster.node), "
+                f"node {rival.node} is already running: a process at {rival.address} renews its "
+                f"lease under this name. Give each node its own name (--node, cluster.node), "
                 f"or stop the other process first"
             )
         if self.claims.is_replaced:
@@ -447,9 +449,9 @@ class ClusterNode:
                 self._begin(shard)
         for shard in self.claims.to_hand_over(self._clock.steady_us()):
             self.hand_over(shard)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._wakes.set()
@@ -458,10 +460,10 @@ class ClusterNode:
         tenure = _Tenure(self.claims.owned[shard].epoch, asyncio.Event())
         self._tenures[shard] = tenure
         _log.info("shard.claimed", shard=shard, epoch=tenure.epoch)
-        tenure.task = self._tasks.create_task(self._own(shard, tenure))
+        tenure.task = self._tasks.create_task(self._hold(shard, tenure))
 
     def _cut(self, shard: int, tenure: _Tenure) -> None:
-        """Another node owns a shard: say nothing any more."""
+        """Stop serving a shard at once, because another node owns it."""
         _log.warning("shard.lost", shard=shard, epoch=tenure.epoch)
         task, tenure.task = tenure.task, None
         if tenure.realm is not None:
@@ -469,7 +471,7 @@ class ClusterNode:
         assert task is not None, "it is cut once"
         task.cancel()
 
-    async def _own(self, shard: int, tenure: _Tenure) -> None:
+    async def _hold(self, shard: int, tenure: _Tenure) -> None:
         """Take a shard over, serve it, and give it up."""
         try:
             await self._serve(shard, tenure)
@@ -489,7 +491,7 @@ class ClusterNode:
                 tenure.preparing.cancel()
             del self._tenures[shard]
             self.claims.give_up(shard)
-            self._tell()
+            self._notify()
         _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
 
     def _note_failure(self, tenure: _Tenure, reason: str) -> None:
@@ -498,7 +500,7 @@ class ClusterNode:
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
         began_us, why = self._clock.steady_us(), self.claims.why.get(shard)
-        tenure.realm = realm = await self._taken_over(shard, tenure.epoch)
+        tenure.realm = realm = await self._take_over(shard, tenure.epoch)
         if why is not None:
             self.tenures.claims[why] += 1
             self.tenures.takeover_us = self._clock.steady_us() - began_us
@@ -513,9 +515,10 @@ class ClusterNode:
             self.claims.note_damages(0)
             await realm.release()
 
-    async def _taken_over(self, shard: int, epoch: int) -> RunningRealm:
-        """Fence, and recover then. An owner before may still be removing what its own snapshot has
-        made superfluous: what is gone in the middle of a recovery is in that snapshot."""
+    async def _take_over(self, shard: int, epoch: int) -> RunningRealm:
+        """Fence earlier owners, then recover. An earlier owner may still be removing files that its
+        own snapshot has superseded. A file that disappears during a recovery is covered by that
+        snapshot."""
         lease = ShardLease(self, shard, epoch)
         for attempt in count(1):
             journal = await self._engine.journal(shard, epoch)
@@ -538,7 +541,8 @@ def _is_readable(record: VersionedRecord, kind: type[Struct]) -> bool:
 
 
 async def _format_in(registry: Registry) -> int:
-    """The format that the nodes of a cluster write; 0: nobody has said yet. Raises ``Damaged``."""
+    """Return the format that the nodes of a cluster write; 0 if not recorded. Raises
+    ``Damaged``."""
     record = await registry.get(FORMAT_KEY)
     if record is None:
         return 0
@@ -548,12 +552,12 @@ async def _format_in(registry: Registry) -> int:
 
 
 async def orders_in(registry: Registry) -> Orders:
-    """What people ask of the nodes of a cluster. Raises ``Damaged``."""
+    """Read the orders of operators from the register. Raises ``Damaged``."""
     return orders_of(await registry.get(ORDERS_KEY))
 
 
 def orders_of(record: VersionedRecord | None) -> Orders:
-    """What a record of the register says. Raises ``Damaged``."""
+    """Decode a record of orders; empty without a record. Raises ``Damaged``."""
     if record is None:
         return Orders()
     return read_record(ORDERS_KEY, record, Orders, what="record of orders")
@@ -564,15 +568,15 @@ def _shard_of(write: RegisterWrite) -> int:
 
 
 async def _end(tenure: _Tenure, incidents: Incidents) -> None:
-    """The orderly end of a tenure: first what can be done while clients are served."""
+    """End a tenure in an orderly way; clients are served during the first part."""
     with incidents.barrier("hand-over", ends=()), suppress(PenstockError):
-        if tenure.realm is not None:  # what keeps it from being written ends the tenure by itself
+        if tenure.realm is not None:  # a failure to write ends the tenure anyway
             await tenure.realm.prepare_to_close()
     tenure.stopping.set()
 
 
 class _Doorstep(asyncio.Protocol):
-    """Whoever comes learns that somebody is there, and no more."""
+    """Closes every connection at once: an accepted one shows that the process lives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

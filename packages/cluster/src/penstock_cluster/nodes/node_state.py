@@ -1,7 +1,8 @@
-"""What the owner of a realm tells of its cluster, and each node of its process.
+"""The state of the cluster and of each node's process, as the owner of a realm reports it.
 
-The metrics of a node are those of its own process; the owner, which knows who may see them, answers
-for every node."""
+The metrics of a node are those of its own process. The owner, which knows the users' rights,
+answers for every node.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ _RESIDENT_PAGES: Final = 21
 
 
 def process_figures(folder: Path = _PROC) -> dict[str, float]:
-    """What Prometheus tells of a process on Linux, under its names, without its client: that is
-    loaded by the owner only, and takes 50 ms. Empty where the system does not tell."""
+    """Return the process metrics of Prometheus on Linux, under their names. The client library is
+    not used: only the owner loads it, and loading takes 50 ms. Empty on other systems."""
     try:
         fields = (folder / "self/stat").read_text().rpartition(")")[2].split()
         booted_s = _booted_s((folder / "stat").read_text())
@@ -61,12 +62,12 @@ def _booted_s(stat: str) -> float:
 def cluster_info(
     node: ClusterNode, realm: RunningRealm, now_us: int, local: LocalNames | None = None
 ) -> ClusterInfo:
-    """What the owner of a realm sees of its cluster at a moment of its steady clock."""
+    """Return the owner's view of its cluster at a moment of its steady clock."""
     doors, named = local_doors(node), {} if local is None else local.names
     claims = node.claims
-    present = {(each.node, each.nonce) for each in claims.present(now_us)}
+    present = {(member.node, member.nonce) for member in claims.present(now_us)}
     claim = claims.claims.get(SHARD)
-    members = sorted(claims.members.values(), key=lambda each: each.node)
+    members = sorted(claims.members.values(), key=lambda member: member.node)
     return ClusterInfo(
         node=claims.me.node,
         epoch=0 if claim is None else claim.epoch,
@@ -75,21 +76,23 @@ def cluster_info(
         engine_waiting_s=realm.journal_info.waiting_us / SECOND_US,
         nodes=[
             ClusterNodeInfo(
-                node=each.node,
-                state=_state(node, each, (each.node, each.nonce) in present),
-                version=each.version,
-                url=each.serves.get("native", ""),
-                renewed_us=each.wall_us,
-                local_url=doors.get(each.node, ""),
-                unfit=claims.unfit(each, SHARD),
+                node=member.node,
+                state=_state(node, member, (member.node, member.nonce) in present),
+                version=member.version,
+                url=member.serves.get("native", ""),
+                renewed_us=member.wall_us,
+                local_url=doors.get(member.node, ""),
+                unfit=claims.unfit(member, SHARD),
             )
-            for each in members
-            if not each.removed
+            for member in members
+            if not member.removed
         ],
         local=[
-            LocalStoreInfo(name=name, kind=each.kind, node=each.node, url=doors.get(each.node, ""))
-            for name, each in sorted(named.items())
-            if each.ruling == "granted"
+            LocalStoreInfo(
+                name=name, kind=store.kind, node=store.node, url=doors.get(store.node, "")
+            )
+            for name, store in sorted(named.items())
+            if store.ruling == "granted"
         ],
     )
 
@@ -104,7 +107,7 @@ def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
 
 
 def node_figures(node: ClusterNode, relays: Relays, process: Mapping[str, float]) -> NodeFigures:
-    """Figures of this node, with those of its ``process``."""
+    """Return the figures of this node, with those of its ``process``."""
     claim, counts = node.claims.claims.get(SHARD), node.tenures
     return NodeFigures(
         process=process,
@@ -119,11 +122,11 @@ def node_figures(node: ClusterNode, relays: Relays, process: Mapping[str, float]
 
 
 def figures_of(
-    node: ClusterNode, name: str, own: Callable[[], NodeFigures | None]
+    node: ClusterNode, name: str, own_figures: Callable[[], NodeFigures | None]
 ) -> NodeFigures | None:
-    """The figures of a node, by its name: ``own`` are those of this one, others tell theirs with
-    each renewal."""
+    """Return the figures of the node ``name``. ``own_figures`` returns those of this node; other
+    nodes publish theirs with each renewal."""
     if name == node.claims.me.node:
-        return own()
+        return own_figures()
     member = node.claims.members.get(name)
     return None if member is None else member.figures

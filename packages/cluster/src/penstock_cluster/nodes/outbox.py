@@ -1,4 +1,4 @@
-"""Events leave the outboxes of a node's local channels for the realm of the cluster (SEM N9)."""
+"""Send events from the outboxes of a node's local channels to the realm of the cluster (SEM N9)."""
 
 from __future__ import annotations
 
@@ -21,47 +21,48 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.outboxes import Outboxes, OutboxState, Outgoing
 
 LOOK_S: Final = 2.0
-"""How long what waits is left alone at most, where nothing has told of a change."""
+"""Longest pause between two looks at the outboxes without a notification, in seconds."""
 AGAIN_S: Final = 0.1
-"""How soon what could not be sent is sent again at first; each time twice as much later."""
+"""First pause before a failed copy is sent again, in seconds; it doubles with each failure."""
 NOTHING: Final = Outgoing((), (), IdSet())
 
 _log = logger("penstock.local")
 
 
 class ClusterDoor(Protocol):
-    """Brings copies to whoever owns the realm of the cluster."""
+    """Brings copies to the owner of the cluster's realm."""
 
     async def copy_in(
         self, join: Join, target: str, producer: str, copies: Outgoing
     ) -> CopiesTaken:
-        """Come back once the cluster has stored the copies on ``target`` with the rights of the
-        join's owner; without any, see whether it would. Raises what stands in the way; then it is
-        not known whether they are stored, and the same ids may be brought again."""
+        """Return once the cluster has stored the copies on ``target`` with the rights of the join's
+        owner; without copies, check whether it would. After an error it is unknown whether they are
+        stored, and the same ids may be sent again."""
         ...
 
 
 class OutboxSender:
-    """Sends what waits, in order and again until it is confirmed, and takes it out then."""
+    """Sends waiting events in order, repeats them until they are confirmed, and then removes
+    them."""
 
     def __init__(self, realm: RunningRealm, door: ClusterDoor) -> None:
         self._outboxes: Outboxes = realm.joins.outboxes
         self._incidents = realm.incidents
         self._door = door
         self._reasons: dict[int, str] = {}
-        """Why what is in an outbox waits."""
+        """Reason why the events of an outbox wait, by outbox."""
         self._again: dict[int, tuple[float, float]] = {}
-        """When an outbox is tried again, in seconds of the loop, and how long that is waited."""
+        """Time of an outbox's next attempt, in seconds of the loop, and the length of the pause."""
         self._changed = asyncio.Event()
         self._outboxes.onward = self
         self._outboxes.on_change(self._changed.set)
 
-    # --- what the realm asks -------------------------------------------------------------
+    # --- requests of the realm -----------------------------------------------------------
 
     async def check(self, join: Join, target: str) -> str:
         """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
-        taken = await self._door.copy_in(join, target, "", copies=NOTHING)
-        return taken.name
+        result = await self._door.copy_in(join, target, "", copies=NOTHING)
+        return result.name
 
     def waits_for(self, outbox: int) -> str:
         """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
@@ -75,12 +76,12 @@ class OutboxSender:
         while True:
             self._changed.clear()
             try:
-                moved = [await self._apart(each) for each in self._outboxes.now()]
+                moved = [await self._apart(outbox) for outbox in self._outboxes.now()]
             except RealmStopping:
                 return
             if any(moved):
                 continue
-            soonest = min((at for at, _ in self._again.values()), default=now() + LOOK_S)
+            soonest = min((again_s for again_s, _ in self._again.values()), default=now() + LOOK_S)
             wait_s = min(LOOK_S, max(0.0, soonest - now()))
             try:
                 async with asyncio.timeout(wait_s):
@@ -89,7 +90,7 @@ class OutboxSender:
                 continue
 
     async def _apart(self, outbox: OutboxState) -> bool:
-        """:meth:`_step`, whose unforeseen failure is that of one outbox."""
+        """Run :meth:`_step` so that an unexpected failure affects only this outbox."""
         if self._incidents.is_aside("outboxes", outbox.number):
             return False
         with self._incidents.barrier("outboxes", outbox.number):
@@ -97,7 +98,7 @@ class OutboxSender:
         return False
 
     async def _step(self, outbox: OutboxState) -> bool:
-        """Send the oldest events of an outbox; gives whether there may be more."""
+        """Send the oldest events of an outbox. Returns whether more may be waiting."""
         number, now_s = outbox.number, asyncio.get_running_loop().time()
         if number in self._again and self._again[number][0] > now_s:
             return False
@@ -113,7 +114,7 @@ class OutboxSender:
         except RealmStopping:
             raise
         except (NameDoesNotExist, IllegalState) as error:
-            await self._nowhere(outbox, error)
+            await self._handle_refusal(outbox, error)
             return False
         except PenstockError as error:
             self._waits(outbox, error)
@@ -124,21 +125,22 @@ class OutboxSender:
     async def _bring(self, outbox: OutboxState, copies: Outgoing) -> None:
         producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
         try:
-            taken = await self._door.copy_in(outbox.join, outbox.target, producer, copies=copies)
+            result = await self._door.copy_in(outbox.join, outbox.target, producer, copies=copies)
         except RealmStopping as error:  # that of the cluster; another node serves it soon
             raise Unavailable(str(error)) from error
         newest = copies.ids.highest
         assert newest is not None, "there are some"
-        if taken.known > max(newest, outbox.next_id - 1):
+        if result.known > max(newest, outbox.next_id - 1):
             raise IllegalState(
                 f"{outbox.target} has had later events of this join than the node knows of, so the "
                 f"node was restored from a backup, and it cannot be told which of these were "
-                f"copied: delete the join and make it anew"
+                f"copied: delete the join and create it again"
             )
 
-    async def _nowhere(self, outbox: OutboxState, error: PenstockError) -> None:
-        """The destination is not there, or will never have this, or the outbox has just ended."""
-        if not any(each.number == outbox.number for each in self._outboxes.now()):
+    async def _handle_refusal(self, outbox: OutboxState, error: PenstockError) -> None:
+        """Handle a destination that does not exist or refuses the events, or an outbox that has
+        just ended."""
+        if not any(other.number == outbox.number for other in self._outboxes.now()):
             self._goes_on(outbox.number)
         elif not outbox.join.ending:
             self._waits(outbox, error)

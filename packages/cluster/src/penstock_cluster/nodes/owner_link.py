@@ -1,7 +1,7 @@
-"""A node speaks to the owner of the realm as a client does, for whoever owns a join (SEM N9).
+"""A node's connection to the owner of the realm, as a client that copies for joins (SEM N9).
 
 The connection begins with the preface of relayed connections, which is signed with the secret of
-the cluster, so that no user's password has to be kept for it.
+the cluster, so that the node need not store users' passwords.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from penstock_server.runtime.writer.outboxes import Outgoing
 
 CONNECT_S: Final = 2.0
 IDLE_S: Final = 20.0
-"""How long a connection is kept on which nothing is said; the owner gives it up later."""
+"""Seconds after which an idle connection is closed; the owner would close it later."""
 
 
 class OwnerLink:
-    """One connection to the owner, on which one request after the other is asked."""
+    """One connection to the owner, which carries one request at a time."""
 
     def __init__(self, owner: ServingNode) -> None:
         self.process = owner.process
@@ -52,7 +52,7 @@ class OwnerLink:
     async def open(
         self, place: tuple[str, int], introduce: Callable[[asyncio.Transport], bytes], tls: Any
     ) -> None:
-        """Connect, be introduced, and be welcomed."""
+        """Connect, send the preface, and wait for the welcome."""
         loop = asyncio.get_running_loop()
         made = lambda: _Introduced(introduce)  # noqa: E731
         transport, _ = await loop.create_connection(made, *place)
@@ -68,7 +68,7 @@ class OwnerLink:
         await self._answer()
 
     async def ask(self, request: CopyIn, *bodies: bytes) -> Any:
-        """The answer to a request. Raises what the owner refuses it with, ``ConnectionLost``."""
+        """Return the answer to a request. Raises the owner's refusal, or ``ConnectionLost``."""
         self._asked += 1
         self._waiting = asyncio.get_running_loop().create_future()
         self._link.send(wire.Asked(self._asked, request), *bodies)
@@ -82,13 +82,13 @@ class OwnerLink:
         return await self._waiting
 
     def close(self) -> None:
-        """End it; nothing is asked any more."""
+        """Close the connection in an orderly way, after the last request."""
         if self._link.is_open:
             self._link.send(wire.Bye())
             self._link.finish()
 
     def abort(self) -> None:
-        """Drop it."""
+        """Drop the connection."""
         self._link.abort()
 
     # --- what the connection tells -------------------------------------------------------
@@ -105,7 +105,7 @@ class OwnerLink:
             case wire.Goodbye(code, text):
                 self._farewell = error_of(code, text)
             case _:
-                pass  # an answer that nobody waits for any more
+                pass  # the answer to a request that was given up
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
         """See :class:`~penstock.client.connection.transport.Receiver`."""
@@ -124,7 +124,7 @@ class OwnerLink:
 
 
 class _Introduced(asyncio.Protocol):
-    """Says who the node is before anything else, and before TLS."""
+    """Sends the node's preface before anything else, and before TLS."""
 
     def __init__(self, introduce: Callable[[asyncio.Transport], bytes]) -> None:
         self._introduce = introduce
@@ -135,7 +135,7 @@ class _Introduced(asyncio.Protocol):
 
 
 class OwnerDoor:
-    """The way from a node to the realm of the cluster, wherever that is served."""
+    """Requests of a node to the realm of the cluster, whichever node serves it."""
 
     def __init__(
         self,
@@ -149,7 +149,8 @@ class OwnerDoor:
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
         """``owner`` also finds the node itself. An owner that has not answered for ``answer_s``
-        seconds is given up. ``tls`` tells by which certificates owners are known."""
+        seconds is given up. ``tls`` returns the context that verifies the certificates of owners.
+        """
         self._owner = owner
         self._secret = secret
         self._node = node
@@ -188,16 +189,16 @@ class OwnerDoor:
             return msgspec.convert(answer, CopiesTaken)
 
     async def _linked(self, owner: ServingNode, principal: Principal) -> OwnerLink:
-        known = self._links.get(principal)
-        if known is not None:
-            return known
+        open_link = self._links.get(principal)
+        if open_link is not None:
+            return open_link
         place = owner.place("native")
         if place is None:
-            raise CannotConnect(f"node {owner.name} does not tell where it serves")
+            raise CannotConnect(f"node {owner.name} has no address for clients")
 
         def introduce(transport: asyncio.Transport) -> bytes:
-            here, there = place_of(transport, "sockname"), place_of(transport, "peername")
-            origin = RelayOrigin(here, there, self._node, speaks_for=principal)
+            here, remote = place_of(transport, "sockname"), place_of(transport, "peername")
+            origin = RelayOrigin(here, remote, self._node, speaks_for=principal)
             now_s = self._clock.now_us() // 1_000_000
             return relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
 
@@ -212,7 +213,7 @@ class OwnerDoor:
         return link
 
     def _drop_old(self, owner: ServingNode) -> None:
-        """Close connections that are of no use any more."""
+        """Close connections that are idle, lost or lead to an earlier owner."""
         now_s = asyncio.get_running_loop().time()
         for link in list(self._links.values()):
             is_idle = now_s - link.used_s > IDLE_S
@@ -221,7 +222,7 @@ class OwnerDoor:
                 self._forget(link)
 
     def _forget(self, link: OwnerLink) -> None:
-        self._links = {who: each for who, each in self._links.items() if each is not link}
+        self._links = {key: other for key, other in self._links.items() if other is not link}
 
     def abort(self) -> None:
         """Drop all connections."""
@@ -230,14 +231,15 @@ class OwnerDoor:
         self._links.clear()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections in an orderly way."""
         for link in self._links.values():
             link.close()
         self._links.clear()
 
 
 def principal_of(join: Join, node: str) -> Principal:
-    """With whose rights a join of a node copies; the realm's own join has every right."""
+    """Return the principal with whose rights a join copies; the realm's own join has every
+    right."""
     if not join.owner:
         return Principal("realm", node, trusted=True)
     user, _, host = join.owner.rpartition("@")

@@ -1,4 +1,4 @@
-"""Asks whether somebody listens at an address, by connecting to it."""
+"""Check whether a process listens at an address, by connecting to it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from typing import Final
 
 PROBE_S: Final = 1.0
-"""How long an owner that is late may take to accept a connection."""
+"""Seconds within which a late owner has to accept a connection."""
 
 
 async def failure_at(host: str, port: int, patience_s: float = PROBE_S) -> OSError | None:
-    """Why nobody is reached there: ``ConnectionRefusedError`` when the machine says that nobody
-    listens, ``TimeoutError`` when it says nothing for so long; None: somebody accepts."""
+    """Return why an address cannot be reached: ``ConnectionRefusedError`` if no process listens
+    there, ``TimeoutError`` if the machine does not answer in time; None if it accepts."""
     try:
         async with asyncio.timeout(patience_s):
             connect = asyncio.get_running_loop().create_connection
@@ -23,10 +23,10 @@ async def failure_at(host: str, port: int, patience_s: float = PROBE_S) -> OSErr
 
 
 async def is_refused(address: str) -> bool:
-    """Whether a machine says that nobody listens there; one that says nothing may be frozen, and
-    at what is no address nobody can be asked."""
+    """Return whether a machine reports that no process listens at an address. False if the machine
+    does not answer (it may be frozen), or the text is not an address."""
     host, _, port = address.rpartition(":")
     try:
         return isinstance(await failure_at(host, int(port)), ConnectionRefusedError)
-    except (ValueError, OverflowError):  # no number, no port, or no name of a host
+    except (ValueError, OverflowError):  # not a number, not a port, or not a host name
         return False

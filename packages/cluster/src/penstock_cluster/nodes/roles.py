@@ -1,4 +1,4 @@
-"""The two roles of a node: it serves the realm, or it stands by and sends clients to who does."""
+"""The two roles of a node: it serves the realm, or it stands by and sends clients to the owner."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from penstock_server.runtime.realm import RunningRealm
 
 _LOOK_S: Final = 0.1
 ENGINE_LOOK_S: Final = 10.0
-"""How often the owner asks how the engine is, and how long it waits for the answer at most."""
+"""Seconds between two health checks of the engine, and the longest wait for an answer."""
 _DAMAGES_MAX: Final = 1_000
 
 OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
 ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
-"""Lets clients come until the event is set, and closes the realm then."""
+"""Serves clients until the event is set, and then closes the realm."""
 
 _log = logger("penstock.cluster")
 
@@ -43,11 +43,11 @@ class NodeRoles:
         self._standby: StandbyListener | None = None
 
     async def stand_by(
-        self, node: ClusterNode, standby: StandbyListener, told: Callable[[str], None]
+        self, node: ClusterNode, standby: StandbyListener, on_owner: Callable[[str], None]
     ) -> None:
-        """Stand by whenever nothing is served here, until cancelled. ``told`` is called with the
-        name of the owner, each time that the node begins to stand by or the owner changes; empty
-        when nobody is known to serve any more."""
+        """Stand by whenever this node serves nothing, until cancelled. ``on_owner`` is called with
+        the name of the owner each time that the node begins to stand by or the owner changes; the
+        name is empty if no node is known to serve."""
         self._standby = standby
         await standby.open()
         last: str | None = ""
@@ -60,13 +60,13 @@ class NodeRoles:
                     if not standby.is_open or _is_own(node, owner):
                         last = None
                     elif (name := "" if owner is None else owner.node) != last:
-                        told(name)
+                        on_owner(name)
                         last = name
         finally:
             self._standby = None
             standby.close()
 
-    # --- what the node asks --------------------------------------------------------------
+    # --- ShardServer ---------------------------------------------------------------------
 
     async def open(
         self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
@@ -90,13 +90,13 @@ class NodeRoles:
 async def watch_engine(
     engine: StorageEngine, counts: TenureCounts, incidents: Incidents
 ) -> NoReturn:
-    """Note every few seconds which of the engine's servers takes appends, and what is damaged on
-    them, until cancelled."""
+    """Record every few seconds which server of the engine takes appends, and the damage on the
+    servers, until cancelled."""
     while True:
         leader = ""
         with (
             incidents.barrier("engine", ends=()),
-            suppress(TimeoutError, Unavailable),  # then nobody is known to lead
+            suppress(TimeoutError, Unavailable),  # then the leader is unknown
         ):
             async with asyncio.timeout(ENGINE_LOOK_S):
                 health = await engine.health()
@@ -108,12 +108,12 @@ async def watch_engine(
 
 
 def serving_node(node: ClusterNode) -> ServingNode | None:
-    """The node that serves the realm, for those who have come to this one."""
+    """Return the node that serves the realm; None if it is this one, or none is known."""
     return None if _is_own(node, node.owner(SHARD)) else owning_node(node)
 
 
 def owning_node(node: ClusterNode) -> ServingNode | None:
-    """The node that serves the realm, which may be this one."""
+    """Return the node that serves the realm, which may be this one."""
     owner = node.owner(SHARD)
     if owner is None:
         return None
@@ -121,28 +121,28 @@ def owning_node(node: ClusterNode) -> ServingNode | None:
 
 
 def owners_in(node: ClusterNode) -> wire.Owners:
-    """Which node owns what, and which nodes are there, as clients are told."""
+    """Return the owners and the live nodes, in the form that clients receive."""
     claim, owner = node.claims.claims.get(SHARD), node.owner(SHARD)
-    known = {member.node: _native_place(member) for member in node.present()}
+    places = {member.node: _native_place(member) for member in node.present()}
     return wire.Owners(
         version=0 if claim is None else claim.epoch,
         owners={} if owner is None else {SHARD: _native_place(owner)},
-        nodes=tuple(filter(None, known.values())),
+        nodes=tuple(filter(None, places.values())),
     )
 
 
 LOCAL: Final = "local"
-"""Where a member tells the address of its local channels, beside those of its front ends."""
+"""Key of the address of a member's local channels, among those of its front ends."""
 
 
 def local_doors(node: ClusterNode) -> dict[str, str]:
-    """Where each node has its local channels, by node."""
+    """Return the address of each node's local channels, by node."""
     members = node.claims.members.values()
-    return {each.node: each.serves[LOCAL] for each in members if LOCAL in each.serves}
+    return {member.node: member.serves[LOCAL] for member in members if LOCAL in member.serves}
 
 
 def unfit_in(node: ClusterNode) -> str:
-    """Why a node could not take the realm over; empty: it could."""
+    """Return why a node could not take over the realm; empty if it could."""
     return node.claims.unfit(node.claims.me, SHARD)
 
 
@@ -151,7 +151,7 @@ def _native_place(member: MemberRecord) -> str:
 
 
 async def tell_owners(node: ClusterNode, listener: NativeListener) -> None:
-    """Tell the clients of a realm which node owns what whenever that changes, until cancelled."""
+    """Tell the clients of a realm about every change of the owners, until cancelled."""
     while True:
         await node.changed()
         with listener.realm.incidents.barrier("owners", ends=()):
@@ -163,8 +163,8 @@ def _is_own(node: ClusterNode, owner: MemberRecord | None) -> bool:
 
 
 async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) -> None:
-    """End all sessions when the lease does not hold any more, and take them again once it does:
-    nothing true could be said to them meanwhile. Runs until cancelled."""
+    """End all sessions when the lease no longer holds, and accept them again once it does: without
+    it no answer would be reliable. Runs until cancelled."""
     while True:
         await asyncio.sleep(_LOOK_S)
         with listener.realm.incidents.barrier("quorum", ends=()):

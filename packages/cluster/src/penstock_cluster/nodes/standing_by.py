@@ -1,4 +1,4 @@
-"""A node that stands by listens at its ports, and tells everybody which node serves."""
+"""The listener of a standby node, which tells clients which node serves the realm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECTIONS_MAX = 1_000
 
 
 class StandbyListener:
-    """Opened while the node stands by, and closed while it serves; both as often as it takes."""
+    """Listens while the node stands by; opened and closed as often as the role changes."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class StandbyListener:
         unfit: Callable[[], str] = str,
         incidents: Incidents | None = None,
     ) -> None:
-        """``places`` has host and port of each front end, by its name; ``name`` is the node's own.
-        Without ``relays`` nothing is relayed: all clients are told where to go. ``has_quorum``
-        says whether the node reaches the engine, ``unfit`` why it could not take the realm over,
-        ``incidents`` what its background tasks could not do."""
+        """``places`` has host and port of each front end, by its name; ``name`` is the node's name.
+        Without ``relays`` all clients are sent to the owner. ``has_quorum`` returns whether the
+        node reaches the engine, ``unfit`` why it could not take over the realm; ``incidents`` are
+        the failures of its background tasks."""
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum=has_quorum)
         self._followers = OwnerFollowers(owners)
@@ -57,7 +57,7 @@ class StandbyListener:
         self.patience_s = PATIENCE_S
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._waiting: dict[Waiting, None] = {}
-        """Connections whose handshake is not over, or whose first bytes are still to come."""
+        """Connections that have not finished their handshake or not sent their first bytes."""
 
     async def open(self) -> None:
         """Listen at the node's ports."""
@@ -77,18 +77,20 @@ class StandbyListener:
             front_end = installed[name]
             make, wants = front_end.standby(node), front_end.wants_relay
             if name == NATIVE:
-                others = {each.first_bytes: each for each in installed.values() if each.first_bytes}
+                others = {
+                    other.first_bytes: other for other in installed.values() if other.first_bytes
+                }
                 wants = partial(_wants_relay, front_end, tuple(others))
                 recognized = {
-                    first_bytes: each.standby(node)
-                    for first_bytes, each in others.items()
-                    if each.name in self._places
+                    first_bytes: other.standby(node)
+                    for first_bytes, other in others.items()
+                    if other.name in self._places
                 }
                 make = self._sniffed(make, recognized) if recognized else make
             await self._listen(name, place, make, wants=wants)
 
     def close(self) -> None:
-        """Leave the ports to somebody else."""
+        """Close the ports, so that the realm can listen there."""
         self.is_open = False
         for server in self._servers:
             server.close()
@@ -101,7 +103,7 @@ class StandbyListener:
             self._relays.cut(all_of_them=True)
 
     def tell_owners(self) -> None:
-        """Tell clients that follow the owners what has changed, and relay to the right one."""
+        """Notify clients that follow the owners, and cut relays to an earlier owner."""
         if self.is_open:
             self._followers.tell()
             if self._relays is not None:
@@ -134,18 +136,18 @@ class StandbyListener:
     # --- WaitingPlaces -------------------------------------------------------------------
 
     def enter(self, waiting: Waiting) -> bool:
-        """Count a connection of which it is not known yet what becomes of it."""
+        """Count a connection whose protocol is not known yet. Returns whether it is accepted."""
         if not self.is_open or len(self._waiting) >= CONNECTIONS_MAX:
             return False
         self._waiting[waiting] = None
         return True
 
     def leave(self, waiting: Waiting) -> None:
-        """Count it no more."""
+        """Stop counting a connection."""
         self._waiting.pop(waiting, None)
 
 
 def _wants_relay(native: FrontEnd, others: tuple[bytes, ...], data: bytes) -> bool | None:
-    """Whether a connection that begins so at the native port is relayed to the owner: whatever
-    another front end recognises, and what the native one says."""
+    """Return whether a connection with these first bytes at the native port is relayed to the
+    owner: if another front end recognises them, or the native one asks for it."""
     return data.startswith(others) or native.wants_relay(data)

@@ -1,52 +1,50 @@
-"""The end of a rolling upgrade: the cluster writes what its newest version knows.
+"""The end of a rolling upgrade, which lets the cluster write the format of its newest version.
 
-Until then nodes of two versions serve the realm in turn, and write what both can read. Afterwards
-a node of the older version claims nothing any more.
+Until then nodes of two versions serve the realm in turn, and write a format that both can read.
+Afterwards a node of the older version claims nothing any more.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock_cluster.nodes.observation import observe
-from penstock_cluster.owning.observing import ClusterSeen, MemberSeen
+from penstock_cluster.nodes.cluster_view import observe
+from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen
 from penstock_cluster.owning.register_records import FORMAT_KEY
 from penstock_core.vocabulary.errors import Conflict, IllegalState
 from penstock_core.vocabulary.ports import Clock, EngineInspector, Registry
 
 
 class UpgradeState(Struct, frozen=True, kw_only=True):
-    """How far an upgrade is."""
+    """The progress of an upgrade."""
 
     format: int
-    """The format that the nodes write."""
+    """Format that the nodes write."""
     format_all_know: int
-    """The format that they could write; 0: no node is there."""
+    """Newest format that all of them could write; 0 without a live node."""
     members: tuple[MemberSeen, ...]
-    """The nodes that count: they are there, or may be there again."""
+    """Nodes that are alive, or may wake up."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing to raise."""
+        """Whether the format cannot be raised further."""
         return self.format_all_know <= self.format
 
     @property
     def older(self) -> tuple[MemberSeen, ...]:
-        """The nodes that know less than the newest does: they are still to be upgraded."""
-        newest = max((each.format for each in self.members), default=0)
-        return tuple(each for each in self.members if each.format < newest)
+        """Nodes that know an older format than the newest node; they are still to be upgraded."""
+        newest = max((member.format for member in self.members), default=0)
+        return tuple(member for member in self.members if member.format < newest)
 
 
 async def upgrade_state(
     inspector: EngineInspector, clock: Clock, lease_s: float, cluster: str
 ) -> UpgradeState:
-    """Look at the nodes for as long as it takes to know who is there. Raises ``IllegalState`` where
-    there is no cluster."""
+    """Observe the nodes until it is known which are alive. Raises ``IllegalState`` if the cluster
+    does not exist."""
     seen = await observe(inspector, clock, lease_s)
     if seen is None:
-        raise IllegalState(
-            f"there is no cluster {cluster!r} on the engine: its name (cluster.name) may be another"
-        )
+        raise IllegalState(f"the engine has no cluster {cluster!r}: check its name (cluster.name)")
     return _state_of(seen)
 
 
@@ -54,19 +52,21 @@ def _state_of(seen: ClusterSeen) -> UpgradeState:
     return UpgradeState(
         format=seen.format,
         format_all_know=seen.format_all_know(),
-        members=tuple(each for each in seen.members if each.counts),
+        members=tuple(member for member in seen.members if member.counts),
     )
 
 
 async def finish_upgrade(registry: Registry, state: UpgradeState) -> int:
-    """Have the cluster write the newest format that all of its nodes know; gives it. There is no
-    way back. Raises ``IllegalState`` where no node is there to tell, or some know less than the
-    newest."""
+    """Let the cluster write the newest format that all of its nodes know, and return it. This
+    cannot be undone. Raises ``IllegalState`` if no node is alive, or some know an older format than
+    the newest."""
     if not state.members:
-        raise IllegalState("no node is there: start all of them, each with the newer version")
-    newest = max(each.format for each in state.members)
+        raise IllegalState("no node is running: start all of them, each with the newer version")
+    newest = max(member.format for member in state.members)
     if older := state.older:
-        named = ", ".join(f"{each.node} ({each.version}, {each.condition})" for each in older)
+        named = ", ".join(
+            f"{member.node} ({member.version}, {member.condition})" for member in older
+        )
         raise IllegalState(
             f"not every node has the newer version: {named} knows format {older[0].format}, and "
             f"others know {newest}. Upgrade it, or stop it for good"
@@ -77,5 +77,5 @@ async def finish_upgrade(registry: Registry, state: UpgradeState) -> int:
         try:
             await registry.cas(FORMAT_KEY, version, b"%d" % newest)
         except Conflict:
-            raise IllegalState("somebody else has raised the format at this moment") from None
+            raise IllegalState("the format has just been raised by another command") from None
     return max(newest, written)

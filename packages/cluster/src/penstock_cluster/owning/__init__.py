@@ -1,1 +1,1 @@
-"""Who owns a shard of a cluster, and for how long that holds."""
+"""Ownership of the shards of a cluster: claims, leases and the records of the register."""

@@ -1,7 +1,7 @@
-"""A realm that is being moved into a cluster, as the register tells of it.
+"""The record of a realm that is being imported into a cluster.
 
-The record is written before anything else, and removed last. Who opens the shard of a cluster looks
-for it after the fence: a realm that is half there is served by nobody.
+An import writes the record first and removes it last. A node that opens the shard of a cluster
+reads the record after fencing, so that no node serves a partly imported realm.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ ARRIVING_KEY: Final = "cluster/import"
 
 
 class ArrivingRealm(msgspec.Struct, frozen=True, kw_only=True):
-    """An import under way, or one that was broken off."""
+    """An import that is running or was broken off."""
 
     realm: str
     """Identity of the realm."""
     nonce: str
-    """Drawn anew by each attempt."""
+    """Drawn by each attempt."""
     epoch: int
-    """The epoch in which this attempt writes."""
+    """Epoch of this attempt's writes."""
     at_us: int
-    """When it began."""
+    """Start of the import, in microseconds since 1970."""
 
 
 def arriving_in(record: VersionedRecord | None) -> ArrivingRealm | None:
-    """The import that a record tells of."""
+    """Return the import that a record describes, or None."""
     if record is None:
         return None
     return read_record(ARRIVING_KEY, record, ArrivingRealm)
 
 
 async def refuse_half_a_realm(registry: Registry) -> None:
-    """Raise ``IllegalState`` while a realm is only partly there."""
-    found = arriving_in(await registry.get(ARRIVING_KEY))
-    if found is not None:
+    """Raise ``IllegalState`` while a realm is only partly imported."""
+    arriving = arriving_in(await registry.get(ARRIVING_KEY))
+    if arriving is not None:
         raise IllegalState(
-            f"the realm {found.realm} is being imported into this cluster, or its import was "
+            f"the realm {arriving.realm} is being imported into this cluster, or its import was "
             f"broken off. No node serves it before that is finished: run `penstock cluster import` "
-            f"again, or with --abandon to remove what is there"
+            f"again, or with --abandon to remove the imported part"
         )

@@ -1,17 +1,18 @@
-"""The members of a cluster and the shards they own, decided from what the register shows.
+"""The members of a cluster and the shards they own, decided from the contents of the register.
 
-Without I/O: :meth:`Claims.looked` takes in what was read, :meth:`Claims.due` gives out what is to
-be written, :meth:`Claims.wrote` takes the answer. Every value that is written tells by whom: when
-an answer is lost, or a write is refused because an earlier attempt was done, the next look shows
-it.
+This module does no I/O: :meth:`Claims.looked` takes the records that were read, :meth:`Claims.due`
+returns the writes to make, and :meth:`Claims.wrote` takes the answer. Every written value names its
+writer: if an answer is lost, or a write is refused because an earlier attempt succeeded, the next
+poll of the register shows it.
 
-Two rules make sure that no two nodes rely on one shard at once, as long as clocks run equally fast
-up to the margin of a lease:
+Two rules ensure that no two nodes rely on one shard at once, as long as clocks run equally fast up
+to the margin of a lease:
 
-* Who waits for the end of a lease reads the claims first and the members' counters after that, and
-  writes a claim on top of the very version it has read.
-* Who has let its lease run out renews it and then writes its claims anew, so that nobody who has
-  seen the end can still succeed. Until that is answered the claims do not hold.
+* A node that waits for the end of a lease reads the claims first and the members' counters after
+that, and writes a claim on top of exactly the version it has read.
+
+* A node whose lease has run out renews it and then rewrites its claims, so that a node that has
+seen the end can no longer succeed. Until that write is answered the claims do not hold.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock_cluster.owning.clocks import (
     off_by,
 )
 from penstock_cluster.owning.lease import Lease
-from penstock_cluster.owning.orders import MoveOrder, Orders
+from penstock_cluster.owning.operator_orders import MoveOrder, Orders
 from penstock_cluster.owning.register_records import (
     MEMBERS,
     SHARDS,
@@ -45,14 +46,14 @@ from penstock_core.vocabulary.ports import VersionedRecord
 
 
 class Owned(NamedTuple):
-    """A shard that was claimed here."""
+    """A shard that this node has claimed."""
 
     epoch: int
     term: int
-    """The term of the lease in which the claim was written."""
+    """Term of the lease at the time of the claim."""
 
 
-class _Asked(NamedTuple):
+class _PendingWrite(NamedTuple):
     write: RegisterWrite
     began_us: int
     term: int
@@ -61,53 +62,53 @@ class _Asked(NamedTuple):
 class _Watched(NamedTuple):
     counter: int
     since_us: int
-    """When the counter was seen for the first time."""
+    """First time this counter was seen."""
 
 
 class Claims:
-    """One node's view of who owns what, and its own part in it."""
+    """One node's view of the owners of shards, and its own claims."""
 
     def __init__(self, me: MemberRecord, shards: Sequence[int], lease: Lease) -> None:
         self.me = msgspec.structs.replace(me, lease_us=lease.length_us)
         self.lease = lease
         self.owned: dict[int, Owned] = {}
-        """By shard, what the register says is owned here, as far as is known."""
+        """Shards that this node owns according to the register, by shard."""
         self.is_replaced = False
-        """Whether another process has taken this node's name: nothing is owned here any more."""
+        """Whether another process has taken this node's name; this process owns nothing then."""
         self.rival: MemberRecord | None = None
-        """A process that had this node's name before this one, and renews: this one does not join.
-        """
+        """An earlier process with this node's name that still renews its lease; this one does not
+        join."""
         self._rival_renewals = 0
         self.members: dict[str, MemberRecord] = {}
         self.claims: dict[int, ClaimRecord] = {}
         self.why: dict[int, Why] = {}
-        """By shard, why this node could claim it last."""
+        """Reason for this node's latest claim, by shard."""
         self.format = 0
-        """The format that all nodes write; 0: nothing was read yet."""
+        """Format that all nodes write; 0 before the first poll."""
         self.orders = Orders()
-        """What people ask of the nodes."""
+        """Orders of operators to the nodes."""
         self._ordered_us: dict[int, int] = {}
-        """By shard, when the order to move it was seen for the first time."""
+        """First time the order to move a shard was seen, by shard."""
         self._clocks = MemberClocks()
         self._shards = list(shards)
         self._versions: dict[str, int] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._pending: dict[str, _PendingWrite] = {}
         self._watched: dict[Incarnation, _Watched] = {}
         self._refused_us: dict[Incarnation, int] = {}
-        """When nobody was found at the address of a process."""
+        """Time at which the address of a process refused a connection."""
         self._free_since_us: dict[int, int] = {}
         self._giving_up: set[int] = set()
         self._given_up: set[int] = set()
-        """Shards this node has released: others come first."""
+        """Shards that this node has released; other nodes are preferred for them."""
         self._has_joined = False
         self._renewal_began_us: int | None = None
         self._looked_us: int | None = None
-        """When the latest look began; what it shows was so then, or later."""
+        """Start of the latest poll; its contents are at least as new."""
 
-    # --- what is owned -------------------------------------------------------------------
+    # --- owned shards --------------------------------------------------------------------
 
     def holds(self, shard: int, steady_us: int) -> bool:
-        """Whether a shard is owned here, and nobody else can own it at this moment."""
+        """Return whether this node owns a shard and no other node can own it at this moment."""
         owned = self.owned.get(shard)
         if owned is None or shard in self._giving_up:
             return False
@@ -116,8 +117,8 @@ class Claims:
         return owned.term == self.lease.term and self.lease.holds(steady_us)
 
     def owner(self, shard: int, now_us: int) -> MemberRecord | None:
-        """The process that serves a shard, as far as is known here; None: nobody, or one that is
-        gone or has let its lease run out."""
+        """Return the process that serves a shard, as far as this node knows. None if no node serves
+        it, or if its owner is gone or its lease has run out."""
         claim = self.claims.get(shard)
         member = None if claim is None else self.members.get(claim.owner)
         if claim is None or member is None or member.nonce != claim.nonce:
@@ -125,75 +126,77 @@ class Claims:
         incarnation = claim.owner, claim.nonce
         watched = self._watched.get(incarnation)
         is_silent = watched is None or now_us - watched.since_us >= self._lease_us(member)
-        is_gone = incarnation != self._own and (is_silent or incarnation in self._refused_us)
+        is_gone = incarnation != self._process and (is_silent or incarnation in self._refused_us)
         return None if is_gone else member
 
     def present(self, now_us: int) -> list[MemberRecord]:
-        """The processes that are there and stay, as far as is known here, by the names of their
-        nodes."""
-        found = []
+        """Return the live processes that are not leaving, as far as this node knows, sorted by
+        node."""
+        present = []
         for member in self.members.values():
             incarnation = member.node, member.nonce
             watched = self._watched.get(incarnation)
             is_silent = watched is None or now_us - watched.since_us >= self._lease_us(member)
             is_gone = is_silent or incarnation in self._refused_us
-            if incarnation == self._own or not (is_gone or member.leaving):
-                found.append(member)
-        return sorted(found, key=lambda member: member.node)
+            if incarnation == self._process or not (is_gone or member.leaving):
+                present.append(member)
+        return sorted(present, key=lambda member: member.node)
 
     def writes(self, shard: int) -> int:
-        """The format in which a shard that is owned here is written: the one its claim names, so
-        that nobody who does not know it can claim the shard on top of that."""
+        """Return the format of an owned shard's records. It is the one in its claim, because
+        a node that does not know that format cannot claim the shard."""
         claim = self.claims.get(shard)
         return self.me.format if claim is None else min(claim.format, self.me.format)
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """The nodes that do not know ``format``, each with its version. One that is silent is among
-        them: it may be frozen, and wake up."""
-        older = (each for each in self.members.values() if each.format < format)
+        """Return the nodes that do not know ``format``, each with its version. Silent nodes are
+        included: they may be frozen, and wake up."""
+        older = (member for member in self.members.values() if member.format < format)
         return tuple(
-            f"{each.node} ({each.version or 'version unknown'}, format {each.format})"
-            for each in sorted(older, key=lambda each: each.node)
-            if not (each.removed or each.leaving)
+            f"{member.node} ({member.version or 'version unknown'}, format {member.format})"
+            for member in sorted(older, key=lambda member: member.node)
+            if not (member.removed or member.leaving)
         )
 
     def give_up(self, shard: int) -> None:
-        """Release a shard that is not served here any more; somebody else takes it at once."""
+        """Release a shard that this node no longer serves, so that another node can claim it at
+        once."""
         if shard in self.owned:
             self._giving_up.add(shard)
 
     def to_hand_over(self, now_us: int) -> Iterator[int]:
-        """Shards that are owned here, and that people want another node to have which is there."""
+        """Yield owned shards that orders assign to another node, if that node can take them."""
         for shard, owned in self.owned.items():
             others = self._able(self.claims.get(shard), now_us)
             move = self.orders.move_of(shard, owned.epoch)
             is_moved = move is not None and not move.by_force and move.process in others
-            if is_moved or (others and self.orders.is_drained(self._own)):
+            if is_moved or (others and self.orders.is_drained(self._process)):
                 yield shard
 
     def _is_taken_away(self, shard: int, now_us: int) -> bool:
-        """Whether another process is about to claim by force what is owned here."""
+        """Return whether another process is about to claim an owned shard by force."""
         claim = self.claims.get(shard)
         move = self._move_of(shard, claim)
         return move is not None and move.by_force and move.process in self._able(claim, now_us)
 
     def waiting_us(self, now_us: int) -> int:
-        """For how long the oldest write has had no answer; 0: all have been answered."""
-        return max((now_us - asked.began_us for asked in self._asked.values()), default=0)
+        """Return how long the oldest unanswered write has waited, in microseconds; 0 without
+        one."""
+        return max((now_us - pending.began_us for pending in self._pending.values()), default=0)
 
     def leave(self) -> None:
-        """Take no shard any more. What is owned here has to be given up by itself."""
+        """Claim no more shards. The caller still has to give up the owned shards."""
         self.me = msgspec.structs.replace(self.me, leaving=True)
         self._renewal_began_us = None
 
     def disagreement(self, shard: int) -> str:
-        """Why the settings of this node keep it from claiming a shard; empty: they do not."""
+        """Return why this node's settings keep it from claiming a shard; empty if they do not."""
         claim = self.claims.get(shard)
-        is_owner = claim is not None and (claim.owner, claim.nonce) == self._own
+        is_owner = claim is not None and (claim.owner, claim.nonce) == self._process
         return "" if is_owner else self._disagreement(self.me, claim)
 
     def unfit(self, member: MemberRecord, shard: int) -> str:
-        """Why a member could not serve a shard; empty: it could."""
+        """Return why a member could not serve a shard; empty if it could."""
         claim = self.claims.get(shard)
         if claim is not None and (claim.owner, claim.nonce) == (member.node, member.nonce):
             return member.unfit
@@ -203,33 +206,33 @@ class Claims:
         return disagreement(member, claim, [*self.members.values(), self.me])
 
     def note_unfit(self, reason: str) -> None:
-        """Claim nothing while this node could not serve, and let others know why; empty: it could
-        again."""
+        """Publish why this node cannot serve, and claim nothing until ``reason`` is empty again."""
         self.me = msgspec.structs.replace(self.me, unfit=reason)
         self._renewal_began_us = None
 
     def note_damages(self, count: int) -> None:
-        """Let others know how much damage was found in the realm that is served here."""
+        """Publish the number of damages found in the realm that this node serves."""
         if count != self.me.damages:
             self.me = msgspec.structs.replace(self.me, damages=count)
             self._renewal_began_us = None
 
     def withdraw(self, write: RegisterWrite) -> None:
-        """A write that was due was not sent."""
-        asked = self._asked.get(write.key)
-        if asked is not None and asked.write == write:
-            del self._asked[write.key]
+        """Forget a write that was due but was not sent."""
+        pending = self._pending.get(write.key)
+        if pending is not None and pending.write == write:
+            del self._pending[write.key]
 
     def refused(self, node: str, nonce: str, now_us: int) -> None:
-        """Nothing listens at the address of a process: it is gone, and its lease with it."""
+        """Record that nothing listens at the address of a process, so that its lease counts as
+        ended."""
         self._refused_us.setdefault((node, nonce), now_us)
 
     def doubted(self) -> Iterator[MemberRecord]:
-        """Owners that have shown no sign of life for a while: are they there? To ask costs little,
-        and one that was killed is replaced that much sooner."""
+        """Yield owners that have not renewed for a while. Probing them costs little, and a killed
+        owner is replaced sooner."""
         for claim in self.claims.values():
             member = self.members.get(claim.owner)
-            if member is None or (claim.owner, claim.nonce) == self._own:
+            if member is None or (claim.owner, claim.nonce) == self._process:
                 continue
             watched = self._watched.get((claim.owner, claim.nonce))
             late_us = self.lease.length_us // 6
@@ -241,21 +244,20 @@ class Claims:
 
     @property
     def clock_apart_us(self) -> int:
-        """How far the clock of a member is ahead of this node's, of the one that is farthest;
-        negative: behind."""
-        return farthest(self._clocks.of(self._others()))
+        """Offset of the most distant member's clock from this node's; negative if behind."""
+        return farthest(self._clocks.ahead_us(self._others()))
 
     @property
     def clock_off_us(self) -> int:
-        """How far the members' clocks are ahead of this node's; negative: behind; 0: it is one of
-        those in the middle."""
-        return off_by(self._clocks.of(self._others()))
+        """Offset of the members' clocks from this node's; negative if behind; 0 if this clock
+        is one of the middle ones."""
+        return off_by(self._clocks.ahead_us(self._others()))
 
     def _others(self) -> Iterator[Incarnation]:
-        """The other processes that are there."""
+        """Yield the other live processes."""
         for member in self.members.values():
             process = member.node, member.nonce
-            if process == self._own:
+            if process == self._process:
                 continue
             if self._age_us(self._watched[process].since_us) < self._lease_us(member):
                 yield process
@@ -263,7 +265,7 @@ class Claims:
     # --- what the register shows ---------------------------------------------------------
 
     def looked(self, look: RegisterLook) -> None:
-        """Take in what was read. Records older than what is known already are left out."""
+        """Take the records of one poll. Records older than those already seen are ignored."""
         self._see_members(look)
         self._looked_us = look.began_us
         self.format = max(self.format, look.format)
@@ -308,7 +310,7 @@ class Claims:
         if watched is None or watched.counter != member.counter:
             self._watched[incarnation] = _Watched(member.counter, look.ended_us)
             self._refused_us.pop(incarnation, None)
-        if member.node == self.me.node and incarnation != self._own:
+        if member.node == self.me.node and incarnation != self._process:
             if self._has_joined:
                 self.is_replaced = True
                 self.owned.clear()
@@ -316,15 +318,15 @@ class Claims:
                 self._see_rival(member)
 
     def _see_rival(self, member: MemberRecord) -> None:
-        """A process that has this node's name has renewed. Once may have been the last write of one
-        that was killed, done late."""
+        """Note that another process with this node's name has renewed. One renewal may have been
+        the last, delayed write of a killed process."""
         self._rival_renewals += 1
         if self._rival_renewals > 1 and not member.leaving:
             self.rival = member
 
     def _may_join(self) -> bool:
-        """Whether no other process lives under this node's name, as far as can be told: one that
-        does renews every third of its lease."""
+        """Return whether no other process uses this node's name, as far as the register tells: a
+        live process renews every third of its lease."""
         before = self.members.get(self.me.node)
         if self._has_joined or before is None or before.nonce == self.me.nonce:
             return True
@@ -335,8 +337,8 @@ class Claims:
         return is_over or self._age_us(since_us) >= self._lease_us(before) // 2
 
     def _succeed(self, member: MemberRecord, now_us: int) -> None:
-        """Processes that had this name before renew nothing any more; the last they renewed was
-        written over, maybe before it was seen."""
+        """Stop watching processes that had this name before. They renew no more, and their last
+        renewal was overwritten, maybe before it was seen."""
         for node, nonce in self._watched:
             if node == member.node:
                 self._watched[node, nonce] = _Watched(-1, now_us)
@@ -349,7 +351,7 @@ class Claims:
             self._watched.setdefault(incarnation, _Watched(-1, look.ended_us))
         else:
             self._free_since_us.setdefault(shard, look.ended_us)
-        if incarnation != self._own:
+        if incarnation != self._process:
             self.owned.pop(shard, None)
             self._giving_up.discard(shard)
             if claim.owner:
@@ -358,16 +360,16 @@ class Claims:
             self.owned[shard] = Owned(claim.epoch, -1)
 
     def _settle(self, key: str, record: VersionedRecord, now_us: int) -> None:
-        """What became of a write whose answer has not come."""
-        asked = self._asked.get(key)
-        if asked is None or record.version <= asked.write.expected:
+        """Settle a write whose answer did not arrive, from the record that was read."""
+        pending = self._pending.get(key)
+        if pending is None or record.version <= pending.write.expected:
             return
-        if record.value == asked.write.value:
-            self.wrote(asked.write, record.version, now_us)
+        if record.value == pending.write.value:
+            self.wrote(pending.write, record.version, now_us)
         else:
-            del self._asked[key]
+            del self._pending[key]
 
-    # --- what is to be written -----------------------------------------------------------
+    # --- writes to make ------------------------------------------------------------------
 
     def due(
         self,
@@ -375,9 +377,12 @@ class Claims:
         wall_us: int = 0,
         figures: Callable[[], NodeFigures | None] = lambda: None,
     ) -> list[RegisterWrite]:
-        """What is to be written now, where the clock on the wall shows ``wall_us``, with the
-        ``figures`` of the process at a renewal. Each write is asked once, until :meth:`wrote` or a
-        look tells what became of it; who is told of a ``Conflict`` looks again."""
+        """Return the writes to make now. ``wall_us`` is the wall clock; a renewal contains the
+        ``figures`` of the process.
+
+        Each write is returned once, until :meth:`wrote` or a poll settles it. After a ``Conflict``
+        the caller polls the register again.
+        """
         if self._looked_us is None or self.is_replaced or not self._may_join():
             return []
         writes = [*self._renewal(now_us, wall_us, figures)]
@@ -385,39 +390,39 @@ class Claims:
             for shard in self._shards:
                 writes += self._claimed(shard, now_us)
         for write in writes:
-            self._asked[write.key] = _Asked(write, now_us, self.lease.term)
+            self._pending[write.key] = _PendingWrite(write, now_us, self.lease.term)
         return writes
 
     def failed(self, write: RegisterWrite) -> None:
-        """The register refused a write for sure; it is asked again when it is due."""
-        asked = self._asked.get(write.key)
-        if asked is not None and asked.write == write:
-            del self._asked[write.key]
+        """Forget a write that the register has certainly refused; it is due again."""
+        pending = self._pending.get(write.key)
+        if pending is not None and pending.write == write:
+            del self._pending[write.key]
 
     def wrote(self, write: RegisterWrite, version: int, now_us: int) -> None:
-        """A write was answered, or was seen to be done."""
-        asked = self._asked.get(write.key)
-        if asked is None or asked.write != write:  # a look has told before
+        """Record that a write was answered, or was seen in the register."""
+        pending = self._pending.get(write.key)
+        if pending is None or pending.write != write:  # a poll has settled it
             return
-        del self._asked[write.key]
+        del self._pending[write.key]
         self._versions[write.key] = max(version, self._versions.get(write.key, 0))
-        if write.key == self._own_key:
+        if write.key == self._member_key:
             written = msgspec.json.decode(write.value, type=MemberRecord)
             self.me = msgspec.structs.replace(
                 self.me, counter=written.counter, figures=written.figures
             )
             self.members[self.me.node] = self.me
             if not self._has_joined:
-                # A process before has not renewed since it was seen: this was written on top.
-                self._watched[self._own] = _Watched(self.me.counter, now_us)
+                # No earlier process has renewed since it was seen: this record replaced its own.
+                self._watched[self._process] = _Watched(self.me.counter, now_us)
                 self._has_joined = True
-            self.lease.renewed(asked.began_us, now_us)
+            self.lease.renewed(pending.began_us, now_us)
             return
         shard = int(write.key.removeprefix(SHARDS))
         claim = msgspec.json.decode(write.value, type=ClaimRecord)
         self.claims[shard] = claim
         if claim.owner:
-            self.owned[shard] = Owned(claim.epoch, asked.term)
+            self.owned[shard] = Owned(claim.epoch, pending.term)
             self._given_up.discard(shard)
             self._free_since_us.pop(shard, None)
         else:
@@ -430,18 +435,20 @@ class Claims:
         self, now_us: int, wall_us: int, figures: Callable[[], NodeFigures | None]
     ) -> Iterator[RegisterWrite]:
         began_us, each_us = self._renewal_began_us, self.lease.length_us // 3
-        if self._own_key in self._asked or (began_us is not None and now_us - began_us < each_us):
+        if self._member_key in self._pending or (
+            began_us is not None and now_us - began_us < each_us
+        ):
             return
         self._renewal_began_us = now_us
         counter = self.me.counter + 1
         raised = msgspec.structs.replace(
             self.me, counter=counter, wall_us=wall_us, figures=figures()
         )
-        yield self._write(self._own_key, raised)
+        yield self._write(self._member_key, raised)
 
     def _claimed(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
         key, claim = f"{SHARDS}{shard}", self.claims.get(shard)
-        if key in self._asked:
+        if key in self._pending:
             return
         owned, counter = self.owned.get(shard), self.me.counter
         if claim is not None and owned is not None:
@@ -473,9 +480,9 @@ class Claims:
             yield self._write(key, wanted)._replace(is_claim=True)
 
     def _why(self, shard: int, claim: ClaimRecord | None) -> Why:
-        """Why it may be claimed here at this moment."""
+        """Return why this node may claim the shard now."""
         move = self._move_of(shard, claim)
-        if move is not None and move.by_force and move.process == self._own:
+        if move is not None and move.by_force and move.process == self._process:
             return "forced"
         if claim is None:
             return "first"
@@ -485,7 +492,7 @@ class Claims:
 
     @property
     def _format_to_write(self) -> int:
-        """The newest format that all nodes know, as far as this one knows it."""
+        """Newest format that all nodes know and this one can write."""
         return min(self.format or self.me.format, self.me.format)
 
     def _may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
@@ -495,40 +502,44 @@ class Claims:
             return False
         if me.unfit or self._disagreement(me, claim):
             return False
-        if self.orders.is_drained(self._own):
+        if self.orders.is_drained(self._process):
             return False
         move = self._move_of(shard, claim)
-        if move is not None and move.by_force and move.process == self._own:
-            # an owner that sees the register has seen the order by then, and says nothing more
+        if move is not None and move.by_force and move.process == self._process:
+            # by then an owner that reads the register has seen the order and has stopped serving
             return self._age_us(self._ordered_us[shard]) >= length_us // 6
         wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
         if claim is None or not claim.owner:
             if shard in self._given_up:
                 wait_us = length_us
-            # whoever claims at once need not look again: it writes on top of what it has read
+            # no second poll is needed: the claim replaces exactly the version that was read
             return not wait_us or self._age_us(self._free_since_us[shard]) >= wait_us
         incarnation = claim.owner, claim.nonce
         refused_us = self._refused_us.get(incarnation)
         if refused_us is not None:
             return now_us - refused_us >= wait_us
-        length_us = max(length_us, claim.lease_us)  # nodes with another lease are replaced, too
+        # The owner may have been started with a longer lease.
+        length_us = max(length_us, claim.lease_us)
         return self._age_us(self._watched[incarnation].since_us) >= length_us + wait_us
 
     def _is_preferred(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
-        """Whether of all who could take a shard this node comes first: the one that people want to
-        have it, else each shard ranks the nodes in an order of its own, so that few shards move
-        when a node comes or goes."""
-        able = {self._own, *self._able(claim, now_us)}
+        """Return whether this node is the first choice for a shard among all nodes that could take
+        it.
+
+        An operator's order decides first. Otherwise each shard ranks the nodes differently, so that
+        few shards move when a node joins or leaves.
+        """
+        able = {self._process, *self._able(claim, now_us)}
         move = self._move_of(shard, claim)
         if move is not None and move.process in able:
-            return move.process == self._own
-        return max(able, key=lambda process: _rank(shard, process[0])) == self._own
+            return move.process == self._process
+        return max(able, key=lambda process: _rank(shard, process[0])) == self._process
 
     def _move_of(self, shard: int, claim: ClaimRecord | None) -> MoveOrder | None:
         return self.orders.move_of(shard, 0 if claim is None else claim.epoch)
 
     def _able(self, claim: ClaimRecord | None, now_us: int) -> set[Incarnation]:
-        """The other processes that could take a shard with this claim."""
+        """Return the other processes that could take a shard with this claim."""
         least = max(self.format, 0 if claim is None else claim.format)
         able = set[Incarnation]()
         for member in self.members.values():
@@ -545,11 +556,11 @@ class Claims:
         return able
 
     def _lease_us(self, member: MemberRecord) -> int:
-        """How long a member may rely on a renewal, which it reckons with a lease of its own."""
+        """Return the longer of this node's lease and the member's, in microseconds."""
         return max(self.lease.length_us, member.lease_us)
 
     def _age_us(self, since_us: int) -> int:
-        """How long something is known to have been so: up to the latest look, not up to now."""
+        """Return how long a state has lasted for certain: up to the latest poll, not up to now."""
         assert self._looked_us is not None, "it was seen in a look"
         return self._looked_us - since_us
 
@@ -557,11 +568,11 @@ class Claims:
         return RegisterWrite(key, self._versions.get(key, 0), msgspec.json.encode(record))
 
     @property
-    def _own(self) -> Incarnation:
+    def _process(self) -> Incarnation:
         return self.me.node, self.me.nonce
 
     @property
-    def _own_key(self) -> str:
+    def _member_key(self) -> str:
         return MEMBERS + self.me.node
 
 

@@ -1,7 +1,7 @@
-"""The clocks of a cluster's members, compared by what they show when they renew.
+"""Compare the clocks of a cluster's members by the times they show when they renew.
 
-Leases do not depend on them. But events get the time of their owner, which never goes back: one
-that is wrong would stay with them.
+Leases do not depend on these clocks. But events get the time of their owner, which never goes back,
+so a wrong clock would affect events permanently.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 SECOND_US: Final = 1_000_000
 APART_US_MAX: Final = 5 * SECOND_US
-"""A node whose clock is further off claims nothing ..."""
+"""A node whose clock is off by more than this claims nothing ..."""
 WRONG_US_MAX: Final = 60 * SECOND_US
-"""... and one whose clock is so far off gives up what it owns."""
+"""... and one whose clock is off by more than this gives up the shards it owns."""
 
 Incarnation = tuple[str, str]
 """A node, and the nonce of one start of its process."""
 
 
 class _Apart(NamedTuple):
-    """How far a clock is ahead of this node's: no less than one, no more than the other, for the
+    """Bounds for how far a clock is ahead of this node's. The exact value is unknown because the
     record was read some time after it was written."""
 
     least_us: int
@@ -28,44 +28,45 @@ class _Apart(NamedTuple):
 
     @property
     def us(self) -> int:
-        """As little as it can be; 0: they may show the same."""
+        """Smallest possible difference; 0 if both clocks may show the same."""
         return nearest_to_zero(self.least_us, self.most_us)
 
 
 class MemberClocks:
-    """How far the clocks of other processes are ahead of this one's."""
+    """The offsets of other processes' clocks from this one's."""
 
     def __init__(self) -> None:
         self._by_process: dict[Incarnation, _Apart] = {}
 
     def compared(self, process: Incarnation, shown_us: int, own_us: int, age_us: int) -> None:
-        """``process`` has shown ``shown_us`` no longer than ``age_us`` ago, and this one shows
-        ``own_us`` now. 0: it does not tell."""
+        """Record that ``process`` has shown ``shown_us`` at most ``age_us`` ago, while this clock
+        shows ``own_us``. A time of 0 is unknown and ignored."""
         if shown_us and own_us:
             ahead_us = shown_us - own_us
             self._by_process[process] = _Apart(ahead_us, ahead_us + age_us)
 
-    def of(self, processes: Iterable[Incarnation]) -> list[int]:
-        """How far each is ahead, in microseconds, as far as they are known; negative: behind."""
-        known = self._by_process
-        return [known[process].us for process in processes if process in known]
+    def ahead_us(self, processes: Iterable[Incarnation]) -> list[int]:
+        """Return how far each known clock is ahead, in microseconds; negative if behind."""
+        differences = self._by_process
+        return [differences[process].us for process in processes if process in differences]
 
 
 def farthest(ahead_us: Iterable[int]) -> int:
-    """How far the clock is ahead that is farthest from this node's; negative: behind."""
+    """Return how far the most distant clock is ahead of this node's; negative if behind."""
     return max(ahead_us, key=abs, default=0)
 
 
 def off_by(ahead_us: Iterable[int]) -> int:
-    """How far others are ahead of this node; negative: behind; 0: it is one of the middle ones.
+    """Return how far others are ahead of this node; negative if behind; 0 for one of the middle
+    ones.
 
-    What most of them show counts, so that one wrong clock does not stop the others, and there is
-    always a node that may own a shard.
+    The median counts, so that one wrong clock does not stop the others, and at least one node may
+    always own a shard.
     """
     shown = sorted([0, *ahead_us])
     return nearest_to_zero(shown[(len(shown) - 1) // 2], shown[len(shown) // 2])
 
 
 def nearest_to_zero(least: int, most: int) -> int:
-    """The number from ``least`` to ``most`` that is nearest to 0."""
+    """Return the number from ``least`` to ``most`` that is nearest to 0."""
     return max(least, min(most, 0))

@@ -1,4 +1,4 @@
-"""How long a node may take itself for the owner of what it has claimed."""
+"""The lease that limits how long a node may act as the owner of its shards."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from penstock_cluster.owning.clocks import SECOND_US
 from penstock_core.vocabulary.errors import InvalidArgument
 
 MARGIN_US: Final = SECOND_US
-"""A lease ends so much earlier for the node that has it than for those who wait for its end: clocks
-may run apart by as much in one lease."""
+"""A lease ends this much earlier for its holder than for the nodes that wait for its end, because
+clocks may drift apart by as much during one lease."""
 LEASE_S_MIN: Final = 2.0
 LEASE_S_MAX: Final = 60.0
 
 
 class Lease:
-    """Renewed by the node that has it; it begins again after it has run out."""
+    """A lease that its holder renews; a new term begins after it has run out."""
 
     def __init__(self, lease_s: float = 6.0) -> None:
-        """Raises ``InvalidArgument`` for a length outside of 2 to 60 seconds."""
+        """Raise ``InvalidArgument`` for a length outside of 2 to 60 seconds."""
         if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
             raise InvalidArgument(
                 f"a lease of {lease_s} s: choose {LEASE_S_MIN:.0f} to {LEASE_S_MAX:.0f} seconds"
@@ -26,14 +26,14 @@ class Lease:
         self.length_us = int(lease_s * SECOND_US)
         self.until_us = 0
         self.term = 0
-        """Counts how often the lease has begun. What was claimed in an earlier term has to be
-        confirmed: in between somebody may have waited for the end and be about to claim."""
+        """Number of times the lease has begun. A claim from an earlier term must be confirmed:
+        another node may have waited for the end of that term and be about to claim."""
 
     def renewed(self, began_us: int, now_us: int) -> None:
-        """A renewal was answered that was asked for at ``began_us``.
+        """Extend the lease after the answer to a renewal that was sent at ``began_us``.
 
-        It counts from there, for others may have seen it at once. One that is answered after the
-        end of the lease begins a new term.
+        The lease counts from the sending, because others may have seen the renewal at once. A
+        renewal that is answered after the end of the lease begins a new term.
         """
         if not self.holds(now_us):
             self.term += 1

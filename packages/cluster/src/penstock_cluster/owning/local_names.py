@@ -1,11 +1,12 @@
-"""Names of local stores, which one node of a cluster has for itself: each name is there once.
+"""Names of local stores, which exist on one node of a cluster only. A name is unique in the
+cluster.
 
-A node asks for a name in a record of the register, and the owner of the realm rules: it grants the
-name unless a cluster-wide store has it. From the moment it looks the owner makes no store of that
-name, and it rules only under its own epoch. A later owner writes its epoch down before it serves:
-whoever was the owner before can grant nothing from then on, and whatever it granted is known.
+A node requests a name in a record of the register, and the owner of the realm rules: it grants the
+name unless a cluster-wide store has it. From the moment it reads the request the owner creates no
+store of that name, and it rules only under its own epoch. A later owner writes its epoch before it
+serves: from then on the earlier owner can grant nothing, and all its grants are known.
 
-Without I/O: every method gives the record as it is to be written with a compare-and-set.
+This module does no I/O: every method returns the record to be written with a compare-and-set.
 """
 
 from __future__ import annotations
@@ -27,43 +28,45 @@ from penstock_core.vocabulary.ports import VersionedRecord
 
 LOCAL_NAMES_KEY: Final = "cluster/local"
 LOCAL_NAMES_MAX: Final = 4_000
-"""Local stores of all nodes together: their names are one record of the register."""
+"""Limit for the local stores of all nodes together: their names share one record of the register.
+"""
 
 Ruling = Literal["asked", "granted", "refused"]
 
 
 class LocalName(msgspec.Struct, frozen=True):
-    """A name that a node has, or wants, for a store of its own."""
+    """A name that a node has, or wants, for a local store."""
 
     node: str
     kind: str
     """``channel`` or ``queue``."""
     asked: str
-    """Drawn for each asking, which tells it from any other."""
+    """Random token that identifies this request."""
     ruling: Ruling = "asked"
 
 
 class LocalNames(msgspec.Struct, frozen=True):
-    """All of them, as one record of the register."""
+    """All local names of the cluster, as one record of the register."""
 
     names: Mapping[str, LocalName] = {}
     epoch: int = 0
-    """The newest owner that rules."""
+    """Epoch of the newest owner that rules."""
     written_by: str = ""
-    """Drawn for each change, which tells it from any other."""
+    """Random token that identifies the latest change."""
 
     @property
-    def taken(self) -> dict[str, LocalName]:
-        """The names that no cluster-wide store may get: those granted, and those asked for."""
-        return {name: each for name, each in self.names.items() if each.ruling != "refused"}
+    def reserved(self) -> dict[str, LocalName]:
+        """Names that no cluster-wide store may get: those granted, and those requested."""
+        return {name: local for name, local in self.names.items() if local.ruling != "refused"}
 
     def asking(self, name: str, wanted: LocalName) -> LocalNames:
-        """A node asks for a name. Raises ``NameAlreadyBound``, ``LimitReached``."""
-        known = self.names.get(name)
-        if known is not None and known.ruling != "refused":
-            is_there = "is" if known.ruling == "granted" else "is about to be"
-            raise NameAlreadyBound(f"{name} {is_there} a local {known.kind} of node {known.node}")
-        if known is None and len(self.names) >= LOCAL_NAMES_MAX:
+        """Return the record with a node's request for a name. Raises ``NameAlreadyBound``,
+        ``LimitReached``."""
+        local = self.names.get(name)
+        if local is not None and local.ruling != "refused":
+            is_there = "is" if local.ruling == "granted" else "is about to be"
+            raise NameAlreadyBound(f"{name} {is_there} a local {local.kind} of node {local.node}")
+        if local is None and len(self.names) >= LOCAL_NAMES_MAX:
             raise LimitReached(
                 f"the nodes of this cluster have {LOCAL_NAMES_MAX} local channels and queues, "
                 f"which is the limit; delete one, or make {name} cluster-wide"
@@ -71,45 +74,47 @@ class LocalNames(msgspec.Struct, frozen=True):
         return replace(self, names={**self.names, name: wanted})
 
     def without(self, name: str, node: str, asked: str = "") -> LocalNames:
-        """A node gives a name back; with ``asked``, only if it has it from that asking."""
-        known = self.names.get(name)
-        if known is None or known.node != node or (asked and known.asked != asked):
+        """Return the record without a node's name. With ``asked``, remove the name only if it comes
+        from that request."""
+        local = self.names.get(name)
+        if local is None or local.node != node or (asked and local.asked != asked):
             return self
-        return replace(self, names={each: of for each, of in self.names.items() if each != name})
+        return replace(self, names={key: local for key, local in self.names.items() if key != name})
 
     def without_node(self, node: str) -> LocalNames:
-        """A node will not come back, and its stores neither."""
-        left = {name: each for name, each in self.names.items() if each.node != node}
-        return self if len(left) == len(self.names) else replace(self, names=left)
+        """Return the record without the names of a node that will not return."""
+        remaining = {name: local for name, local in self.names.items() if local.node != node}
+        return self if len(remaining) == len(self.names) else replace(self, names=remaining)
 
     def begun(self, epoch: int) -> LocalNames:
-        """An owner begins to rule. Raises ``Deposed`` when a later one has begun."""
+        """Return the record with a new ruling owner. Raises ``Deposed`` if a later owner has
+        begun."""
         if self.epoch > epoch:
             raise Deposed(f"epoch {self.epoch} rules over local names, and this is {epoch}")
         return replace(self, epoch=epoch)
 
     def ruled(self, epoch: int, is_taken: Callable[[str], bool]) -> LocalNames:
-        """The owner rules over what was asked: refused is what ``is_taken`` by a cluster-wide
-        store. Raises ``Deposed`` when another owner rules."""
+        """Return the record with a ruling on each request: refused if ``is_taken`` reports a
+        cluster-wide store of that name. Raises ``Deposed`` if another owner rules."""
         if self.epoch != epoch:
             raise Deposed(f"epoch {self.epoch} rules over local names, and this is {epoch}")
         ruled = {
-            name: replace(each, ruling="refused" if is_taken(name) else "granted")
-            for name, each in self.names.items()
-            if each.ruling == "asked"
+            name: replace(local, ruling="refused" if is_taken(name) else "granted")
+            for name, local in self.names.items()
+            if local.ruling == "asked"
         }
         return replace(self, names={**self.names, **ruled}) if ruled else self
 
     def ruling_for(self, name: str, node: str, asked: str) -> Ruling:
-        """What has become of an asking. Raises ``IllegalState`` when it is not there any more."""
-        known = self.names.get(name)
-        if known is None or (known.node, known.asked) != (node, asked):
+        """Return the ruling on a request. Raises ``IllegalState`` if the request was removed."""
+        local = self.names.get(name)
+        if local is None or (local.node, local.asked) != (node, asked):
             raise IllegalState(f"the name {name} was given back while it was asked for; try again")
-        return known.ruling
+        return local.ruling
 
 
 def local_names_of(record: VersionedRecord | None) -> LocalNames:
-    """What a record of the register says. Raises ``Damaged``."""
+    """Decode the record of local names; empty without a record. Raises ``Damaged``."""
     if record is None:
         return LocalNames()
     return read_record(LOCAL_NAMES_KEY, record, LocalNames, what="record of local names")

@@ -1,5 +1,4 @@
-"""What nodes write into the register of a cluster about themselves and about shards, and what they
-read there."""
+"""Records of nodes and shards in the register of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock_cluster.owning.orders import Orders
+from penstock_cluster.owning.operator_orders import Orders
 from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.formats import FORMAT
 from penstock_core.vocabulary.node_figures import NodeFigures
@@ -19,62 +18,62 @@ T = TypeVar("T")
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
 FORMAT_KEY: Final = "cluster/format"
-"""Where the register tells the format that all nodes write; the newest they all know."""
+"""Key of the format that all nodes write, which is the newest format they all know."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True):
-    """A node of the cluster, as it shows itself under ``node/<id>``."""
+    """A node of the cluster, as it describes itself under ``node/<id>``."""
 
     node: str
     nonce: str
-    """Drawn anew at each start: two processes that were given one name are told apart."""
+    """Random token of this start, which tells apart two processes with the same name."""
     counter: int = 0
     """Raised with every renewal."""
     address: str = ""
-    """Where the process listens as long as it lives."""
+    """Address at which the process listens as long as it lives."""
     serves: Mapping[str, str] = {}
     """Addresses of its front ends, by protocol."""
     version: str = ""
     format: int = FORMAT
-    """The newest format it knows."""
+    """Newest format it knows."""
     leaving: bool = False
-    """It takes no shard any more."""
+    """Whether it takes no more shards."""
     removed: bool = False
-    """Somebody has told that this process will not come back; the process itself never writes
-    this, so that one that does come back is there again."""
+    """Set by an operator whose node will not return. The process itself never writes it, so a node
+    that does return counts as a member again."""
     wall_us: int = 0
-    """Its clock when it renewed, in microseconds since 1970; 0: it does not tell."""
+    """Its wall clock at the renewal, in microseconds since 1970; 0 if unknown."""
     secret_name: str = ""
-    """What it calls the secret of the cluster, by which nodes see that they have the same; empty:
-    it takes no connections that others relay."""
+    """Public name of its cluster secret, equal on nodes that share the secret; empty if it accepts
+    no relayed connections."""
     unfit: str = ""
-    """Why it could not serve the realm, and does not claim it; empty: it could."""
+    """Reason why it could not serve the realm and does not claim it; empty if it could."""
     settings: Mapping[str, str] = {}
-    """The settings that all nodes need to have alike, as it has them; empty: it does not tell."""
+    """Its values of the settings that must be equal on all nodes; empty if unknown."""
     lease_us: int = 0
-    """How long its lease is; 0: it does not tell."""
+    """Length of its lease; 0 if unknown."""
     damages: int = 0
-    """How many pieces of damage it found when it recovered the realm that it serves."""
+    """Number of damages found when it recovered the realm that it serves."""
     figures: NodeFigures | None = None
-    """Figures of its process when it renewed; None: it does not tell."""
+    """Figures of its process at the renewal; None if unknown."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
     """The owner of a shard, under ``shard/<n>``."""
 
     owner: str
-    """A node; "": nobody, for the process with this nonce has released it."""
+    """Node that owns the shard; empty after the process with this nonce has released it."""
     nonce: str
     epoch: int
-    """How often the shard was claimed."""
+    """Number of claims of the shard so far."""
     format: int
-    """The format it writes."""
+    """Format that the owner writes."""
     confirmed: int
-    """The owner's counter when it wrote this."""
+    """Counter of the owner at the time of this record."""
     settings: Mapping[str, str] = {}
-    """The settings of the newest owner, with which the realm is served; empty: not known."""
+    """Settings of the newest owner, which apply to the realm; empty if unknown."""
     lease_us: int = 0
-    """How long the owner's lease is; 0: not known."""
+    """Length of the owner's lease; 0 if unknown."""
 
 
 class RegisterWrite(NamedTuple):
@@ -88,25 +87,25 @@ class RegisterWrite(NamedTuple):
 
 
 class RegisterLook(NamedTuple):
-    """The register as it was read: all claims first, then all members."""
+    """The contents of the register in one poll: all claims are read first, then all members."""
 
     claims: Mapping[int, VersionedRecord]
     members: Mapping[str, VersionedRecord]
     began_us: int
     ended_us: int
     wall_us: int = 0
-    """What this node's clock shows at the end of the look; 0: nobody compares clocks."""
+    """Wall clock of this node at the end of the poll; 0 if clocks are not compared."""
     format: int = 0
-    """What stands under ``cluster/format``; 0: nothing yet."""
+    """Format stored under ``cluster/format``; 0 before the first write."""
     orders: Orders = Orders()
-    """What stands under ``cluster/orders``."""
+    """Orders stored under ``cluster/orders``."""
 
 
 def read_record(
     key: str, record: VersionedRecord, type: type[T], *, what: str = "record of a cluster"
 ) -> T:
-    """Decode a record of the register. Raises ``Damaged`` for a record that is no ``what``."""
+    """Decode a record of the register. Raises ``Damaged`` if it is not a valid ``what``."""
     try:
         return msgspec.json.decode(record.value, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{key} in the register is no {what}: {error}") from error
+        raise Damaged(f"{key} in the register is not a valid {what}: {error}") from error

@@ -1,4 +1,4 @@
-"""``penstock cluster node``: a node that brings its server of the storage engine along."""
+"""``penstock cluster node``: a node that runs its own server of the storage engine."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ LOOK_S: Final = 0.25
 AGAIN_S: Final = 2.0
 ASK_FIRST_US: Final = 2_000_000
 ASK_EVERY_US: Final = 5_000_000
-"""How often the others are asked while there is no majority of them."""
+"""Pause between two probes of the other machines while the engine has no majority."""
 
 _log = logger("penstock.cluster")
 
 
 class EnginePlan(NamedTuple):
-    """The part of an engine that a node brings along."""
+    """The part of an engine that a node runs."""
 
     peers: Sequence[Peer]
     own: Peer
     host: str
-    """Where the server listens."""
+    """Address at which the server listens."""
     secret: bytes
 
     @property
@@ -59,28 +59,28 @@ class EnginePlan(NamedTuple):
 
 
 def plan_of(peers: Sequence[Peer], name: str, listen: str | None, secret_file: str) -> EnginePlan:
-    """What a node with this name is to bring along. Raises ``InvalidArgument``."""
-    own = own_peer(peers, name)
-    host = listen or own.host
-    if own.is_local and not is_loopback(host):
+    """Return the part of the engine that a node with this name runs. Raises ``InvalidArgument``."""
+    peer = own_peer(peers, name)
+    host = listen or peer.host
+    if peer.is_local and not is_loopback(host):
         raise InvalidArgument(
             f"--listen is {host!r}, and --peers has addresses that only this machine reaches: name "
             f"each machine by the address that the others reach, and the engine gets TLS"
         )
     if not secret_file:
         raise InvalidArgument(
-            "a node that brings its engine along needs --secret-file, with the secret by which the "
-            "machines of the cluster know each other; make one with: openssl rand -hex 32, and "
+            "a node that runs its own engine server needs --secret-file, with the secret by which "
+            "the machines of the cluster know each other; make one with: openssl rand -hex 32, and "
             "copy it to all of them"
         )
-    return EnginePlan(peers, own, host, secret=read_secret(secret_file))
+    return EnginePlan(peers, peer, host, secret=read_secret(secret_file))
 
 
 def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -> None:
     """Run a server of the engine and a node beside it until SIGTERM or SIGINT.
 
-    Raises ``InvalidArgument`` for a secret or peers that those do not have who are there already,
-    ``AddressInUse``, and what :func:`penstock_server.serving.serve` raises.
+    Raises ``InvalidArgument`` if running machines have another secret or other peers,
+    ``AddressInUse``, and the errors of :func:`penstock_server.serving.serve`.
     """
     check_names(settings.cluster)
     check_exposed(settings.listen.host, settings.access.mode)
@@ -88,9 +88,9 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
         tls = home.certify(plan.secret, plan.own) if plan.has_tls else None
         cluster = _of_plan(settings.cluster, plan, tls)
         context = engine_tls(cluster)
-        _check_peers(_asked(plan, cluster, context))
-        told = {name: getattr(cluster, name) for name in _TOLD}
-        home.configure(told)
+        _check_peers(_probe_peers(plan, cluster, context))
+        written = {name: getattr(cluster, name) for name in _WRITTEN}
+        home.configure(written)
         arguments = cluster.name, plan.own, plan.peers, plan.host, plan.secret, tls
         with _ended_by_signals(), home.start(*arguments) as server:
             _wait(server, plan, cluster, tls=context)
@@ -98,8 +98,8 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
 
 
 def _serve(directory: Path, settings: Settings) -> None:
-    """Be a node until that is told to end. While the engine does not answer, or not well enough,
-    the server here goes on: the others cannot do without it."""
+    """Run a node until it is told to end. While the engine does not answer, or not well enough, the
+    local server continues, because the other servers need it."""
     while True:
         try:
             return serve(directory, settings)
@@ -110,7 +110,7 @@ def _serve(directory: Path, settings: Settings) -> None:
         time.sleep(AGAIN_S)
 
 
-_TOLD: Final = (
+_WRITTEN: Final = (
     "name",
     "engine",
     "monitors",
@@ -120,11 +120,12 @@ _TOLD: Final = (
     "tls_certificate",
     "tls_key",
 )
-"""Settings that those need who look at the cluster, or move its realm."""
+"""Settings for commands that inspect the cluster or move its realm."""
 
 
 def _of_plan(wanted: ClusterSettings, plan: EnginePlan, tls: EngineTls | None) -> ClusterSettings:
-    """How the node finds the engine: its own server first, and how it is called itself."""
+    """Return the node's settings, with its name and the servers of the engine, its own server
+    first."""
     others = [peer for peer in plan.peers if peer != plan.own]
     hosts = ",".join(peer.address for peer in (plan.own, *others))
     scheme = "nats" if tls is None else "tls"
@@ -140,10 +141,10 @@ def _of_plan(wanted: ClusterSettings, plan: EnginePlan, tls: EngineTls | None) -
     )
 
 
-def _asked(
+def _probe_peers(
     plan: EnginePlan, cluster: ClusterSettings, tls: ssl.SSLContext | None
 ) -> list[PeerAnswer]:
-    """What the other machines say, all at once."""
+    """Probe all other machines at once."""
     password = engine_password(plan.secret)
     ask = partial(ask_peer, cluster=cluster.name, password=password, tls=tls)
     others = [peer for peer in plan.peers if peer != plan.own]
@@ -152,41 +153,41 @@ def _asked(
 
 
 def _check_peers(answers: Sequence[PeerAnswer]) -> None:
-    """Raise ``InvalidArgument`` if some are there, and all of these are of another cluster: then
-    it is this machine that is wrong, as far as one can know."""
-    wrong = [each.found for each in answers if each.state == "wrong"]
-    if wrong and not any(each.state == "there" for each in answers):
+    """Raise ``InvalidArgument`` if some machines answer and all of these belong to another cluster:
+    then this machine is most likely the wrong one."""
+    wrong = [answer.found for answer in answers if answer.state == "wrong"]
+    if wrong and not any(answer.state == "there" for answer in answers):
         raise InvalidArgument("; ".join(wrong))
-    for each in wrong:
-        _log.warning("engine.peer_wrong", found=each)
+    for problem in wrong:
+        _log.warning("engine.peer_wrong", found=problem)
 
 
 def _wait(
     server: EngineProcess, plan: EnginePlan, cluster: ClusterSettings, tls: ssl.SSLContext | None
 ) -> None:
-    """Come back once the server belongs to a majority of the engine's."""
+    """Return once the server belongs to a majority of the engine's servers."""
     clock = SystemClock()
-    ask_us, said = clock.steady_us() + ASK_FIRST_US, None
+    ask_us, logged = clock.steady_us() + ASK_FIRST_US, None
     while not (leader := leader_at(_monitor(plan.own, plan), tls)):
         if clock.steady_us() > ask_us:
-            found = [each.found for each in _asked(plan, cluster, tls)]
-            if found != said:
-                _log.info("engine.waiting", reason="no majority of its servers yet", peers=found)
-            ask_us, said = clock.steady_us() + ASK_EVERY_US, found
+            states = [answer.found for answer in _probe_peers(plan, cluster, tls)]
+            if states != logged:
+                _log.info("engine.waiting", reason="no majority of its servers yet", peers=states)
+            ask_us, logged = clock.steady_us() + ASK_EVERY_US, states
         time.sleep(LOOK_S)
     _log.info("engine.ready", leader=leader, server=plan.own.name, pid=server.pid)
 
 
 def _monitor(peer: Peer, plan: EnginePlan) -> str:
-    """Where a server tells how it is."""
+    """Return the monitoring URL of a server."""
     scheme = "https" if plan.has_tls else "http"
     return f"{scheme}://{bracketed(peer.host)}:{peer.monitor_port}"
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM into KeyboardInterrupt while a server is waited for, so that this process can be
-    ended. The loop that serves takes both signals over."""
+    """Turn SIGTERM into KeyboardInterrupt while waiting for a server, so that this process can be
+    ended. The loop that serves later takes over both signals."""
 
     def end(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A node of a cluster, as a process: it serves the realm, or stands by and takes it over."""
+"""The process of a cluster's node, which serves the realm or stands by to take it over."""
 
 from __future__ import annotations
 
@@ -88,29 +88,29 @@ from penstock_server.serving.lifecycle import (
 from penstock_server.settings import ClusterSettings, Settings
 
 AGAIN_S: Final = 2.0
-"""Between two attempts to open an engine without a majority."""
+"""Pause between two attempts to open an engine without a majority."""
 ANSWER_S: Final = 2.0
-"""How much longer than the lease an owner may take to answer: then another one is there."""
+"""Seconds beyond the lease after which an owner is given up, because another one exists then."""
 
 _log = logger("penstock.cluster")
 
 
 async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
-    """Be a node of a cluster until ``stopping`` is set; what it serves is handed over then. The
-    path of the ``directory`` is absolute.
+    """Run a node of a cluster until ``stopping`` is set, then hand over its realm. The path of the
+    ``directory`` is absolute.
 
     Raises ``InvalidArgument``, ``AddressInUse``, ``DataDirectoryInUse``; ``Unavailable`` and
-    ``Damaged`` where the engine would lose what it acknowledges, or has lost it; ``Deposed`` when
+    ``Damaged`` if the engine would lose what it acknowledges, or has lost it; ``Deposed`` when
     another process has taken the node's name. An engine without a majority is waited for.
     """
-    check_names(settings.cluster)  # refused before anything is made
+    check_names(settings.cluster)  # checked before anything is created
     check_local(settings.cluster)
     check_history(settings.cluster)
     advertised(settings)
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
         settings = with_certificate(directory, settings)
-        opened = await _opened_engine(cluster, clock, stopping)
+        opened = await _wait_for_engine(cluster, clock, stopping)
         if opened is None:
             return
         engine, health = opened
@@ -141,14 +141,14 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
             await node.run(stopping)
         finally:
             await engine.close()
-            ports.close()  # the last of all: whoever is refused there takes this process for dead
+            ports.close()  # last of all: nodes that are refused there take this process for dead
 
 
-async def _opened_engine(
+async def _wait_for_engine(
     cluster: ClusterSettings, clock: Clock, stopping: asyncio.Event
 ) -> tuple[StorageEngine, EngineHealth] | None:
-    """The engine, opened and checked. As long as it has no majority of its servers, as after a
-    power cut of all machines, it is tried again; None: ``stopping`` was set first."""
+    """Open and check the engine. Tries again while it has no majority of its servers, as after a
+    power cut of all machines. None if ``stopping`` was set first."""
     reason = ""
     while not stopping.is_set():
         opening = start_task(
@@ -185,8 +185,8 @@ async def _open_checked(
 
 
 async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> None:
-    """Log the names of other clusters on the engine. That they are there is no mistake, but a
-    ``cluster.name`` that is mistyped begins a second, empty realm, and nothing else would tell."""
+    """Log the names of other clusters on the engine. Several clusters are allowed, but a mistyped
+    ``cluster.name`` begins a second, empty realm, and nothing else would reveal it."""
     inspector = open_inspector(cluster, clock)
     try:
         names = await inspector.clusters()
@@ -199,7 +199,7 @@ async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> Non
 
 
 async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
-    """Listen at the ports of all front ends, and give the settings with the ports there are."""
+    """Listen at the ports of all front ends, and return the settings with the bound ports."""
     for front_end in front_ends().values():
         place = front_end.place(settings)
         if place is None:
@@ -216,7 +216,7 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
 
 
 async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
-    """Likewise those of the node's local channels."""
+    """Listen at the ports of the node's local channels, and return the settings with these."""
     cluster, host = settings.cluster, settings.listen.host
     if cluster.local_port is None:
         return cluster
@@ -283,7 +283,7 @@ class NodeProcess:
         self._local: LocalRealm | None = None
 
     async def open_local(self) -> None:
-        """Have local channels, too."""
+        """Open the realm of the node's local channels."""
         self._local = await LocalRealm.open(
             self._home.path,
             self._settings,
@@ -327,7 +327,7 @@ class NodeProcess:
                 history = None
                 if (server := self._history()) is not None:
                     history = tasks.create_task(server.run(), name="history")
-                warning = start_task(  # what it fails with is logged, and does not end the node
+                warning = start_task(  # a failure is logged, and does not end the node
                     _warn_of_other_clusters(self._settings.cluster, self._clock),
                     name="other-clusters",
                 )
@@ -345,7 +345,8 @@ class NodeProcess:
         return node_figures(self._node, self._relays, process_figures())
 
     def _history(self) -> HistoryServer | None:
-        """What shows sealed history while there is no quorum; None: nobody wants it here."""
+        """Return the server of sealed history for times without a quorum; None if it is not
+        configured."""
         if self._settings.cluster.history_port is None:
             return None
         return HistoryServer(
@@ -430,8 +431,8 @@ class NodeProcess:
                     stopping=stopping,
                     front_ends=wanted_front_ends(settings),
                 )
-                for each in aside:
-                    each.cancel()
+                for task in aside:
+                    task.cancel()
         except* PenstockError as failures:
             raise first_failure(failures) from None
         finally:

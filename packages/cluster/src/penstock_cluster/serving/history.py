@@ -1,4 +1,4 @@
-"""Sealed history: what a node shows, at ports of its own, while the cluster has no quorum (SEM
+"""Sealed history, which a node serves at separate ports while the cluster has no quorum (SEM
 N10)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from penstock_cluster.bootstrap.cluster import open_history
-from penstock_cluster.nodes.looking import look_forever
+from penstock_cluster.nodes.register_poller import look_forever
 from penstock_cluster.sealed_history import SealedHistory
 from penstock_core.api.realm import ClusterInfo
 from penstock_core.loggers import logger
@@ -35,33 +35,32 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.2
 RIGHTS_EVERY_S: Final = 60.0
-"""How often rights are read again where no change was told."""
+"""Pause between two reads of rights without a notification."""
 AGAIN_S: Final = 10.0
-"""How long history that could not be shown, or not any more, is left alone."""
+"""Pause after history could not be served, or no longer."""
 
 _log = logger("penstock.history")
 
 
 class LastKnownRights:
-    """The records of users and rights as they were read last: they are asked for when the register
-    does not answer any more."""
+    """The last known records of users and rights, for times when the register does not answer."""
 
     def __init__(self, registry: Registry) -> None:
         self.records: dict[str, bytes] = {}
         self._registry = registry
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         for key in (USERS_KEY, *await self._registry.list(ENTRIES_PREFIX)):
             record = await self._registry.get(key)
             if record is not None:
                 self.records[key] = record.value
 
     async def follow(self, incidents: Incidents) -> None:
-        """Read them again whenever they may have changed, until cancelled."""
+        """Read the records whenever they may have changed, until cancelled."""
         await look_forever(
             self._registry,
             ACCESS_PREFIX,
-            self.look,
+            self.refresh,
             incidents=incidents,
             task="history rights",
             every_s=RIGHTS_EVERY_S,
@@ -69,7 +68,7 @@ class LastKnownRights:
 
 
 class HistoryServer:
-    """Runs beside a node that has ports for it."""
+    """Serves sealed history in the process of a node that has ports for it."""
 
     def __init__(
         self,
@@ -91,8 +90,8 @@ class HistoryServer:
         self._rights = LastKnownRights(registry)
 
     async def run(self) -> None:
-        """Show history whenever there is no quorum, until cancelled. What fails is an incident, and
-        begins again."""
+        """Serve history whenever the quorum is lost, until cancelled. A failure is an incident, and
+        serving begins again."""
         while True:
             with self._incidents.barrier("history", ends=()):
                 await self._run()
@@ -101,7 +100,7 @@ class HistoryServer:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._settings.access.mode != "off":
-                await self._rights.look()
+                await self._rights.refresh()
                 tasks.create_task(self._rights.follow(self._incidents))
             await self._until(has_quorum=True)
             while True:
@@ -109,7 +108,7 @@ class HistoryServer:
                 try:
                     await self._show()
                 except* PenstockError as failures:
-                    reason = "; ".join(f"{each}" for each in _leaves(failures))
+                    reason = "; ".join(f"{failure}" for failure in _leaves(failures))
                     _log.warning("history.not_shown", reason=reason)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(AGAIN_S):
@@ -122,7 +121,7 @@ class HistoryServer:
             await asyncio.sleep(LOOK_S)
 
     async def _show(self) -> None:
-        """Show history until the quorum is back, or a file cannot be read any more."""
+        """Serve history until the quorum is back, or a file can no longer be read."""
         broken = asyncio.Event()
         history = await open_history(
             self._settings,
@@ -133,9 +132,9 @@ class HistoryServer:
         )
         realm = history.realm
         realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)
-        own = history_settings(self._settings)
-        listener = native_listener(realm, own, __version__, certificate=self._certificate)
-        http = http_server(listener, own) if own.http.enabled else None
+        history_only = history_settings(self._settings)
+        listener = native_listener(realm, history_only, __version__, certificate=self._certificate)
+        http = http_server(listener, history_only) if history_only.http.enabled else None
         try:
             async with asyncio.TaskGroup() as tasks:
                 ready = asyncio.Event()
@@ -147,8 +146,8 @@ class HistoryServer:
                 if http is not None:
                     aside.append(tasks.create_task(http.run(), name="history http"))
                 try:
-                    urls = await self._listen(listener, http, own)
-                    _log.warning("history.shown", **urls, **_told(history))
+                    urls = await self._listen(listener, http, history_only)
+                    _log.warning("history.shown", **urls, **_log_fields(history))
                     back = tasks.create_task(self._until(has_quorum=True))
                     lost = tasks.create_task(_set(broken))
                     await asyncio.wait([back, lost], return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +167,7 @@ class HistoryServer:
     async def _listen(
         self, listener: NativeListener, http: HttpServer | None, own: Settings
     ) -> dict[str, str]:
-        """Let clients come; gives where."""
+        """Start listening, and return the URLs."""
         is_safe, host = self._certificate is not None, own.listen.host
         port = await listener.listen(host, own.listen.port)
         urls = {"url": front_end_url(front_end_named(NATIVE), host, port, is_safe=is_safe)}
@@ -184,7 +183,7 @@ async def _set(event: asyncio.Event) -> None:
 
 
 def check_history(cluster: ClusterSettings) -> None:
-    """Raise ``InvalidArgument`` for a port of HTTP where there is no history."""
+    """Raise ``InvalidArgument`` for a port of HTTP without a port of history."""
     if cluster.history_port is None and cluster.history_http_port is not None:
         raise InvalidArgument(
             "cluster.history_http_port is set, and cluster.history_port is not: name the port at "
@@ -193,9 +192,9 @@ def check_history(cluster: ClusterSettings) -> None:
 
 
 def history_settings(settings: Settings) -> Settings:
-    """The settings with which a node shows history, from its own."""
+    """Return the settings for serving history, derived from the node's settings."""
     cluster = settings.cluster
-    assert cluster.history_port is not None, "somebody wants it"
+    assert cluster.history_port is not None, "history is configured"
     return replace(
         settings,
         listen=replace(settings.listen, port=cluster.history_port, amqp_port=None, mqtt_port=None),
@@ -208,7 +207,7 @@ def history_settings(settings: Settings) -> Settings:
     )
 
 
-def _told(history: SealedHistory) -> dict[str, object]:
+def _log_fields(history: SealedHistory) -> dict[str, object]:
     return {
         "as_of_us": history.as_of_us,
         "events": history.realm.recovered.events - sum(history.missing.values()),
@@ -217,7 +216,7 @@ def _told(history: SealedHistory) -> dict[str, object]:
 
 
 def _leaves(group: BaseExceptionGroup[PenstockError]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
+    leaves: list[BaseException] = []
+    for failure in group.exceptions:
+        leaves += _leaves(failure) if isinstance(failure, BaseExceptionGroup) else [failure]
+    return leaves

@@ -1,5 +1,5 @@
-"""The local channels of a node: a realm of its own beside that of the cluster, with its own ports
-and its own data directory, which goes on when the cluster cannot (SEM N8)."""
+"""The local channels of a node: a realm separate from that of the cluster, with separate ports
+and a separate data directory, which continues when the cluster cannot (SEM N8)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock_cluster.nodes.local_names import LocalStoreNames
-from penstock_cluster.nodes.looking import look_forever
 from penstock_cluster.nodes.outbox import OutboxSender
 from penstock_cluster.nodes.owner_link import OwnerDoor
+from penstock_cluster.nodes.register_poller import look_forever
 from penstock_core.api.realm import ClusterInfo
 from penstock_core.loggers import logger
 from penstock_core.version import __version__
@@ -39,15 +39,16 @@ from penstock_server.serving.lifecycle import first_failure, wanted_front_ends
 from penstock_server.settings import ClusterSettings, Settings
 
 LOCAL_FOLDER: Final = "local"
-"""In the node's data directory: the data directory of its local channels."""
+"""Data directory of the local channels, inside the node's data directory."""
 GRANT_PAUSE_S: Final = 1.0
-"""Before the names of its channels of MQTT are asked for again."""
+"""Pause before the names of the MQTT channels are requested once more."""
 
 _log = logger("penstock.local")
 
 
 class LocalRealm:
-    """Opened by :meth:`open`, run by :meth:`run`, which ends it."""
+    """The realm of a node's local channels. :meth:`open` creates it; :meth:`run` runs and ends
+    it."""
 
     def __init__(
         self,
@@ -60,20 +61,20 @@ class LocalRealm:
         certificate: Tls | None,
         door: OwnerDoor,
     ) -> None:
-        """``settings`` are those of the node, with the ports there are."""
+        """``settings`` are those of the node, with the bound ports."""
         self.realm = realm
         self._names = names
         self._door = door
         self._sender = OutboxSender(realm, door)
         self._shared = shared
         self._registry = registry
-        self._settings = own = local_settings(settings, realm.directory.rules.local_to)
+        self._settings = local = local_settings(settings, realm.directory.rules.local_to)
         self._lease_s = settings.cluster.lease_s
         self.listener: NativeListener = native_listener(
-            realm, own, __version__, certificate=certificate
+            realm, local, __version__, certificate=certificate
         )
         self.listener.ports = ports
-        self._front_ends = wanted_front_ends(own)
+        self._front_ends = wanted_front_ends(local)
 
     @classmethod
     async def open(
@@ -86,14 +87,14 @@ class LocalRealm:
         certificate: Tls | None,
         door: OwnerDoor,
     ) -> LocalRealm:
-        """Recover what the node has in its ``directory``, or make it. What its joins copy for
-        cluster-wide stores goes through the ``door``. Raises what
-        :func:`~penstock_server.bootstrap.open_realm` raises."""
+        """Recover the local realm in the node's ``directory``, or create it. Copies of its joins
+        for cluster-wide stores go through the ``door``. Raises the errors of
+        :func:`~penstock_server.bootstrap.open_realm`."""
         shared = SharedAccounts(registry)
         if settings.access.mode != "off":
             await shared.look()
-        own = replace(settings, name=f"{settings.name}@{node}")
-        realm = await open_realm(directory / LOCAL_FOLDER, own, local_to=node, shared=shared)
+        local = replace(settings, name=f"{settings.name}@{node}")
+        realm = await open_realm(directory / LOCAL_FOLDER, local, local_to=node, shared=shared)
         realm.cluster = lambda: ClusterInfo(local_to=node)
         names = LocalStoreNames(registry, node)
         names.directory = realm.directory
@@ -110,7 +111,7 @@ class LocalRealm:
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until ``stopping`` is set. What ends it is said, and leaves the node as it is."""
+        """Serve until ``stopping`` is set. A failure is logged, and does not end the node."""
         incidents = self.realm.incidents
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -174,14 +175,14 @@ class LocalRealm:
         if self.realm.access.is_open:
             return
 
-        async def look() -> None:
+        async def refresh() -> None:
             if await self._shared.look():
                 await self.realm.access.accounts.follow()
 
         await look_forever(
             self._registry,
             ACCESS_PREFIX,
-            look,
+            refresh,
             incidents=self.realm.incidents,
             task="local users",
             every_s=self._lease_s / 3,
@@ -201,23 +202,23 @@ def _place(front_end: FrontEnd, settings: Settings) -> tuple[str, int]:
 
 
 async def serve_mqtt(hub: FrontEndService, host: str, port: int) -> None:
-    """Serve MQTT of local channels as soon as its own ones are there. They are made at the first
-    start, and their names have to be granted; meanwhile everything else is served."""
-    said = False
+    """Serve MQTT on local channels as soon as its channels exist. They are created at the first
+    start, and their names have to be granted; meanwhile all other front ends serve."""
+    is_logged = False
     while True:
         try:
             await hub.listen(host, port)
         except NoQuorum as error:
-            if not said:
+            if not is_logged:
                 _log.warning("local.mqtt_waits", reason=str(error))
-            said = True
+            is_logged = True
             await asyncio.sleep(GRANT_PAUSE_S)
         else:
             return
 
 
 def check_local(cluster: ClusterSettings) -> None:
-    """Raise ``InvalidArgument`` for ports of local channels where there are none."""
+    """Raise ``InvalidArgument`` for ports of local channels if the node has no local channels."""
     for name in ("local_http_port", "local_amqp_port", "local_mqtt_port"):
         if cluster.local_port is None and getattr(cluster, name) is not None:
             raise InvalidArgument(
@@ -227,7 +228,7 @@ def check_local(cluster: ClusterSettings) -> None:
 
 
 def local_settings(settings: Settings, node: str) -> Settings:
-    """The settings of a node's local channels, from those of the node."""
+    """Return the settings of a node's local channels, derived from those of the node."""
     for front_end in front_ends().values():
         settings = front_end.for_local_channels(settings, node)
     return settings

@@ -1,4 +1,4 @@
-"""Blobs that are compared with the sizes and checksums that the realm has of its files."""
+"""Blobs that are compared with the sizes and checksums that the realm has for its files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class CheckedBlobs(FixedBlobs):
         self._known: Callable[[str], BlobSum | None] = lambda name: None
         self._checked: set[str] = set()
         """Files in the cache that this run has written, fetched or compared. A file of an earlier
-        run is not relied on before."""
+        run is compared before it is used."""
 
     def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
         self._known = known
 
     async def _expected_instead(self, name: str, data: memoryview) -> BlobSum | None:
-        """What the realm expects instead of these bytes; None if they are right, or if it knows
-        nothing of the file. A snapshot has a checksum of its own."""
-        known = self._known(name)
-        if known is None:
+        """Return the size and checksum that the realm expects if these bytes differ; None if they
+        are right, or if the file is unknown to the realm. A snapshot contains a checksum itself."""
+        expected = self._known(name)
+        if expected is None:
             return None
         checksum = await self._offload(lambda: xxh3_64_intdigest(data))
-        return None if known == BlobSum(len(data), checksum) else known
+        return None if expected == BlobSum(len(data), checksum) else expected

@@ -1,4 +1,4 @@
-"""What an owner measures of its appends to an engine."""
+"""Measurements of an owner's appends to an engine."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ UNKNOWN: Final = "unknown"
 
 
 class EngineAppends:
-    """How long appends take, how long the one under way has waited, and what became of those of
-    which an answer was missing."""
+    """Durations of appends, the wait of the present one, and the outcomes of appends whose answer
+    was missing."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         """``now_us`` is a clock that only goes forward."""
         self.timings = Timings()
         self.ambiguous = dict.fromkeys((STORED, DEPOSED, REFUSED, UNKNOWN), 0)
-        """By what they turned out to be, appends that had to be asked about again."""
+        """Number of appends whose outcome had to be looked up, by outcome."""
         self._now_us = now_us
         self._began_us: int | None = None
         self._is_ambiguous = False
 
     @property
     def waiting_us(self) -> int:
-        """How long the append under way has waited; 0: there is none."""
+        """Time that the present append has waited; 0 without one."""
         return 0 if self._began_us is None else max(1, self._now_us() - self._began_us)
 
     def unanswered(self) -> None:
-        """The append under way had no answer once, and is asked about again."""
+        """Note that the present append got no answer, so that its outcome has to be looked up."""
         self._is_ambiguous = True
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Measure one append. What it ends with is raised on."""
+        """Measure one append. Its errors are passed on."""
         self._began_us, self._is_ambiguous = self._now_us(), False
         became = UNKNOWN
         try:
@@ -56,7 +56,7 @@ class EngineAppends:
 
 
 def _became(failure: BaseException) -> str:
-    """What is known of an append that has failed with this."""
+    """Return the outcome of an append that has failed with this error."""
     if isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     if isinstance(failure, Deposed):

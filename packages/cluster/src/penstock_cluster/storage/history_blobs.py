@@ -1,5 +1,5 @@
-"""The files of a cluster as they can be read while its engine has no quorum: those of the place
-that all nodes share, if there is one, and what the node has on its disk."""
+"""The files of a cluster that can be read while its engine has no quorum: those of the shared
+place, if one is configured, and the cached ones on the node's disk."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from penstock_server.storage.blob_names import check_blob_name, end_of_range
 T = TypeVar("T")
 
 ANSWER_S: Final = 20.0
-"""How long the shared place may take to answer."""
+"""Seconds within which the shared place has to answer."""
 
 
 class HistoryBlobs(CheckedBlobs):
-    """The :class:`~penstock_core.vocabulary.ports.Blobs` of somebody who only reads. Nothing is
-    written or removed, neither there nor on the node's disk."""
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of a reader. Nothing is written or
+    removed, neither in the shared place nor on the node's disk."""
 
     _fixed_because = "these files are only read"
 
     def __init__(self, cache: Blobs, shared: Blobs | None, *, offload: Offload) -> None:
-        """``shared`` is the place outside of the engine; None: the files are on the engine, and
-        only the ``cache`` can be read."""
+        """``shared`` is the place outside of the engine; None if the files are on the engine, so
+        that only the ``cache`` can be read."""
         super().__init__(cache, offload)
         self._shared = shared
         self.on_failure: Callable[[PenstockError], None] = lambda failure: None
-        """Called when something cannot be read, before whoever asked for it hears of it."""
+        """Called with the failure of a read, before the reader gets it."""
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Raises ``Unavailable`` where the
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Raises ``Unavailable`` if the
         shared place does not answer."""
         check_blob_name(name)
         try:
-            data = await self._whole(name)
+            data = await self._read(name)
         except PenstockError as failure:
             self.on_failure(failure)
             raise
         return data[offset : end_of_range(name, len(data), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """What can be read. Raises ``Unavailable``."""
-        found = {info.name: info for info in await self._cache.list(prefix)}
+        """Return the readable files. Raises ``Unavailable``."""
+        infos = {info.name: info for info in await self._cache.list(prefix)}
         if self._shared is not None:
-            found |= {info.name: info for info in await _answer(self._shared.list(prefix))}
-        return sorted(found.values(), key=lambda info: info.name)
+            infos |= {info.name: info for info in await _answer(self._shared.list(prefix))}
+        return sorted(infos.values(), key=lambda info: info.name)
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``."""
+        """Raise ``IllegalState``."""
         raise IllegalState(f"{name} cannot be written: these files are only read")
 
     async def delete(self, name: str) -> None:
-        """Nothing is removed: it is the owner's to know what nobody needs."""
+        """Do nothing: only the owner decides which files are obsolete."""
 
-    async def _whole(self, name: str) -> memoryview:
+    async def _read(self, name: str) -> memoryview:
         try:
             data = await self._cache.get(name)
             if name in self._checked or await self._expected_instead(name, data) is None:
@@ -75,13 +75,13 @@ class HistoryBlobs(CheckedBlobs):
             raise NameDoesNotExist(f"{name} is on the engine, and not on the disk of this node")
         data = await _answer(self._shared.get(name))
         if await self._expected_instead(name, data) is not None:
-            raise StorageFailed(f"{name} is not what was sealed under this name")
+            raise StorageFailed(f"{name} has other bytes than were sealed under this name")
         return data
 
 
-async def _answer(asked: Awaitable[T]) -> T:
+async def _answer(answer: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await asked
+            return await answer
     except TimeoutError:
         raise Unavailable(f"the place of the files has not answered for {ANSWER_S:.0f} s") from None

@@ -1,5 +1,5 @@
-"""Blobs that nodes share: :class:`PrefixedBlobs` is the part of one shard in a store of several,
-:class:`CachedBlobs` keeps copies of what was read last on the disk of a node.
+"""Blobs that nodes share: :class:`PrefixedBlobs` is the part of one shard in a store of several
+shards, and :class:`CachedBlobs` keeps recently read copies on the disk of a node.
 
 The cache lies over the part: ``CachedBlobs(PrefixedBlobs(blobs, "shard-7/"), FileBlobs(folder))``.
 """
@@ -26,10 +26,10 @@ from penstock_server.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
 _CACHED: Final = "segments/"
-"""What is read again and again. A snapshot is read once, by the next owner."""
+"""Prefix of cached files, which are read repeatedly. A snapshot is read once, by the next owner."""
 _SNAPSHOTS: Final = "snapshots/"
-"""The two newest that were written here are kept, too: with them the node can show what it has
-while the store elsewhere gives no answer (SEM N10)."""
+"""Prefix of snapshots. The two newest written here are kept, too, so that the node can serve its
+cached history while the remote store does not answer (SEM N10)."""
 
 _log = logger("penstock.storage")
 
@@ -50,42 +50,42 @@ class PrefixedBlobs:
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
-        await self._blobs.put(self._whole(name), chunks)
+        await self._blobs.put(self._full_name(name), chunks)
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
-        await self._blobs.extend(self._whole(name), at, chunks)
+        await self._blobs.extend(self._full_name(name), at, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
-        return await self._blobs.get(self._whole(name), offset, length)
+        return await self._blobs.get(self._full_name(name), offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """The shard's blobs whose name starts with ``prefix``, ordered by name."""
-        found = await self._blobs.list(f"{self._prefix}{prefix}")
-        return [BlobInfo(info.name.removeprefix(self._prefix), info.size) for info in found]
+        """Return the shard's blobs whose name starts with ``prefix``, ordered by name."""
+        infos = await self._blobs.list(f"{self._prefix}{prefix}")
+        return [BlobInfo(info.name.removeprefix(self._prefix), info.size) for info in infos]
 
     async def delete(self, name: str) -> None:
         """Remove a blob. A missing blob is not an error."""
-        await self._blobs.delete(self._whole(name))
+        await self._blobs.delete(self._full_name(name))
 
     def local_path(self, name: str) -> str | None:
-        """The path under which other processes on this machine find the blob, if there is one."""
-        return self._blobs.local_path(self._whole(name))
+        """Return the path of the blob for other processes on this machine, or None."""
+        return self._blobs.local_path(self._full_name(name))
 
-    def _whole(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         check_blob_name(name)
         return f"{self._prefix}{name}"
 
 
 class CachedBlobs(CheckedBlobs):
-    """The :class:`~penstock_core.vocabulary.ports.Blobs` of a store elsewhere, with the segments
-    that were read last on the disk of this node, where they are mapped.
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of a remote store, with recently read
+    segments on the disk of this node, where they are mapped.
 
-    A segment is fetched once and whole, and only ranges of one that is larger than the cache. What
-    has been fetched is compared with what the realm knows of the file, and so is what the cache has
-    from an earlier run: other bytes are fetched again. A cache that is lost or cannot be written
-    costs time, and nothing else.
+    A segment is fetched once and completely; a segment larger than the cache is read in ranges.
+    Fetched files are compared with the realm's checksums, and so are cached files of an earlier
+    run: files with other bytes are fetched again. A cache that is lost or cannot be written only
+    costs time.
     """
 
     _fixed_because = "nodes keep copies of it"
@@ -98,13 +98,13 @@ class CachedBlobs(CheckedBlobs):
         self._remote = remote
         self._bytes_max = bytes_max
         self._held: OrderedDict[str, int] = OrderedDict()
-        """Bytes of each file in the cache, the one that was read last at the end."""
+        """Bytes of each file in the cache, the most recently read one last."""
         self.copies = CopyCounts()
         self._has_begun = False
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache has it then, too."""
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache gets a copy, too."""
         check_blob_name(name)
         await self._remote.put(name, chunks)
         if name.startswith(_CACHED):
@@ -146,7 +146,7 @@ class CachedBlobs(CheckedBlobs):
         return await self._remote.list(prefix)
 
     async def delete(self, name: str) -> None:
-        """Remove a blob, here and elsewhere. A missing blob is not an error."""
+        """Remove a blob, remotely and from the cache. A missing blob is not an error."""
         check_blob_name(name)
         async with self._alone(name):
             await self._remote.delete(name)
@@ -154,11 +154,11 @@ class CachedBlobs(CheckedBlobs):
                 await self._drop(name)
 
     def _alone(self, name: str) -> asyncio.Lock:
-        """Held while something is done about one file, so that nobody fetches it a second time."""
+        """Return the lock of one file, which prevents a second fetch of it."""
         return self._one_at_a_time.setdefault(name, asyncio.Lock())
 
     async def _begun(self) -> OrderedDict[str, int]:
-        """What the cache holds. At first that is what an earlier run has left."""
+        """Return the cached files; at first those of an earlier run."""
         if not self._has_begun:
             self._has_begun = True
             for info in await self._cache.list(_CACHED):
@@ -168,7 +168,7 @@ class CachedBlobs(CheckedBlobs):
         return self._held
 
     async def _is_right(self, name: str) -> bool:
-        """Whether what the cache has is what the realm knows of it, or has come in this run."""
+        """Return whether the cached file was fetched in this run or has the realm's checksum."""
         if name in self._checked:
             return True
         if self._known(name) is None:
@@ -189,15 +189,15 @@ class CachedBlobs(CheckedBlobs):
         return wanted is None
 
     async def _size(self, name: str) -> int:
-        if (known := self._known(name)) is not None:
-            return known.size
+        if (expected := self._known(name)) is not None:
+            return expected.size
         for info in await self._remote.list(name):
             if info.name == name:
                 return info.size
-        raise NameDoesNotExist(f"there is no blob {name}")
+        raise NameDoesNotExist(f"blob {name} does not exist")
 
     async def _keep(self, name: str, chunks: Sequence[Buffer]) -> bool:
-        """Put a file into the cache; gives whether it is there then."""
+        """Store a file in the cache. Returns whether it is cached then."""
         size = sum(memoryview(chunk).nbytes for chunk in chunks)
         if size > self._bytes_max:
             return False
@@ -210,26 +210,26 @@ class CachedBlobs(CheckedBlobs):
             _log.warning("cache.not_written", name=name, reason=str(error))
             await self._drop(name)
             return False
-        if name not in self._held:  # other files have needed its room meanwhile
+        if name not in self._held:  # evicted meanwhile by other files
             await self._drop(name)
             return False
         self._checked.add(name)
         return True
 
     async def _keep_snapshot(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """Keep a snapshot, and of the others the newest. It does not count as a segment."""
+        """Keep a snapshot, and the newest of the others. It does not count as a segment."""
         if sum(memoryview(chunk).nbytes for chunk in chunks) > self._bytes_max:
             return
         try:
             others = [info.name for info in await self._cache.list(_SNAPSHOTS)]
             await self._cache.put(name, chunks)
-            for other in sorted({*others} - {name})[:-1]:
-                await self._cache.delete(other)
+            for old in sorted({*others} - {name})[:-1]:
+                await self._cache.delete(old)
         except (Conflict, StorageFailed) as error:
             _log.warning("cache.not_written", name=name, reason=str(error))
 
     async def _make_room(self, size: int) -> None:
-        """Let go of files that were not read for longest until there is room for so many bytes."""
+        """Drop the least recently read files until so many bytes fit."""
         while self._held and self.copies.bytes + size > self._bytes_max:
             await self._drop(next(iter(self._held)))
 

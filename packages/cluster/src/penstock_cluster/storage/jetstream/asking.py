@@ -1,9 +1,9 @@
-"""The client of nats-py with a shorter way for a question and its answer.
+"""The client of nats-py with a shorter way for a request and its answer.
 
-Its own ``request`` passes through a queue and a task before it is written, and its answer through
-another queue, two tasks and ``asyncio.wait_for``: a lone append would wait for seven turns of the
-loop. Here a question is written where it is asked, and its answer wakes who waits for it as soon as
-it is parsed.
+The ``request`` of nats-py passes through a queue and a task before it is written, and its answer
+through another queue, two tasks and ``asyncio.wait_for``: a lone append would wait for seven turns
+of the loop. Here a request is written at once, and its answer wakes the caller as soon as it is
+parsed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
 _AT_ONCE_BYTES_MAX: Final = 1 << 20
-"""A larger question waits for its turn, so that what is written and not sent yet has a limit."""
+"""A larger request waits for its turn, so that the unsent bytes are bounded."""
 _CANCELLED_S: Final = 0.05
-"""After so long a task that was cancelled and goes on is cancelled again."""
+"""Pause after which a cancelled task that continues is cancelled again."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
@@ -29,37 +29,37 @@ class Unanswered(Exception):
 
 
 class AskingClient(Client):
-    """Asks by a shorter way, and ends connections where nats-py 2.16 does not."""
+    """Sends requests by a shorter way, and closes connections that nats-py 2.16 leaves open."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: dict[bytes, asyncio.Future[bytes]] = {}
-        """Questions without an answer, by the subject that it comes to."""
+        self._pending_answers: dict[bytes, asyncio.Future[bytes]] = {}
+        """Requests without an answer, by the subject of the answer."""
         self._inbox = ""
         self._inbox_sid = 0
-        """The subscription that has the answers."""
+        """Subscription that receives the answers."""
         self._numbers = count(1)
 
     @property
     def server(self) -> str:
-        """The name of the server it is connected to; empty while there is none."""
+        """Name of the connected server; empty without a connection."""
         return str(self._server_info.get("server_name", "")) if self.is_connected else ""
 
     async def listen(self) -> None:
-        """Begin to have answers; after a reconnection nats-py does so again, before anything is
-        asked."""
+        """Subscribe to answers. After a reconnection nats-py subscribes again before other
+        requests."""
         self._inbox = self.new_inbox()
         self._inbox_sid = (await self.subscribe(f"{self._inbox}.*"))._id
 
     async def ask(
         self, subject: str, request: bytes, headers: Mapping[str, str] | None, timeout_s: float
     ) -> bytes:
-        """What was answered. Raises ``Unanswered``."""
+        """Send a request and return its answer. Raises ``Unanswered``."""
         assert self._inbox, "it listens before it asks"
         reply = f"{self._inbox}.{next(self._numbers)}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._asked[reply.encode()] = answer
+        self._pending_answers[reply.encode()] = answer
         giving_up = loop.call_later(timeout_s, _give_up, answer, subject)
         try:
             if not self._write(subject, reply, request, headers=headers):
@@ -71,12 +71,12 @@ class AskingClient(Client):
             raise Unanswered(f"{subject}: {error!r}") from error
         finally:
             giving_up.cancel()
-            del self._asked[reply.encode()]
+            del self._pending_answers[reply.encode()]
 
     def _write(
         self, subject: str, reply: str, request: bytes, headers: Mapping[str, str] | None
     ) -> bool:
-        """Write a question now; not where others wait to be written, which come first."""
+        """Write a request now. Returns False if earlier ones still wait to be written."""
         transport = self._transport
         if not isinstance(transport, TcpTransport) or self._pending or not self.is_connected:
             return False
@@ -93,7 +93,7 @@ class AskingClient(Client):
         command = b"".join((line.encode(), head, request, b"\r\n"))
         try:
             transport.write(command)  # type: ignore[no-untyped-call]  # nats-py types only some
-        except RuntimeError as error:  # uvloop's word for a connection that ended a moment ago
+        except RuntimeError as error:  # uvloop raises this for a connection that has just ended
             raise Unanswered(f"{subject}: {error}") from error
         return True
 
@@ -104,19 +104,20 @@ class AskingClient(Client):
         if sid != self._inbox_sid:
             await super()._process_msg(sid, subject, reply, data=data, headers=headers)
             return
-        answer = self._asked.get(bytes(subject))
+        answer = self._pending_answers.get(bytes(subject))
         if answer is None or answer.done():
             return
         if headers and headers.startswith(_NO_RESPONDERS):
-            answer.set_exception(Unanswered(f"{subject.decode()}: nobody is there to answer"))
+            answer.set_exception(Unanswered(f"{subject.decode()}: no server answers this subject"))
         else:
             answer.set_result(data)
 
     async def close(self) -> None:
-        """Close it and what it is connecting to.
+        """Close the connection, and an attempt to reconnect.
 
-        An attempt to reconnect that gets its connection just then goes on when it is cancelled:
-        what has come is more urgent to ``asyncio.wait_for`` of Python 3.11. nats-py cancels once.
+        An attempt to reconnect that gets its connection at that moment continues although it is
+        cancelled: ``asyncio.wait_for`` of Python 3.11 prefers the result. nats-py cancels only
+        once.
         """
         await self._close_connection()
         reconnecting = self._reconnection_task
@@ -128,15 +129,14 @@ class AskingClient(Client):
         await self._close_connection()
 
     async def _close_connection(self) -> None:
-        """Close the connection there is, if any. While there is none, nats-py would fail to write
-        what waits."""
+        """Close the connection. Without one, nats-py would fail to write the pending bytes."""
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super().close()
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Close the connection of an attempt that failed, which nats-py forgets: a frozen server
-        accepts connections and says nothing on them."""
+        """Close the connection of a failed attempt, which nats-py forgets: a frozen server accepts
+        connections and sends nothing on them."""
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]  # nats-py types only some
         await super()._connect_to_server(s)

@@ -1,7 +1,7 @@
-"""Blobs on a replicated stream, for three machines that have no object store.
+"""Blobs on a replicated stream, for three machines without an object store.
 
-A blob is chunks, each under a subject of its own, and a head that names them. The head makes the
-blob true: chunks without one are what a writer left that was interrupted.
+A blob consists of chunks, each under a separate subject, and a head that names them. The head is
+written last and completes the blob: chunks without a head are the remains of an interrupted writer.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ CHUNK_BYTES: Final = 512 << 10
 _SENT_AT_ONCE: Final = 8
 _CHECKSUM: Final = struct.Struct("<Q")
 _LEFT_AFTER_US: Final = 3_600_000_000
-"""Age of chunks without a head, from which on nobody is still writing them."""
+"""Age of chunks without a head after which their writer has certainly stopped."""
 
 
 class BlobHead(Struct, frozen=True):
-    """What a blob consists of."""
+    """The parts of a blob."""
 
     size: int
     checksum: int
-    """xxh3_64 of all of it."""
+    """xxh3_64 of the whole blob."""
     where: str
-    """The subject of its chunks; empty when the blob was deleted."""
+    """Subject of its chunks; empty after the blob was deleted."""
     chunk_bytes: int
 
     @property
@@ -79,7 +79,7 @@ class StreamBlobs(FixedBlobs):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """What the stream has to be made with."""
+        """Settings for creating the stream."""
         return {
             **REPLICATED,
             "subjects": [f"{self.stream.name}.head.*", f"{self.stream.name}.chunk.>"],
@@ -88,14 +88,14 @@ class StreamBlobs(FixedBlobs):
         }
 
     async def open(self) -> StreamBlobs:
-        """Make the stream, or find it as it was made; remove what was left by writers that were
-        interrupted."""
+        """Create the stream, or verify an existing one, and remove the remains of interrupted
+        writers."""
         await self.stream.make(self.settings)
-        await self._remove_left()
+        await self._remove_headless()
         return self
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` where the
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` if the
         engine has no room."""
         check_blob_name(name)
         data = b"".join(chunks)
@@ -112,12 +112,12 @@ class StreamBlobs(FixedBlobs):
             raise Conflict(f"{name} exists with other bytes")
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Only the chunks of the range are
-        read. The range has to lie inside the blob."""
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Reads only the chunks of the range,
+        which has to lie inside the blob."""
         check_blob_name(name)
         head, _ = await self._head(name)
         if head is None:
-            raise NameDoesNotExist(f"there is no blob {name}")
+            raise NameDoesNotExist(f"blob {name} does not exist")
         end = end_of_range(name, head.size, offset, length=length)
         first = offset // head.chunk_bytes
         numbers = range(first, min(head.chunks, end // head.chunk_bytes + 1))
@@ -125,7 +125,7 @@ class StreamBlobs(FixedBlobs):
             data = await self.stream.on_each_copy(lambda: self._read_chunks(head.where, numbers))
         except Damaged as error:
             if (await self._head(name))[0] != head:
-                raise NameDoesNotExist(f"there is no blob {name} any more") from error
+                raise NameDoesNotExist(f"blob {name} has just been deleted") from error
             raise
         begin = first * head.chunk_bytes
         return memoryview(data)[offset - begin : end - begin]
@@ -155,7 +155,7 @@ class StreamBlobs(FixedBlobs):
         return f"{self.stream.name}.chunk.{where}.{number}"
 
     async def _head(self, name: str) -> tuple[BlobHead | None, int]:
-        """The head of a blob, if there is one, and its place in the stream."""
+        """Return the head of a blob, or None, and its sequence in the stream."""
         message = await self.stream.newest(self._head_subject(name))
         if message is None:
             return None, 0
@@ -163,23 +163,24 @@ class StreamBlobs(FixedBlobs):
         return (head if head.where else None), message.seq
 
     async def _heads(self) -> Sequence[tuple[str, BlobHead]]:
-        """All names with their heads, in order."""
+        """Return all names with their heads, in order."""
         start = len(self._head_subject(""))
         subjects = await self.stream.subjects(f"{self.stream.name}.head.*")
         names = sorted(bytes.fromhex(subject[start:]).decode() for subject in subjects)
-        found = []
-        for at in range(0, len(names), UNDER_WAY_MAX):
-            batch = names[at : at + UNDER_WAY_MAX]
+        heads_by_name = []
+        for start_index in range(0, len(names), UNDER_WAY_MAX):
+            batch = names[start_index : start_index + UNDER_WAY_MAX]
             heads = await together(self._head(name) for name in batch)
-            found += [
+            heads_by_name += [
                 (name, head)
                 for name, (head, _) in zip(batch, heads, strict=True)
                 if head is not None
             ]
-        return found
+        return heads_by_name
 
     async def _write_head(self, name: str, head: BlobHead, revision: int) -> BlobHead:
-        """Store a head after the one at ``revision``; gives the head that is there in the end."""
+        """Store a head after the one at ``revision``. Returns the head that is stored in the
+        end."""
         subject, data = self._head_subject(name), msgspec.json.encode(head)
         for pause in pauses():
             expected = {"Nats-Expected-Last-Subject-Sequence": f"{revision}"}
@@ -197,7 +198,7 @@ class StreamBlobs(FixedBlobs):
                     revision = place
             else:
                 if not head.where:
-                    # Its chunks are gone next, and who was slower has been stopped.
+                    # Its chunks are removed next, and slower writers have been stopped.
                     await self.stream.purge(subject=subject, below=revision + 1)
                 return head
             await self.stream.pause(pause)
@@ -212,13 +213,13 @@ class StreamBlobs(FixedBlobs):
             )
 
     async def _write_chunk(self, where: str, number: int, data: bytes) -> None:
-        at = number * self._chunk_bytes
-        chunk = memoryview(data)[at : at + self._chunk_bytes]
+        start = number * self._chunk_bytes
+        chunk = memoryview(data)[start : start + self._chunk_bytes]
         raw = b"".join((_CHECKSUM.pack(xxh3_64_intdigest(chunk, seed=number)), chunk))
         self._room.note_sent(len(raw))
         for pause in pauses():
             try:
-                # Stored twice it is there once: a subject keeps its newest message.
+                # A repeated write is harmless: a subject keeps its newest message.
                 await self.stream.publish(self._chunk_subject(where, number), raw, {})
             except (Unanswered, JetStreamRefusal):
                 await self.stream.pause(pause)
@@ -244,10 +245,10 @@ class StreamBlobs(FixedBlobs):
     async def _remove_chunks(self, where: str) -> None:
         await self.stream.purge(subject=self._chunk_subject(where, "*"))
 
-    async def _remove_left(self) -> None:
+    async def _remove_headless(self) -> None:
         firsts = await self.stream.subjects(self._chunk_subject("*", 0))
         written = {subject.split(".")[-2] for subject in firsts}
-        # Read after the chunks: whoever has a head by now is complete.
+        # Read after the chunks: a blob that has a head by now is complete.
         named = {head.where for _, head in await self._heads()}
         for where in sorted(written - named):
             message = await self.stream.newest(self._chunk_subject(where, 0))

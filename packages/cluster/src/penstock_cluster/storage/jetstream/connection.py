@@ -1,4 +1,4 @@
-"""One connection to the servers of a NATS cluster: a question, and its answer or none."""
+"""One connection to the servers of a NATS cluster, which sends requests and returns answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S: Final = 2.0
 UNDER_WAY_MAX: Final = 32
-"""Reads that wait for an answer at a time."""
+"""Concurrent reads that wait for an answer."""
 _OPEN_TIMEOUT_S: Final = 15.0
 _PENDING_BYTES_MAX: Final = 64 << 20
 _RECONNECT_WAIT_S: Final = 0.1
 _PING_INTERVAL_S: Final = 2
-"""A server that is frozen keeps its connections open: only pings tell."""
+"""A frozen server keeps its connections open, so only pings detect it."""
 _SERVED_LATER: Final = frozenset({408, 500, 503})
-"""Kinds of error that say nothing about the request: it may be answered when it is made again."""
+"""Error codes that do not concern the request: it may succeed when it is repeated."""
 NO_CLUSTER: Final = 10074
-"""The error of a server that is alone, and of a kind that looks as if it would pass."""
+"""Error of a server without a cluster. Its code looks like a temporary error."""
 
 
 class JetStreamRefusal(Exception):
@@ -56,19 +56,20 @@ _answers: Final = msgspec.json.Decoder(_Answer)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Each end of a connection with TLS would be told, because nats-py reads from a stream that
-    does not know of the TLS below it."""
+    """Return False for the message of asyncio about each end of a TLS connection, because nats-py
+    reads from a stream that does not know of the TLS below it."""
     return "eof_received() has no effect when using ssl" not in record.getMessage()
 
 
 def _is_passing(failure: Exception) -> bool:
-    """Whether a connection that failed so may succeed later: nobody listens, or nobody answers."""
+    """Return whether a connection that failed like this may succeed later: its server is down or
+    does not answer."""
     unreachable = isinstance(failure, OSError | NoServersError | StaleConnectionError)
     return unreachable and not isinstance(failure, SSLError)
 
 
 class NatsConnection:
-    """Asks servers by subject. Reconnects by itself, to whichever server answers."""
+    """Sends requests to servers by subject. Reconnects by itself, to any server that answers."""
 
     def __init__(self, client: AskingClient) -> None:
         self._client = client
@@ -82,8 +83,8 @@ class NatsConnection:
         *,
         tls: SSLContext | None = None,
     ) -> NatsConnection:
-        """Connect to one of the servers, by ``tls`` where they want that. Raises ``NoQuorum`` when
-        none can be reached, and ``Unavailable`` when they refuse the connection."""
+        """Connect to one of the servers, with ``tls`` if they require it. Raises ``NoQuorum`` if
+        none can be reached, and ``Unavailable`` if they refuse the connection."""
         if tls is not None:
             logging.getLogger("asyncio").addFilter(_is_news)
         client = AskingClient()
@@ -116,7 +117,7 @@ class NatsConnection:
             reason = str(failure)
             for server in servers:
                 reason = without_secrets(reason, server)
-            # A server that refuses who asks will do so again; one that is down may come back.
+            # A server that refuses this client will do so again; one that is down may come back.
             kind = NoQuorum if _is_passing(failure) else Unavailable
             raise kind(
                 f"no server of the engine answers at {', '.join(map(shown, servers))}: {reason}"
@@ -125,18 +126,19 @@ class NatsConnection:
 
     @property
     def payload_max(self) -> int:
-        """Bytes that a server takes in one message."""
+        """Maximum size of a message in bytes."""
         return self._client.max_payload
 
     @property
     def server(self) -> str:
-        """The name of the server it is connected to; empty while there is none."""
+        """Name of the connected server; empty without a connection."""
         return self._client.server
 
     async def ask(
         self, subject: str, request: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """The answer. Raises ``Unanswered``, and ``JetStreamRefusal`` when the answer is no."""
+        """Send a request and return its answer. Raises ``Unanswered``, and ``JetStreamRefusal`` for
+        an error."""
         data = await self._client.ask(subject, request, headers, ANSWER_TIMEOUT_S)
         refused = _answers.decode(data).error
         if refused is None:
@@ -151,14 +153,14 @@ class NatsConnection:
         ``Unanswered``."""
         from nats.js.api import DeliverPolicy
 
-        async def taken(message: Msg) -> None:
+        async def receive(message: Msg) -> None:
             take(message)
 
         try:
             await self._client.jetstream(timeout=ANSWER_TIMEOUT_S).subscribe(
                 subject,
                 stream=stream,
-                cb=taken,
+                cb=receive,
                 ordered_consumer=True,
                 deliver_policy=DeliverPolicy.NEW,
             )
@@ -170,8 +172,8 @@ class NatsConnection:
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of calls that wait at the same time. The first failure ends all of them, and is
-    raised as it is."""
+    """Return the results of calls that run concurrently. The first failure cancels the others and
+    is raised as it is."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]

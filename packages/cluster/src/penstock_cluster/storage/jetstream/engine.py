@@ -1,4 +1,4 @@
-"""Three NATS servers as the engine below a cluster's nodes."""
+"""A storage engine of three NATS servers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from penstock_core.vocabulary.ports import Clock, EngineHealth, Offload
 
 FRAME_BYTES_MAX: Final = 1 << 20
 _PAYLOAD_KEPT: Final = 4 << 10
-"""Bytes of a message that are left for its headers."""
+"""Bytes of a message that are reserved for its headers."""
 _LOOKS_MAX: Final = 40
-"""Looks at servers that are starting, until they count as gone."""
+"""Reads of servers that are starting before they count as down."""
 _ROOM_READ_EVERY_US: Final = 10_000_000
 
 Connect = Callable[[Sequence[str], Callable[[], Awaitable[None]]], Awaitable[NatsConnection]]
-"""Connects to one of some servers, and says when it had to do so again."""
+"""Connects to one of the servers, and calls the callback after each reconnection."""
 
 
 class JetStreamEngine:
@@ -58,9 +58,9 @@ class JetStreamEngine:
         tls: SSLContext | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """``name`` begins the names of all streams, so that several clusters can share the servers.
-        ``monitors``: where each server serves its monitoring, unless on the usual port.
-        ``tls``: how servers are known, and this node to them."""
+        """``name`` is the prefix of all stream names, so that several clusters can share the
+        servers. ``monitors`` are the monitoring URLs of the servers, unless they use the default
+        port. ``tls`` verifies the servers and identifies this node to them."""
         self._connect = connect or partial(NatsConnection.open, tls=tls)
         self._goes_near = connect is None
         self._near: NearConnections | None = None
@@ -82,8 +82,8 @@ class JetStreamEngine:
         self._refused: Unavailable | None = None
 
     async def open(self) -> JetStreamEngine:
-        """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, when
-        one of them would not keep what it acknowledges."""
+        """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, if one
+        of them would not keep what it acknowledges."""
         self._connection = await self._connect(self._servers, self._reconnected)
         if self._goes_near:
             self._near = NearConnections(self._servers, self._reach, self._connection)
@@ -115,7 +115,7 @@ class JetStreamEngine:
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
         journal = await self._journal(shard, epoch)
-        self._journals = [each for each in self._journals if not each.stream.is_closed]
+        self._journals = [other for other in self._journals if not other.stream.is_closed]
         self._journals.append(journal)
         try:
             await journal.open(begins)
@@ -166,19 +166,23 @@ class JetStreamEngine:
         await self._compare(servers)
         read = [server for server in servers if not server.failure]
         size = max((server.cluster_size for server in read), default=len(servers))
-        streams = [each.stream for each in self._open_journals() if each.stream.was_seen]
-        looks = [await stream.look() for stream in streams]
+        streams = [
+            open_journal.stream
+            for open_journal in self._open_journals()
+            if open_journal.stream.was_seen
+        ]
+        stream_infos = [await stream.look() for stream in streams]
         self._start_going_near()
-        infos = [info for info in looks if info is not None]
+        infos = [info for info in stream_infos if info is not None]
         leaders = [info.cluster.leader for info in infos] or [_leader(read)]
         lags = [replica.lag for info in infos for replica in info.cluster.replicas]
-        damage = [told for stream in self._streams() for told in stream.damage.values()]
+        damage = [text for stream in self._streams() for text in stream.damage.values()]
         if self._refused is not None:
             damage.append(f"{self._refused}")
         return EngineHealth(
             kind="jetstream",
             version=min((server.version for server in read), key=version_of, default=""),
-            has_quorum=2 * len(read) > size and None not in looks and all(leaders),
+            has_quorum=2 * len(read) > size and None not in stream_infos and all(leaders),
             servers=size,
             present=len(read),
             leader=leaders[0],
@@ -188,7 +192,7 @@ class JetStreamEngine:
         )
 
     async def close(self) -> None:
-        """Let go of the servers; journals are closed."""
+        """Close the streams of all journals, and the connections."""
         for stream in self._streams():
             stream.close()
         if self._checking is not None:
@@ -224,15 +228,15 @@ class JetStreamEngine:
         return min(self._frame_bytes_max, room)
 
     async def _settled_servers(self) -> list[ServerState]:
-        """What the servers say, of which some may have been started just now and need some seconds
-        to know how they are."""
-        for looks, pause in enumerate(pauses()):
+        """Read the servers until they have settled: those that have just started need some seconds
+        to know their state."""
+        for attempts, pause in enumerate(pauses()):
             servers = await self._read_servers()
             is_starting = any(server.name and server.failure for server in servers)
             is_settled = not is_starting and _passes(check_majority, servers)
             is_wrong = not _passes(check_servers, servers)
             is_settled = is_settled and not are_electing(servers)
-            if looks >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
+            if attempts >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
                 return servers
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
@@ -248,7 +252,7 @@ class JetStreamEngine:
         return await self._offload(partial(read_server, monitor, self._tls))
 
     async def _reconnected(self) -> None:
-        """Check again: the server that answers now may have been restarted with other settings."""
+        """Check once more: the server that answers now may have been reconfigured."""
         self._start_check()
 
     def _start_check(self) -> None:
@@ -265,10 +269,10 @@ class JetStreamEngine:
     def _start_going_near(self) -> None:
         if self._near is not None:
             journals = self._open_journals()
-            self._near.start_looking([each.stream for each in journals if each.appends])
+            self._near.start_looking([journal.stream for journal in journals if journal.appends])
 
     async def _compare(self, servers: Sequence[ServerState]) -> None:
-        """Stop all journals when a server says that it does not keep what it acknowledges, and a
+        """Stop all journals if a server reports that it does not keep what it acknowledges, and a
         journal whose stream has changed. A server that does not answer has changed nothing."""
         try:
             check_servers(servers)
@@ -283,8 +287,8 @@ class JetStreamEngine:
             await journal.check()
 
     def _look_again(self) -> None:
-        """Look at the servers if that was some seconds ago. An append does not wait for a server
-        that may not answer."""
+        """Read the servers again if the latest read is some seconds old. An append does not wait
+        for it, because a server may not answer."""
         if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
             self._start_check()
 

@@ -1,7 +1,7 @@
-"""Frames: what a journal's stream consists of, as bytes and as an index of blocks. No I/O.
+"""Frames, the messages of a journal's stream: their bytes, and an index of the blocks. No I/O.
 
-A block is one frame or several, and the last of them makes it true. Two more kinds take a place in
-the stream and no block number: ``EPOCH``, with which an owner begins, and ``FLOOR``, which keeps
+A block is one frame or several, and its last frame completes it. Two other kinds take a place in
+the stream without a block number: ``EPOCH``, with which an owner begins, and ``FLOOR``, which keeps
 the number of the newest block when every block is trimmed.
 
 Layout, little endian: magic, kind, part, parts, epoch, block, sequence, checksum of the frame
@@ -41,9 +41,9 @@ class BlockFrame(NamedTuple):
     parts: int
     epoch: int
     block: int
-    """The block it belongs to; of an ``EPOCH`` or a ``FLOOR``, the newest block before it."""
+    """Block that it belongs to; for an ``EPOCH`` or a ``FLOOR``, the newest block before it."""
     sequence: int
-    """Its place in the stream."""
+    """Sequence of the frame in the stream."""
     previous: int
     """Checksum of the frame before."""
     checksum: int
@@ -61,14 +61,14 @@ def encode_frame(
     part: int = 0,
     parts: int = 1,
 ) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     head = _HEAD.pack(MAGIC, kind, part, parts, epoch, block, sequence, previous)
     checksum = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(head))
     return b"".join((head, _CHECKSUM.pack(checksum), data))
 
 
 def decode_frame(raw: Buffer) -> BlockFrame:
-    """The frame in these bytes. Raises ``Damaged`` unless they are what was written."""
+    """Decode a frame. Raises ``Damaged`` if its bytes differ from those written."""
     view = memoryview(raw)
     if len(view) < HEAD_BYTES:
         raise Damaged(f"a frame has at least {HEAD_BYTES} bytes; these are {len(view)}")
@@ -80,11 +80,11 @@ def decode_frame(raw: Buffer) -> BlockFrame:
     if checksum != xxh3_64_intdigest(data, seed=xxh3_64_intdigest(view[: _HEAD.size])):
         raise Damaged("the frame fails its checksum")
     try:
-        known = FrameKind(kind)
+        frame_kind = FrameKind(kind)
     except ValueError:
         raise Damaged(f"a frame of kind {kind} is unknown") from None
     return BlockFrame(
-        known,
+        frame_kind,
         part,
         parts,
         epoch=epoch,
@@ -99,8 +99,8 @@ def decode_frame(raw: Buffer) -> BlockFrame:
 def encode_block(
     data: Buffer, frame_bytes: int, *, epoch: int, block: int, sequence: int, previous: int
 ) -> Iterator[bytes]:
-    """The frames of one block, of at most ``frame_bytes`` each. Each is made when it is asked for:
-    a large block is not in memory twice."""
+    """Yield the frames of one block, of at most ``frame_bytes`` each. Each frame is built on
+    demand, so that a large block is not in memory twice."""
     view = memoryview(data)
     room = frame_bytes - HEAD_BYTES
     parts = max(1, -(-len(view) // room))
@@ -120,13 +120,14 @@ def encode_block(
 
 
 def decode_checksum(raw: Buffer) -> int:
-    """The checksum that these bytes of a frame say they have."""
+    """Return the checksum stored in the head of a frame."""
     checksum: int = _CHECKSUM.unpack_from(raw, _HEAD.size)[0]
     return checksum
 
 
 def join_block(frames: Sequence[BlockFrame], block: int) -> bytes:
-    """The data of a block, from all of its frames. Raises ``Damaged`` when they are others."""
+    """Return the data of a block from its frames. Raises ``Damaged`` if they are not exactly its
+    frames."""
     for part, frame in enumerate(frames):
         is_next = part == 0 or frame.previous == frames[part - 1].checksum
         expected = (FrameKind.DATA, block, part, len(frames))
@@ -136,66 +137,66 @@ def join_block(frames: Sequence[BlockFrame], block: int) -> bytes:
 
 
 class Extent(NamedTuple):
-    """Where a block lies in the stream."""
+    """The position and size of a block in the stream."""
 
     sequence: int
-    """The place of its first frame."""
+    """Sequence of its first frame."""
     parts: int
     size: int
     """Bytes of its data."""
 
 
 class FrameIndex:
-    """Which blocks a stream holds: its frames, taken one after the other, say so.
+    """The blocks that a stream holds, derived from its frames in order.
 
-    What an owner appends is taken the same way, so the index is right at any time.
+    An owner's appended frames are taken in the same way, so the index is right at any time.
     """
 
     def __init__(self) -> None:
         self.floor = 0
-        """The newest block that is not held any more; what was begun behind counts, too."""
+        """Newest block that the stream no longer holds, or the block after which it began."""
         self.tail = 0
         self.last = 0
-        """The newest frame's place in the stream; 0 for none."""
+        """Sequence of the newest frame; 0 without one."""
         self.checksum = 0
-        """The newest frame's."""
+        """Checksum of the newest frame."""
         self.epoch = 0
-        """The newest owner's."""
+        """Epoch of the newest owner."""
         self.size = 0
         """Bytes of data held."""
         self._extents: dict[int, Extent] = {}
         self._begun = Extent(0, 0, 0)
-        """Frames of a block that is not whole yet."""
+        """Frames of an incomplete block."""
 
     def take(self, frame: BlockFrame) -> int | None:
-        """Add the next frame; gives the number of the block that is whole now.
+        """Add the next frame. Returns the number of the block that it completes, or None.
 
-        Raises ``Damaged`` when it is not the next, and has changed nothing then.
+        Raises ``Damaged``, and changes nothing, if it is not the next frame.
         """
         if self.last:
             self._check_next(frame)
         else:
             self._begin_at(frame)
-        whole = None
+        completed = None
         if frame.kind is FrameKind.DATA:
-            whole = self._add(frame)
+            completed = self._add(frame)
         else:
             self._begun = Extent(0, 0, 0)
         self.last, self.checksum, self.epoch = frame.sequence, frame.checksum, frame.epoch
-        return whole
+        return completed
 
     def begin(self, floor: int) -> None:
-        """Say where the blocks of an empty stream begin: behind ``floor``."""
-        assert not self.last, "only an empty stream can be told"
+        """Set the position after which the blocks of an empty stream begin."""
+        assert not self.last, "only an empty stream can be positioned"
         self.floor = self.tail = floor
 
     def extent(self, block: int) -> Extent:
-        """Where a block lies that is above the floor and not above the tail."""
+        """Return the extent of a block above the floor and not above the tail."""
         return self._extents[block]
 
     def keeps_from(self, through: int) -> int:
-        """The first frame that stays when blocks up to ``through`` go: the first of the next block,
-        or the newest there is."""
+        """Return the first frame that remains when blocks up to ``through`` are removed: the first
+        of the next block, or the newest frame."""
         return self._extents[through + 1].sequence if through < self.tail else self.last
 
     def trim(self, through: int) -> None:
@@ -205,13 +206,14 @@ class FrameIndex:
         self.floor = max(self.floor, through)
 
     def trim_below(self, sequence: int) -> None:
-        """Forget the blocks of which a frame lies below this place of the stream."""
-        gone = [block for block, extent in self._extents.items() if extent.sequence < sequence]
-        if gone:
-            self.trim(max(gone))
+        """Forget all blocks that have a frame below this sequence of the stream."""
+        removed = [block for block, extent in self._extents.items() if extent.sequence < sequence]
+        if removed:
+            self.trim(max(removed))
 
     def _begin_at(self, frame: BlockFrame) -> None:
-        """A stream is cut at the first frame of a block, or at a frame without one."""
+        """Begin at the first frame of a stream, which may be cut at the start of a block or at a
+        frame without a block."""
         if frame.part:
             raise Damaged(
                 f"the stream begins with part {frame.part + 1} of block {frame.block}: "
@@ -222,7 +224,9 @@ class FrameIndex:
 
     def _check_next(self, frame: BlockFrame) -> None:
         if frame.sequence != self.last + 1:
-            raise Damaged(f"sequence {frame.sequence} follows {self.last}: those between are gone")
+            raise Damaged(
+                f"sequence {frame.sequence} follows {self.last}: those between are missing"
+            )
         if frame.previous != self.checksum:
             raise Damaged(f"sequence {frame.sequence} does not follow what lies before it")
         if frame.epoch < self.epoch:

@@ -1,4 +1,4 @@
-"""Whether the servers of the engine keep what they acknowledge: read from each server's monitoring.
+"""Check that the servers of the engine keep what they acknowledge, by each server's monitoring.
 
 Each refusal names the server and the line of its configuration to change.
 """
@@ -19,7 +19,7 @@ from penstock_core.vocabulary.engine_room import room_of_majority
 from penstock_core.vocabulary.errors import NoQuorum, Unavailable
 
 OLDEST: Final = (2, 14)
-"""Older servers lose messages they had acknowledged, as an analysis by Jepsen has found."""
+"""Older servers lose messages that they have acknowledged, as an analysis by Jepsen has found."""
 MONITORING_PORT: Final = 8222
 _JETSTREAM: Final = "jetstream { store_dir: DIRECTORY, sync_interval: always }"
 _TIMEOUT_S: Final = 2.0
@@ -70,7 +70,7 @@ class _Leader(Struct):
 
 
 class StreamCopy(Struct):
-    """One server's copy of a stream, as that server says itself."""
+    """One server's copy of a stream, as that server reports it."""
 
     name: str
     state: _Counts = field(default_factory=_Counts)
@@ -78,7 +78,7 @@ class StreamCopy(Struct):
 
     @property
     def holes(self) -> int:
-        """How many messages it lacks between its first and its last."""
+        """Number of messages missing between its first and its last."""
         counts = self.state
         span = counts.last_seq + 1 - counts.first_seq if counts.last_seq else 0
         return span - counts.messages
@@ -92,7 +92,7 @@ class _Listing(Struct):
     account_details: list[_Account] = field(default_factory=list)
 
 
-# Made once, by one thread: servers are read by several at a time, and where two of them are the
+# Created once, by one thread: servers are read by several threads, and if two of them are the
 # first to decode a type, msgspec 0.22 ends the process (a segmentation fault).
 _varz: Final = msgspec.json.Decoder(_Varz)
 _jsz: Final = msgspec.json.Decoder(_Jsz)
@@ -100,36 +100,36 @@ _listing: Final = msgspec.json.Decoder(_Listing)
 
 
 class ServerState(Struct, frozen=True):
-    """What one server says about itself."""
+    """The state of one server, as it reports it."""
 
     monitor: str
-    """Where it was asked."""
+    """URL of its monitoring."""
     name: str = ""
     version: str = ""
     is_clustered: bool = False
-    """Whether it is configured to be one of several."""
+    """Whether it is configured as one of several."""
     syncs_always: bool = False
     sync_interval_s: float = 0.0
     room: int = 0
     """Bytes that it may still store."""
     leader: str = ""
-    """The server that leads the cluster; empty while there is none."""
+    """Leader of the cluster according to this server; empty if it knows none."""
     peers: frozenset[str] = frozenset()
     """All servers of the cluster that it knows by name."""
     cluster_size: int = 0
     failure: str = ""
-    """Why it could not be asked, or does not know how it is."""
+    """Reason why it could not be read, or does not know its state."""
 
 
 def monitors_of(servers: Iterable[str]) -> list[str]:
-    """Where servers serve their monitoring unless it was said otherwise."""
+    """Return the default monitoring URLs of servers."""
     hosts = dict.fromkeys(urlsplit(url).hostname or "localhost" for url in servers)
     return [f"http://{f'[{host}]' if ':' in host else host}:{MONITORING_PORT}" for host in hosts]
 
 
 def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
-    """Ask one server, through its monitoring, with ``tls`` where that is https. It takes a while
-    where the server is gone."""
+    """Read the state of one server through its monitoring, with ``tls`` for https. Takes some
+    seconds if the server is down."""
     try:
         varz = _varz.decode(_fetch(f"{monitor}/varz", tls))
         jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true", tls))
@@ -157,28 +157,28 @@ def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
 
 
 def _reason(error: Exception) -> str:
-    """Why a server could not be asked, without the name of the library's class."""
+    """Return why a server could not be read, without the name of the library's class."""
     cause = getattr(error, "reason", None) or error
     return f"{getattr(cause, 'strerror', None) or cause}"
 
 
 def check_servers(servers: Sequence[ServerState]) -> None:
-    """Raise ``Unavailable`` when one of the servers that could be read is misconfigured."""
+    """Raise ``Unavailable`` if one of the servers that could be read is misconfigured."""
     for server in servers:
         if not server.failure:
             _check_server(server)
 
 
 def check_majority(servers: Sequence[ServerState]) -> None:
-    """Raise ``NoQuorum`` unless a majority of the cluster could be read: the others may be down,
-    and are looked at when they are back."""
+    """Raise ``NoQuorum`` unless a majority of the cluster could be read. The other servers may be
+    down, and are checked when they are back."""
     read = [server for server in servers if not server.failure]
     size = max((server.cluster_size for server in read), default=_SERVERS)
     if 2 * len({server.name for server in read}) > size:
         return
     failed = "; ".join(f"{s.monitor}: {s.failure}" for s in servers if s.failure)
-    known = frozenset[str]().union(*(server.peers for server in read))
-    unread = sorted(known - {server.name for server in read})
+    names = frozenset[str]().union(*(server.peers for server in read))
+    unread = sorted(names - {server.name for server in read})
     raise NoQuorum(
         f"the settings of only {len(read)} of the engine's {size} servers can be read, and a "
         f"majority has to be: start the others. If they run, set http_port: {MONITORING_PORT} in "
@@ -188,30 +188,30 @@ def check_majority(servers: Sequence[ServerState]) -> None:
 
 
 def room_of(servers: Sequence[ServerState]) -> int | None:
-    """Bytes that a majority of the servers has room for; None: too few of them were read."""
+    """Return the bytes that fit on a majority of the servers; None if too few were read."""
     read = [server for server in servers if not server.failure]
     size = max((server.cluster_size for server in read), default=_SERVERS)
     return room_of_majority((server.room for server in read), max(size, len(servers)))
 
 
 def are_joining(servers: Sequence[ServerState]) -> bool:
-    """Whether servers that are there already are missing in what one of them says of the cluster:
-    the first leader counts the others one after the other."""
-    there = len({server.name for server in servers if server.is_clustered})
+    """Return whether a server's view of the cluster lacks servers that are already running: the
+    first leader counts the others one after the other."""
+    running = len({server.name for server in servers if server.is_clustered})
     return any(
-        server.leader and server.cluster_size < there for server in servers if server.is_clustered
+        server.leader and server.cluster_size < running for server in servers if server.is_clustered
     )
 
 
 def are_electing(servers: Sequence[ServerState]) -> bool:
-    """Whether servers of a cluster are there, and none of them knows who leads it: they have been
-    started just now, or have lost their leader."""
-    there = [server for server in servers if server.is_clustered and not server.failure]
-    return bool(there) and not any(server.leader for server in there)
+    """Return whether the running servers of a cluster know no leader, because they have just been
+    started or have lost it."""
+    running = [server for server in servers if server.is_clustered and not server.failure]
+    return bool(running) and not any(server.leader for server in running)
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The numbers of a version, to compare."""
+    """Return the numbers of a version, for comparisons."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
@@ -235,7 +235,7 @@ def check_sync(server: ServerState) -> None:
     """Raise ``Unavailable`` for a server that acknowledges before it syncs."""
     if not server.syncs_always:
         raise Unavailable(
-            f"{_where(server)} acknowledges what is not on its disk yet: it syncs every "
+            f"{_where(server)} acknowledges data before it is on its disk: it syncs every "
             f"{server.sync_interval_s:,.10g} s. To change: sync_interval: always within "
             f"jetstream {{ ... }} of its nats-server.conf"
         )
@@ -243,7 +243,7 @@ def check_sync(server: ServerState) -> None:
 
 def check_number(server: ServerState) -> None:
     """Raise ``Unavailable`` for a server of too small a cluster."""
-    # While there is no leader they may not have found each other yet.
+    # Without a leader the servers may not have found each other yet.
     is_known = bool(server.leader) or not server.is_clustered
     if is_known and server.cluster_size < _SERVERS:
         raise Unavailable(
@@ -259,8 +259,8 @@ def _where(server: ServerState) -> str:
 
 
 def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> StreamCopy | None:
-    """A server's copy of a stream; None: it has none, or does not answer. It takes a while where
-    the server is gone."""
+    """Return a server's copy of a stream; None without one, or if the server does not answer. Takes
+    some seconds if the server is down."""
     try:
         raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true", tls)
         listing = _listing.decode(raw)

@@ -1,5 +1,5 @@
-"""Three NATS servers as somebody sees them who is no node: what they say about themselves, and what
-is in the streams of a cluster. Nothing is made or changed."""
+"""Inspection of three NATS servers from outside the cluster: the state that they report, and the
+contents of a cluster's streams. Nothing is created or changed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from penstock_core.vocabulary.ports import (
 )
 
 ANSWER_S: Final = 10.0
-"""How long servers without a leader are waited for."""
+"""Longest wait for servers without a leader."""
 READ_S: Final = 120.0
-"""How long it may take to read a whole stream."""
+"""Longest time for reading a whole stream."""
 _OPEN_S: Final = 4.0
 _ANY_EPOCH: Final = 1 << 62
-"""Newer than every owner, so that nothing in a stream is too new to be read."""
+"""Newer than the epoch of every owner, so that every frame in a stream is readable."""
 
 
 class _StreamNames(Struct):
@@ -77,12 +77,12 @@ class JetStreamInspector:
             registry = await self._registry()
             if registry is None:
                 return {}
-            found = {key: await registry.get(key) for key in await registry.list(prefix)}
-        return {key: record for key, record in found.items() if record is not None}
+            records = {key: await registry.get(key) for key in await registry.list(prefix)}
+        return {key: record for key, record in records.items() if record is not None}
 
     async def health(self) -> EngineHealth:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`. Who leads is who leads
-        the first shard, where there is one."""
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`. The leader is that of
+        the first shard's stream, if that exists."""
         states = await self._states()
         read = [state for state in states if not state.failure]
         size = max((state.cluster_size for state in read), default=len(states))
@@ -127,9 +127,13 @@ class JetStreamInspector:
         versions = ", ".join(sorted({state.version for state in read}))
         return [
             _servers(states),
-            *_each("version", states, guard.check_version, found=f"NATS {versions}"),
-            *_each("sync", states, guard.check_sync, found=f"sync_interval: always on {names}"),
-            *_each("replicas", states, guard.check_number, found="three servers have each stream"),
+            *_check_each("version", states, guard.check_version, found=f"NATS {versions}"),
+            *_check_each(
+                "sync", states, guard.check_sync, found=f"sync_interval: always on {names}"
+            ),
+            *_check_each(
+                "replicas", states, guard.check_number, found="three servers have each stream"
+            ),
             *await self._check_contents(shard),
         ]
 
@@ -147,7 +151,7 @@ class JetStreamInspector:
         if self._connection is not None:
             await self._connection.close()
 
-    # --- what is asked --------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------
 
     async def _check_contents(self, shard: int) -> Sequence[EngineCheck]:
         try:
@@ -170,7 +174,8 @@ class JetStreamInspector:
         return replace(check, not_checked=tuple(silent))
 
     async def _first_shard(self) -> tuple[StreamInfo | None, bool]:
-        """The stream of the first shard, where there is one, and whether the servers answer."""
+        """Return the stream of the first shard (None if it does not exist), and whether the servers
+        answer."""
         try:
             connection = await self._connected()
         except Unavailable:
@@ -186,7 +191,7 @@ class JetStreamInspector:
         journal = await self._journal(shard)
         registry = BucketRegistry(connection, self._name)
         blobs = StreamBlobs(connection, f"{self._name}-blobs-{shard}", self._clock)
-        found = []
+        names = []
         for stream, settings in (
             (registry.stream, registry.settings),
             (journal.stream, journal.settings),
@@ -194,10 +199,10 @@ class JetStreamInspector:
         ):
             if await stream.exists():
                 check_settings(await stream.info(), settings)
-                found.append(stream.name)
-        if not found:
-            return f"there is no stream of a cluster {self._name!r} yet"
-        return f"{', '.join(found)} have the settings they were made with"
+                names.append(stream.name)
+        if not names:
+            return f"the engine has no stream of a cluster {self._name!r} yet"
+        return f"{', '.join(names)} have the settings they were made with"
 
     async def _compare_mark(self, shard: int) -> str:
         if await self._registry() is None:
@@ -206,7 +211,7 @@ class JetStreamInspector:
                     f"the register of cluster {self._name!r} is gone, and its events are there. To "
                     f"change: restore stream KV_{self._name} from a backup of the engine"
                 )
-            return f"there is no cluster {self._name!r} yet"
+            return f"the engine has no cluster {self._name!r} yet"
         if not await (await self._journal(shard)).compare_mark():
             return "nothing was stored yet"
         return "the stream is the one that its owner has left, and as new"
@@ -215,7 +220,7 @@ class JetStreamInspector:
         async with _in_time(ANSWER_S):
             stream = await self._stream(f"shard-{shard}")
             is_there = await self._registry() is not None and await stream.exists()
-            if is_there:  # one that does not read is not waited for as long as reading may take
+            if is_there:  # fails soon if the stream is unreadable, instead of after READ_S
                 await stream.message(max(1, (await stream.info()).state.last_seq))
         if not is_there:
             return "nothing was stored yet"
@@ -226,7 +231,7 @@ class JetStreamInspector:
 
     async def _holes(self, shard: int) -> list[str]:
         stream = f"{self._name}-shard-{shard}"
-        copies = await together(self._copy(each, stream) for each in self._monitors)
+        copies = await together(self._copy(monitor, stream) for monitor in self._monitors)
         return [
             f"the copy of stream {stream} on the server at {monitor} lacks {copy.holes} messages"
             for monitor, copy in zip(self._monitors, copies, strict=True)
@@ -234,7 +239,7 @@ class JetStreamInspector:
         ]
 
     async def _states(self) -> list[ServerState]:
-        return await together(self._state(each) for each in self._monitors)
+        return await together(self._state(monitor) for monitor in self._monitors)
 
     async def _state(self, monitor: str) -> ServerState:
         return await self._offload(partial(guard.read_server, monitor, self._tls))
@@ -261,7 +266,7 @@ class JetStreamInspector:
         )
 
     async def _connected(self) -> NatsConnection:
-        async with self._connecting:  # several questions are asked at once
+        async with self._connecting:  # several requests run at the same time
             if self._connection is None:
                 self._connection = await NatsConnection.open(
                     self._urls, _ignore, _OPEN_S, tls=self._tls
@@ -273,7 +278,7 @@ _REPLACE: Final = "stop that server, move the stream's folder aside, and start i
 
 
 async def _ignore() -> None:
-    """Who only looks on asks again by itself after a reconnection."""
+    """Do nothing after a reconnection: the inspector repeats its requests anyway."""
 
 
 @asynccontextmanager
@@ -296,24 +301,24 @@ def _checked(name: str, check: Callable[[], None], found: str) -> EngineCheck:
 
 
 def _servers(states: Sequence[ServerState]) -> EngineCheck:
-    """Whether a majority of the servers answers; one that does not may be down."""
+    """Check that a majority of the servers answers; a silent server may be down."""
     names = ", ".join(state.name for state in states if not state.failure) or "none"
     silent = [f"{state.monitor}: {state.failure}" for state in states if state.failure]
     check = _checked("servers", lambda: guard.check_majority(states), f"{names} answer")
     if check.is_ok or not silent:
         return replace(check, not_checked=tuple(silent))
-    found = (
+    problem = (
         f"only {names} of {len(states)} servers answer, and a majority has to ({'; '.join(silent)})"
         f". To change: start the others; if they run, http_port: {guard.MONITORING_PORT} in their "
         f"nats-server.conf"
     )
-    return EngineCheck(name="servers", found=found, is_ok=False)
+    return EngineCheck(name="servers", found=problem, is_ok=False)
 
 
-def _each(
+def _check_each(
     name: str, states: Sequence[ServerState], check: Callable[[ServerState], None], found: str
 ) -> Iterator[EngineCheck]:
-    """One line for each server that is wrong, or one for all."""
+    """Yield one check for each misconfigured server, or one for all."""
     read = [state for state in states if not state.failure]
     silent = tuple(state.monitor for state in states if state.failure)
     results = [_checked(name, partial(check, state), found) for state in read]

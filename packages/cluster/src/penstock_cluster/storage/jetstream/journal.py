@@ -1,8 +1,8 @@
-"""A journal on a replicated stream. Opening it is the fence.
+"""A journal on a replicated stream. Opening it fences earlier owners.
 
-Every frame is stored only at the place of the stream that its owner expects, so who has not seen
-the newest frame cannot append. An owner begins with an ``EPOCH`` frame, behind which nobody older
-can.
+Every frame is stored only at the sequence that its owner expects, so a writer that has not seen the
+newest frame cannot append. An owner begins with an ``EPOCH`` frame, after which no older owner can
+append.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from penstock_core.vocabulary.ports import (
 from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 _SENT_AT_ONCE: Final = 8
-"""Frames without an answer. With many more the answers come so late that all of them are sent
-again, and it never ends."""
+"""Unanswered frames at a time. With many more, answers come so late that all frames are sent again,
+without end."""
 _KEPT_BYTES_MAX: Final = 64 << 20
 """Bytes of blocks that stay in memory after opening: recovery reads them next."""
 LOOKING: Final = 1 << 62
-"""The epoch of who only looks: none is newer."""
+"""Epoch of a reader, which no owner's epoch exceeds."""
 _LOOKS_MAX: Final = 100
-"""Looks at a stream that does not show what it has acknowledged or holds, until it is believed."""
+"""Polls of a stream that does not show an acknowledged frame, before this counts as damage."""
 _RESTORE: Final = (
-    "What its owner had acknowledged is not there. To change: restore the stream from a backup of "
-    "the engine, or the realm from a backup of its own"
+    "Data that its owner had acknowledged is missing. To change: restore the stream from a backup "
+    "of the engine, or the realm from a backup of the realm"
 )
 
 
@@ -100,10 +100,10 @@ class JetStreamJournal:
         self._writing = asyncio.Lock()
         self._appends = EngineAppends(clock.steady_us)
         self._ended: PenstockError | None = None
-        """Why nothing can be appended any more."""
+        """Reason why appending is no longer possible."""
 
     async def open(self, begins: int = 0) -> JetStreamJournal:
-        """Read all there is, then fence. See
+        """Read the whole stream, then fence. See
         :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
         self._mark = mark = await self._marks.read()
         if mark is not None and not await self.stream.exists():
@@ -117,8 +117,8 @@ class JetStreamJournal:
         return self
 
     async def look(self) -> bool:
-        """Read all there is, without a fence: nothing can be appended. Gives whether there is a
-        stream. Raises ``Unavailable`` and ``Damaged``."""
+        """Read the whole stream without a fence, so that appending is impossible. Returns whether
+        the stream exists. Raises ``Unavailable`` and ``Damaged``."""
         self._mark = mark = await self._marks.read()
         if not await self.stream.exists():
             self._check_there(mark)
@@ -132,17 +132,17 @@ class JetStreamJournal:
 
     @property
     def appends(self) -> bool:
-        """Whether it is open to append, as far as is known."""
+        """Whether it is open for appends, as far as this node knows."""
         return self._ended is None and not self.stream.is_closed
 
     @property
     def settings(self) -> dict[str, object]:
-        """What the stream has to be made with."""
+        """Settings for creating the stream."""
         return self._settings()
 
     async def compare_mark(self) -> bool:
-        """Compare a stream that nobody opens here with what its owner has left as its mark; gives
-        whether there is a stream. Raises ``Unavailable``."""
+        """Compare an unopened stream with the mark that its owner has left. Returns whether the
+        stream exists. Raises ``Unavailable``."""
         mark = await self._marks.read()
         if not await self.stream.exists():
             self._check_there(mark)
@@ -151,15 +151,15 @@ class JetStreamJournal:
         return True
 
     async def verify(self) -> int:
-        """Read all that the leader has of a stream that nobody opens here, and compare numbers and
-        checksums; gives the number of its blocks. Nobody steps down. Raises ``Damaged``."""
+        """Read the leader's copy of an unopened stream, and compare numbers and checksums. Returns
+        the number of blocks. No server steps down. Raises ``Damaged``."""
         self._incarnation = (await self.stream.info()).incarnation
         await self._read_all()
         self._forget_kept()
         return self._index.tail - self._index.floor
 
     async def inspect(self) -> None:
-        """Look at a stream that nobody opens here: a stream that is not there yet is fine. Raises
+        """Check an unopened stream; a missing stream is fine before the first start. Raises
         ``Unavailable``, with the line to change."""
         mark = await self._marks.read()
         if not await self.stream.exists():
@@ -198,34 +198,34 @@ class JetStreamJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Where the leader's copy is
-        damaged, another one is read."""
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. If the leader's copy is damaged,
+        another copy is read."""
         self._check_open()
         check_read(first, limit, floor=self._index.floor)
         chosen = self._choose(first, limit, bytes_max)
-        found = {block: self._release(block) for block in chosen if block in self._kept}
+        bodies = {block: self._release(block) for block in chosen if block in self._kept}
         damaged: dict[int, Damaged] = {}
         try:
-            found |= await self._read_blocks([block for block in chosen if block not in found])
+            bodies |= await self._read_blocks([block for block in chosen if block not in bodies])
         except Damaged:
-            damaged = await self._read_around(chosen, found)
+            damaged = await self._read_around(chosen, bodies)
         except Trimmed:
-            # Only an older owner removes what is not trimmed here.
+            # Only an older owner removes blocks that are not trimmed here.
             self._index.trim_below((await self.stream.info()).state.first_seq)
             raise
         return [
-            Block(block, memoryview(found[block]))
-            if block in found
+            Block(block, memoryview(bodies[block]))
+            if block in bodies
             else self._damaged_block(block, damaged[block])
             for block in chosen
         ]
 
     async def sync(self) -> None:
-        """Nothing to do: what was appended is on the disks of a majority."""
+        """Do nothing: appended blocks are already on the disks of a majority."""
         self._check_usable()
 
     async def free(self) -> None:
-        """Nothing to do: :meth:`trim` gives back the room itself."""
+        """Do nothing: :meth:`trim` frees the room itself."""
 
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
@@ -239,7 +239,7 @@ class JetStreamJournal:
                 # An empty stream would forget the number of its newest block.
                 await self._store(iter([self._encode(FrameKind.FLOOR)]))
             kept = self._index.keeps_from(through)
-            # Told before it is done: what begins later than told is damaged, not trimmed.
+            # The mark comes first: a stream that begins after its mark is damaged, not trimmed.
             await self._renew_mark(kept)
             await self.stream.purge(below=kept)
             self._index.trim(through)
@@ -258,8 +258,8 @@ class JetStreamJournal:
         )
 
     async def check(self) -> None:
-        """Compare the stream with what it was when it was opened. When it differs, nothing is
-        appended any more, and what waits for its outcome gets none."""
+        """Compare the stream with its state at the opening. If it differs, appending ends, and
+        pending appends get no outcome."""
         try:
             info = await self.stream.look() if self.stream.was_seen else None
             if info is not None:
@@ -269,12 +269,12 @@ class JetStreamJournal:
             self.end(error)
 
     def end(self, reason: PenstockError) -> None:
-        """Append nothing any more, because of ``reason``. What waits for its outcome gets none."""
+        """End appending because of ``reason``. Pending appends get no outcome."""
         self._ended = self._ended or reason
         self.stream.close()
 
     async def close(self) -> None:
-        """Let go of the stream. An append under way ends with ``Unknown``."""
+        """Close the stream. A pending append ends with ``Unknown``."""
         self.stream.close()
 
     # Opening
@@ -290,14 +290,14 @@ class JetStreamJournal:
 
     def _check_there(self, mark: Mark | None) -> None:
         if mark is not None:
-            raise Unavailable(f"stream {self.stream.name} is gone. {_RESTORE}")
+            raise Unavailable(f"stream {self.stream.name} is missing. {_RESTORE}")
 
     def _check_mark(self, info: StreamInfo, mark: Mark | None) -> None:
         if mark is None:
             return
         name, last = self.stream.name, info.state.last_seq
         if info.incarnation != mark.incarnation:
-            raise Unavailable(f"stream {name} was made anew. {_RESTORE}")
+            raise Unavailable(f"stream {name} was re-created. {_RESTORE}")
         if last < mark.sequence:
             raise Unavailable(
                 f"stream {name} is an older copy: it ends at sequence {last}, and its owner had "
@@ -305,12 +305,12 @@ class JetStreamJournal:
             )
 
     async def _read_all(self) -> None:
-        """Read the stream from its beginning; once more when an older owner trims it meanwhile."""
+        """Read the stream from its beginning; once more if an older owner trims it meanwhile."""
         while True:
             self._index, self._begun = FrameIndex(), []
             self._forget_kept()
             state = (await self.stream.info()).state
-            # Asked after the state: an older owner tells its mark before it trims.
+            # Read after the state: an older owner writes its mark before it trims.
             mark = await self._marks.read() or Mark(self._incarnation)
             if state.first_seq > mark.kept:
                 raise Damaged(
@@ -336,17 +336,18 @@ class JetStreamJournal:
             raise Deposed(
                 f"stream {self.stream.name}: epoch {frame.epoch} has begun; this is {self._epoch}"
             )
-        whole = self._index.take(frame)
+        completed = self._index.take(frame)
         if frame.kind is not FrameKind.DATA or not frame.part:
             self._begun = []
         if frame.kind is FrameKind.DATA:
             self._begun.append(frame)
-        if whole is not None:
-            self._keep(whole, join_block(self._begun, whole))
+        if completed is not None:
+            self._keep(completed, join_block(self._begun, completed))
             self._begun = []
 
     def _keep(self, block: int, data: bytes) -> None:
-        """The newest blocks stay: recovery begins at a snapshot, not at the first block."""
+        """Keep a block in memory, and drop the oldest ones: recovery begins at a snapshot, not at
+        the first block."""
         self._kept[block] = data
         self._kept_bytes += len(data)
         while self._kept_bytes > _KEPT_BYTES_MAX:
@@ -365,7 +366,7 @@ class JetStreamJournal:
         if not self._index.last:
             self._index.begin(begins)
         while True:
-            # The random bytes tell two openings with one epoch from each other.
+            # The random bytes distinguish two openings with the same epoch.
             raw = self._encode(FrameKind.EPOCH, secrets.token_bytes(16))
             try:
                 await self._put(raw, self._index.last, self._index.last)
@@ -399,7 +400,7 @@ class JetStreamJournal:
     # Appending
 
     async def _store(self, frames: Iterator[bytes]) -> None:
-        """Store frames at the end of the stream, a few of them on their way at a time."""
+        """Store frames at the end of the stream, a few of them concurrently."""
         self.stream.begin_block()
         try:
             with self._appends.under_way():
@@ -413,10 +414,11 @@ class JetStreamJournal:
         self._index.take(newest)
 
     async def _send(self, frames: Iterator[bytes]) -> BlockFrame:
-        """Gives the newest frame, which is not in the index yet: it makes the block true."""
+        """Store frames. Returns the newest one, which completes the block and is not in the index
+        yet."""
         stored = self._index.last
         first, second = next(frames), next(frames, None)
-        if second is None:  # a lone frame needs no task, and no turns of the loop for it
+        if second is None:  # a lone frame needs no task, which saves turns of the loop
             lone = decode_frame(first)
             await self._put(first, stored, stored)
             return lone
@@ -434,22 +436,22 @@ class JetStreamJournal:
         return newest
 
     def _ended_by(self, failure: BaseException) -> BaseException:
-        """What an append ends with. After it, nothing can be appended: what lies in the stream is
-        known only to who opens it again."""
+        """Return the error that ends an append. Afterwards appending is impossible: only
+        reopening shows the contents of the stream."""
         if isinstance(failure, Deposed | Damaged):
             self._ended = self._ended or failure
             return failure
         name = self.stream.name
         self._ended = self._ended or StorageFailed(
-            f"stream {name}: the outcome of an append is unknown; only opening it again tells"
+            f"stream {name}: the outcome of an append is unknown until the stream is opened again"
         )
         if self.stream.is_closed:
             return Unknown(f"stream {name} was closed while an append waited for its outcome")
         return failure
 
     async def _put(self, raw: bytes, expected: int, stored: int) -> None:
-        """Store one frame behind sequence ``expected``; comes back when that is known. The owner
-        knows of everything up to ``stored`` that it is there."""
+        """Store one frame after sequence ``expected``, and return once that is certain. All frames
+        up to ``stored`` are known to be stored."""
         headers = {"Nats-Expected-Last-Sequence": f"{expected}"}
         self._room.note_sent(len(raw))
         odd = 0
@@ -460,7 +462,7 @@ class JetStreamJournal:
                 self._appends.unanswered()
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
-                    last = await self._last_unless_there(raw, expected + 1)
+                    last = await self._last_unless_stored(raw, expected + 1)
                     if last is None:
                         return
                     odd = 0 if stored <= last <= expected else odd + 1
@@ -475,26 +477,26 @@ class JetStreamJournal:
                 return
             await self.stream.pause(pause)
 
-    async def _last_unless_there(self, raw: bytes, sequence: int) -> int | None:
-        """None when this frame lies at ``sequence``; the stream's end when nothing is seen there.
-        Raises ``Deposed`` when something else was stored there."""
-        found = await self.stream.message(sequence)
-        if found is not None and found.data == raw:
+    async def _last_unless_stored(self, raw: bytes, sequence: int) -> int | None:
+        """Return None if this frame lies at ``sequence``, or the stream's last sequence if none is
+        visible there. Raises ``Deposed`` if another frame was stored there."""
+        message = await self.stream.message(sequence)
+        if message is not None and message.data == raw:
             return None
         state = (await self.stream.info()).state
-        # That the stream ends behind it is no sign of somebody else: this frame may have been on
-        # its way, and stored between the two questions.
-        if found is not None or state.first_seq > sequence:
+        # A stream that ends later does not prove another owner: this frame may have been in
+        # flight, and stored between the two requests.
+        if message is not None or state.first_seq > sequence:
             raise Deposed(
                 f"stream {self.stream.name}: another owner has stored sequence {sequence}"
             )
         return state.last_seq
 
     async def _look_up(self, expected: int, data: bytes) -> int:
-        """Whether this block was appended before."""
+        """Return the number of a block that was appended before. Raises ``Deposed`` otherwise."""
         if self._index.floor <= expected < self._index.tail:
-            (known,) = await self.read(expected + 1, 1)
-            if isinstance(known, Block) and known.data == data:
+            (stored,) = await self.read(expected + 1, 1)
+            if isinstance(stored, Block) and stored.data == data:
                 return expected + 1
         raise Deposed(
             f"expected the tail to be {expected}, it is {self._index.tail}: another writer has "
@@ -523,36 +525,36 @@ class JetStreamJournal:
             read = await together(self._frame(sequence) for sequence in batch)
             frames |= {frame.sequence: frame for frame in read}
         return {
-            block: join_block([frames[at + part] for part in range(parts)], block)
-            for block, (at, parts, _) in extents.items()
+            block: join_block([frames[start + part] for part in range(parts)], block)
+            for block, (start, parts, _) in extents.items()
         }
 
     async def _read_around(
-        self, blocks: Sequence[int], found: dict[int, bytes]
+        self, blocks: Sequence[int], bodies: dict[int, bytes]
     ) -> dict[int, Damaged]:
-        """Add to what was ``found`` what any copy holds; gives the blocks that none does."""
+        """Add to ``bodies`` the blocks that any copy holds. Returns the blocks that none holds."""
         damaged: dict[int, Damaged] = {}
 
         async def read_missing() -> None:
-            for block in [block for block in blocks if block not in found]:
+            for block in [block for block in blocks if block not in bodies]:
                 try:
-                    found.update(await self._read_blocks([block]))
+                    bodies.update(await self._read_blocks([block]))
                 except Damaged as error:
                     damaged[block] = error
-            missing = [block for block in blocks if block not in found]
+            missing = [block for block in blocks if block not in bodies]
             if missing:
                 raise Damaged(f"block {missing[0]}: {damaged[missing[0]]}")
 
         try:
             await self.stream.on_each_copy(read_missing)
         except Damaged:
-            return {block: error for block, error in damaged.items() if block not in found}
+            return {block: error for block, error in damaged.items() if block not in bodies}
         return {}
 
     def _damaged_block(self, block: int, reason: Damaged) -> DamagedBlock:
-        at, _, size = self._index.extent(block)
+        sequence, _, size = self._index.extent(block)
         return DamagedBlock(
-            block, f"stream {self.stream.name}, sequence {at}", f"{reason}", size=size
+            block, f"stream {self.stream.name}, sequence {sequence}", f"{reason}", size=size
         )
 
     async def _frame(self, sequence: int) -> BlockFrame:

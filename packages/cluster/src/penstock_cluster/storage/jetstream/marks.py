@@ -1,4 +1,4 @@
-"""Marks: what an owner leaves outside of its stream, for the next one to compare it with."""
+"""Marks, which an owner writes outside of its stream for the next owner to compare."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from penstock_core.vocabulary.errors import Conflict, Deposed
 
 
 class Mark(Struct, frozen=True):
-    """A place in a stream that its owner has seen. A later owner compares: a stream that was made
-    anew, or is an older copy, does not hold it."""
+    """A place in a stream that its owner has seen. A later owner compares it: a stream that was
+    re-created, or is an older copy, does not contain it."""
 
     incarnation: str
     sequence: int = 0
     checksum: int = 0
     kept: int = 1
-    """Nothing was removed from this place of the stream on."""
+    """First sequence that was not removed."""
     epoch: int = 0
-    """Whose mark it is."""
+    """Epoch of the owner that wrote the mark."""
 
 
 class Marks(Protocol):
-    """Where the mark of a journal is kept, outside of its stream."""
+    """Storage for the mark of a journal, outside of its stream."""
 
     async def read(self) -> Mark | None: ...
 
     async def write(self, mark: Mark) -> None:
-        """Replace a mark of this epoch or an older one. Raises ``Deposed`` when there is one of a
-        newer epoch."""
+        """Replace a mark of this or an older epoch. Raises ``Deposed`` if a newer epoch has written
+        one."""
         ...
 
 
 class RegistryMarks:
-    """The mark of one journal in the engine's registry, under a prefix that no key has."""
+    """The mark of one journal in the engine's registry, under a prefix that no other key has."""
 
     def __init__(self, registry: BucketRegistry, key: str) -> None:
         self._registry = registry

@@ -1,7 +1,7 @@
 """Connections to the servers that lead the streams of journals.
 
-A server that does not lead a stream sends what is published to it on to the one that does, and its
-answer back: two more processes work for each block, and the block passes the network twice.
+A server that does not lead a stream forwards published messages to the leader, and its answers
+back: two more processes work for each block, and the block crosses the network twice.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Reach = Callable[[str], Awaitable[NatsConnection]]
 
 
 class NearConnections:
-    """At most one to each server, opened when a stream is led by it; ``shared`` is the one that
-    everything else is asked by."""
+    """Holds at most one connection to each server, opened once it leads a stream. All other
+    requests use the ``shared`` connection."""
 
     def __init__(self, servers: Sequence[str], reach: Reach, shared: NatsConnection) -> None:
         self._servers = list(servers)
@@ -29,31 +29,31 @@ class NearConnections:
         self._shared = shared
         self._open: dict[str, NatsConnection] = {}
         self._nowhere: set[str] = set()
-        """Leaders that are not among the servers that were named."""
+        """Leaders that are not among the configured servers."""
         self._looking: asyncio.Task[None] | None = None
 
     def start_looking(self, streams: Sequence[NatsStream]) -> None:
-        """Find out who leads these now, and go there. Nobody waits for it: it is a shorter way, and
-        not the only one."""
+        """Find the leaders of these streams in the background, and connect to them. Appends go on
+        meanwhile over the shared connection."""
         if self._looking is None or self._looking.done():
-            self._looking = start_task(self._look(streams), name="engine-near")
+            self._looking = start_task(self._connect_leaders(streams), name="engine-near")
 
-    async def _look(self, streams: Sequence[NatsStream]) -> None:
+    async def _connect_leaders(self, streams: Sequence[NatsStream]) -> None:
         for stream in streams:
             try:
                 await self.lead(stream)
             except Unavailable:
-                continue  # the engine's own checks tell what is wrong with the stream
+                continue  # the engine's checks report problems of the stream
 
     async def lead(self, stream: NatsStream) -> None:
-        """Have a journal's stream published to by the shortest way there is. Where nobody says who
-        leads, it goes on as before; where that one cannot be reached, by the shared connection."""
+        """Publish to a journal's stream over a connection to its leader. Without a known leader
+        nothing changes; if the leader cannot be reached, the shared connection is used."""
         leader = await stream.led_by()
         if leader:
             stream.append_by(await self._to(leader))
 
     async def close(self) -> None:
-        """Let go of all of them."""
+        """Close all connections."""
         if self._looking is not None:
             self._looking.cancel()
         connections, self._open = list(self._open.values()), {}
@@ -63,23 +63,23 @@ class NearConnections:
     async def _to(self, leader: str) -> NatsConnection | None:
         if leader in self._nowhere or self._shared.server == leader:
             return None
-        known = self._open.pop(leader, None)
-        if known is not None:
-            if known.server == leader:
-                self._open[leader] = known
-                return known
-            await known.close()  # it has reconnected to another one
+        connection = self._open.pop(leader, None)
+        if connection is not None:
+            if connection.server == leader:
+                self._open[leader] = connection
+                return connection
+            await connection.close()  # it has reconnected to another one
         has_asked_all = True
         for server in self._servers:
             try:
-                found = await self._reach(server)
+                connection = await self._reach(server)
             except Unavailable:
                 has_asked_all = False
                 continue
-            if found.server == leader:
-                self._open[leader] = found
-                return found
-            await found.close()
+            if connection.server == leader:
+                self._open[leader] = connection
+                return connection
+            await connection.close()
         if has_asked_all:
             self._nowhere.add(leader)
         return None

@@ -1,7 +1,7 @@
 """A registry on a key-value bucket: a stream that keeps the newest message of each subject.
 
-A bucket counts its changes over all keys. A registry counts them for each key, so the version
-stands in the value, and what is compared is the bucket's own count.
+A bucket counts its changes over all keys, but a registry counts them for each key. So the version
+is part of the value, and a compare-and-set compares the bucket's count.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _KeyState(NamedTuple):
-    """What a key holds, and since which change of the bucket."""
+    """The record of a key, and the revision of the bucket that wrote it."""
 
     revision: int
     record: VersionedRecord | None
     written_as: str = ""
-    """Tells this change from any other."""
+    """Random token that identifies this change."""
 
 
 class BucketRegistry:
@@ -51,11 +51,11 @@ class BucketRegistry:
         self._prefix = f"{self._root}{prefix}."
         self._watches = Watches()
         self._noted: dict[str, int] = {}
-        """The newest change of each key that watchers were told of."""
+        """Newest revision of each key that watchers were notified of."""
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """What the bucket has to be made with."""
+        """Settings for creating the bucket."""
         return {
             **REPLICATED,
             "subjects": [f"{self._root}>"],
@@ -64,8 +64,8 @@ class BucketRegistry:
         }
 
     async def open(self, *, watches: bool = True) -> BucketRegistry:
-        """Make the bucket, or find it as it was made. Only one that ``watches`` sees changes by
-        others."""
+        """Create the bucket, or verify an existing one. Only one that ``watches`` sees changes by
+        other nodes."""
         await self.stream.make(self.settings)
         for pause in pauses() if watches else ():
             try:
@@ -89,25 +89,27 @@ class BucketRegistry:
         """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
         revision = await self._change(key, expected, None)
         if revision:
-            # The marker has told watchers, and stopped whoever was slower; it need not stay.
+            # The marker has notified watchers and stopped slower writers, so it can be removed.
             await self.stream.purge(subject=self._subject(key), below=revision + 1)
 
     async def list(self, prefix: str = "") -> Sequence[str]:
         subjects = await self.stream.subjects(f"{self._prefix}>")
         keys = [key for key in map(self._key, subjects) if key.startswith(prefix)]
-        found: list[str] = []
+        present: list[str] = []
         for start in range(0, len(keys), UNDER_WAY_MAX):
             batch = keys[start : start + UNDER_WAY_MAX]
             held = await together(self._held(key) for key in batch)
-            found += [key for key, each in zip(batch, held, strict=True) if each.record is not None]
-        return sorted(found)
+            present += [
+                key for key, state in zip(batch, held, strict=True) if state.record is not None
+            ]
+        return sorted(present)
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
         """See :meth:`penstock_core.vocabulary.ports.Registry.watch`."""
         return self._watches.add(prefix)
 
     async def _change(self, key: str, expected: int, record: VersionedRecord | None) -> int:
-        """Store a record, or a marker that there is none; gives the bucket's count of it."""
+        """Store a record, or a marker of a deletion. Returns the revision of the bucket."""
         held = await self._held_at(key, expected)
         if record is None and held.record is None:
             return 0
@@ -119,7 +121,7 @@ class BucketRegistry:
             data = _VERSION.pack(record.version) + record.value
         for pause in pauses():
             try:
-                # With its name a change that was stored before is answered, not stored again.
+                # With the message id the server acknowledges a repeated change without storing it.
                 revision = await self.stream.publish(self._subject(key), data, named)
             except Unanswered:
                 pass
@@ -129,7 +131,7 @@ class BucketRegistry:
                     if now.written_as == named[_MESSAGE_ID]:
                         return self._note(key, now.revision, record)
                     if now.revision != held.revision:
-                        raise Conflict(f"{key!r} was changed by somebody else") from refusal
+                        raise Conflict(f"{key!r} was changed by another writer") from refusal
             else:
                 return self._note(key, revision, record)
             await self.stream.pause(pause)
@@ -170,7 +172,8 @@ class BucketRegistry:
 
 
 def escape_key(key: str) -> str:
-    """A key as a bucket takes it: letters, digits, ``/_-``, and ``=XX`` for any other byte."""
+    """Return a key in the characters of a bucket: letters, digits, ``/_-``, and ``=XX`` for other
+    bytes."""
     quoted = quote(key, safe="/").replace(".", "%2E").replace("~", "%7E")
     return quoted.replace("%", "=")
 

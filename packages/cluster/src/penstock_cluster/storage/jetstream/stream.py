@@ -1,7 +1,7 @@
-"""One stream of JetStream: its settings, what its leader holds, and a word with its leader.
+"""One stream of JetStream: its settings, its messages, and requests to its leader.
 
-Everything is asked of the leader: other replicas may be behind. A question without an answer is
-asked again until the stream is closed.
+All requests go to the leader, because other replicas may be behind. A request without an answer is
+repeated until the stream is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _log: Final = logger("penstock.jetstream")
 
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
-"""Another message lies where this one should, or is on its way there."""
+"""Another message is stored at the expected sequence, or is in flight to it."""
 _NO_MESSAGE: Final = 10037
 _NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
@@ -59,7 +59,7 @@ REPLICATED: Final[Mapping[str, object]] = {
     "republish": None,
     "subject_transform": None,
 }
-"""What every stream of Penstock has: nothing leaves by itself, and a majority stores it."""
+"""Settings of every stream of Penstock: nothing expires, and a majority stores each message."""
 
 _OPTIONS: Final = {
     "num_replicas": "--replicas",
@@ -81,7 +81,7 @@ _ABSENT: Final[Mapping[str, object]] = {
     "allow_rollup_hdrs": False,
     "max_age": 0,
 }
-"""What a setting is that the server leaves out."""
+"""Values of settings that the server leaves out."""
 
 
 class StreamState(Struct):
@@ -111,7 +111,7 @@ class StreamInfo(Struct):
 
     @property
     def incarnation(self) -> str:
-        """Tells this stream from another one that had its name before."""
+        """Distinguishes this stream from an earlier one with the same name."""
         return str((self.config.get("metadata") or {}).get(INCARNATION, ""))
 
 
@@ -135,23 +135,23 @@ class _Ack(Struct):
 
 
 class NatsStream:
-    """A stream, asked until it answers or is closed."""
+    """A stream whose requests are repeated until it answers or is closed."""
 
     def __init__(self, connection: NatsConnection, name: str) -> None:
         self.name = name
         self.damage: dict[str, str] = {}
-        """What was found damaged last on each server, for people."""
+        """Newest damage found on each server, as text for operators."""
         self.was_seen = False
-        """It was made or found here: from then on it has to be there."""
+        """Whether it was created or found here; from then on it has to exist."""
         self._connection = connection
         self._nearer: NatsConnection | None = None
-        """A connection to the leader, while it is used."""
+        """Connection to the leader, while it is used."""
         self._next_nearer: NatsConnection | None = None
         self._closed = asyncio.Event()
 
     async def make(self, settings: Mapping[str, object]) -> StreamInfo:
-        """Make the stream, or find it as it is. Raises ``Unavailable`` where the cluster cannot
-        have it, and where it has other settings, which the message names."""
+        """Create the stream, or verify an existing one. Raises ``Unavailable`` if the cluster
+        cannot create it, or if it has other settings, which the message names."""
         config = {name: value for name, value in settings.items() if value is not None}
         request = msgspec.json.encode({"name": self.name, **config})
         lacking = 0
@@ -170,7 +170,7 @@ class NatsStream:
                     return info
                 lacking += 1
                 if error.number != _NO_PEERS or lacking > _LOOKS_FOR_ROOM:
-                    raise Unavailable(f"stream {self.name} cannot be made: {error}") from error
+                    raise Unavailable(f"stream {self.name} cannot be created: {error}") from error
             else:
                 info = msgspec.json.decode(answer, type=StreamInfo)
                 check_settings(info, settings)
@@ -180,12 +180,12 @@ class NatsStream:
         raise AssertionError("pauses never end")
 
     async def info(self) -> StreamInfo:
-        """Its settings and state. Raises ``Unavailable`` when there is no such stream."""
+        """Return its settings and state. Raises ``Unavailable`` if the stream does not exist."""
         return await self._info({})
 
     async def look(self) -> StreamInfo | None:
-        """Its settings and state, asked for once; None when nobody answers. Raises ``Unavailable``
-        where it is not there."""
+        """Return its settings and state after a single request; None without an answer. Raises
+        ``Unavailable`` if the stream does not exist."""
         try:
             answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
         except Unanswered:
@@ -195,8 +195,8 @@ class NatsStream:
         return msgspec.json.decode(answer, type=StreamInfo)
 
     async def exists(self) -> bool:
-        """Whether there is such a stream. A no is asked for several times: servers that have just
-        chosen a leader may not know of all streams yet."""
+        """Return whether the stream exists. A negative answer is checked several times, because
+        servers that have just elected a leader may not know all streams yet."""
         for _ in range(_LOOKS_FOR_A_STREAM):
             try:
                 await self._insist(f"$JS.API.STREAM.INFO.{self.name}", {})
@@ -210,25 +210,25 @@ class NatsStream:
         return False
 
     async def subjects(self, pattern: str) -> list[str]:
-        """The subjects that have a message, in order."""
-        found: list[str] = []
+        """Return the subjects that have a message, in order."""
+        subjects: list[str] = []
         while True:
-            info = await self._info({"subjects_filter": pattern, "offset": len(found)})
+            info = await self._info({"subjects_filter": pattern, "offset": len(subjects)})
             page = info.state.subjects or {}
-            found += page
-            if not page or len(found) >= info.total:
-                return sorted(found)
+            subjects += page
+            if not page or len(subjects) >= info.total:
+                return sorted(subjects)
 
     async def message(self, sequence: int) -> StoredMessage | None:
-        """The message at a place of the stream."""
-        return await self._got({"seq": sequence})
+        """Return the message at a sequence of the stream, or None."""
+        return await self._fetch({"seq": sequence})
 
     async def newest(self, subject: str) -> StoredMessage | None:
-        """The newest message of a subject."""
-        return await self._got({"last_by_subj": subject})
+        """Return the newest message of a subject, or None."""
+        return await self._fetch({"last_by_subj": subject})
 
     async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
-        """Ask once to store a message; gives its place. Raises ``Unanswered`` and
+        """Send one request to store a message, and return its sequence. Raises ``Unanswered`` and
         ``JetStreamRefusal``."""
         named = {**headers, "Nats-Expected-Stream": self.name}
         nearer = self._nearer
@@ -243,27 +243,27 @@ class NatsStream:
         return msgspec.json.decode(answer, type=_Ack).seq
 
     def append_by(self, nearer: NatsConnection | None) -> None:
-        """Publish by a connection to the leader from the next :meth:`begin_block` on, until a
-        question there has no answer; None: by the one that everything else is asked by."""
+        """Publish over a connection to the leader from the next :meth:`begin_block` on, until a
+        request on it has no answer. None: publish over the shared connection."""
         self._next_nearer = nearer
 
     @property
     def nearest(self) -> str:
-        """The name of the server that the newest block was published to."""
+        """Name of the server that the newest block was sent to."""
         return self._connection.server if self._nearer is None else self._nearer.server
 
     def begin_block(self) -> None:
-        """What is published from now on belongs together, and goes one way, in order."""
+        """Begin a block, whose messages are published over one connection, in order."""
         self._nearer = self._next_nearer
 
     async def led_by(self) -> str:
-        """The name of the server that leads, asked for once; empty where that is not known."""
+        """Return the name of the leader after a single request; empty if unknown."""
         info = None if self.is_closed or not self.was_seen else await self.look()
         return "" if info is None else info.cluster.leader
 
     async def purge(self, *, below: int = 0, subject: str = "") -> None:
-        """Remove messages: those of ``subject``, those below a place, or those that are both.
-        Raises ``Unavailable`` where the servers refuse that."""
+        """Remove messages: those of ``subject``, those below a sequence, or those that are both.
+        Raises ``Unavailable`` if the servers refuse."""
         request: dict[str, object] = {}
         if below:
             request["seq"] = below
@@ -276,38 +276,39 @@ class NatsStream:
             raise Unavailable(f"stream {self.name}: {error}") from error
 
     async def on_each_copy(self, read: Callable[[], Awaitable[T]]) -> T:
-        """What is read from the leader; from another replica after its copy was found damaged.
+        """Return what ``read`` returns from the leader, or from another replica if the leader's
+        copy is damaged.
 
-        The damaged one is told to step down. Raises ``Damaged`` when every replica that can lead
-        was read, naming what was wrong with each.
+        A server with a damaged copy steps down. Raises ``Damaged`` when every replica that can lead
+        was read, naming the damage of each.
         """
-        found: dict[str, str] = {}
+        damages: dict[str, str] = {}
         while True:
             leader = await self._leader()
             try:
                 return await read()
             except Damaged as error:
-                found[leader] = f"{error}"
+                damages[leader] = f"{error}"
                 self.damage[leader] = f"stream {self.name} on server {leader}: {error}"
                 _log.warning(
                     "engine.copy_damaged", stream=self.name, server=leader, reason=f"{error}"
                 )
-                absent = await self._step_down(set(found))
+                absent = await self._step_down(set(damages))
                 if absent is None:
                     continue
-                told = "; ".join(f"server {name}: {text}" for name, text in found.items())
+                details = "; ".join(f"server {name}: {text}" for name, text in damages.items())
                 more = f"; could not be asked: {', '.join(absent)}" if absent else ""
-                raise Damaged(f"stream {self.name} is damaged: {told}{more}") from error
+                raise Damaged(f"stream {self.name} is damaged: {details}{more}") from error
 
     async def missing(self, sequence: int) -> Trimmed | Damaged:
-        """Why there is no message at a place that had one: a purge takes from the beginning on."""
+        """Return why a sequence has lost its message: purges remove messages from the beginning."""
         state = (await self.info()).state
         if sequence < state.first_seq:
-            return Trimmed(f"sequence {sequence} is gone: stream {self.name} begins later")
+            return Trimmed(f"sequence {sequence} was removed: stream {self.name} begins later")
         return Damaged(f"sequence {sequence} is missing")
 
     async def pause(self, seconds: float) -> None:
-        """Wait before asking again. Raises ``StorageFailed`` when the stream is closed."""
+        """Wait before the next request. Raises ``StorageFailed`` when the stream is closed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -329,7 +330,7 @@ class NatsStream:
             raise Unavailable(f"stream {self.name}: {error}") from error
         return msgspec.json.decode(answer, type=StreamInfo)
 
-    async def _got(self, request: dict[str, object]) -> StoredMessage | None:
+    async def _fetch(self, request: dict[str, object]) -> StoredMessage | None:
         try:
             answer = await self._insist(f"$JS.API.STREAM.MSG.GET.{self.name}", request)
         except JetStreamRefusal as error:
@@ -355,8 +356,8 @@ class NatsStream:
         raise AssertionError("pauses never end")
 
     async def _step_down(self, damaged: set[str]) -> list[str] | None:
-        """Give the lead to a replica that is not known to be damaged. Otherwise the names of those
-        that cannot take it now."""
+        """Move the leadership to a replica without known damage. Returns None, or the names of the
+        replicas that cannot lead now."""
         peers = (await self.info()).cluster
         others = [replica for replica in peers.replicas if replica.name not in damaged]
         ready = [replica.name for replica in others if not replica.offline]
@@ -382,7 +383,7 @@ _NOT_CLUSTERED: Final = (
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between the same question again, without an end."""
+    """Yield the seconds between repetitions of a request, without an end."""
     return chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S))
 
 
@@ -396,14 +397,17 @@ def check_settings(info: StreamInfo, wanted: Mapping[str, object]) -> None:
     ]
     if not wrong:
         return
-    told = "; ".join(f"{setting} is {found}, not {value}" for setting, found, value in wrong)
+    differences = "; ".join(
+        f"{setting} is {present}, not {value}" for setting, present, value in wrong
+    )
     edits = [f"{_OPTIONS[s]}={_written(value)}" for s, _, value in wrong if s in _OPTIONS]
     others = [setting for setting, _, _ in wrong if setting not in _OPTIONS]
     changes = [f"nats stream edit {name} {' '.join(edits)}"] if edits else []
     changes += [f"{', '.join(others)} in the configuration of the stream"] if others else []
     change = "; ".join(changes)
     raise Unavailable(
-        f"stream {name} has other settings than Penstock gave it: {told}. To change: {change}"
+        f"stream {name} has other settings than Penstock gave it: {differences}. "
+        f"To change: {change}"
     )
 
 
@@ -411,8 +415,8 @@ _UNCOMPARED: Final = frozenset({"metadata", "description", "duplicate_window"})
 
 
 def _setting(config: Mapping[str, Any], name: str) -> object:
-    found: object = config.get(name, _ABSENT.get(name))
-    return found
+    value: object = config.get(name, _ABSENT.get(name))
+    return value
 
 
 def _written(value: object) -> str:

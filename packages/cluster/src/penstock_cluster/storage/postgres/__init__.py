@@ -1,5 +1,5 @@
 """A realm's storage in PostgreSQL with synchronous standbys: journal, register and blobs.
 
-A block is a row. The fence is one update of the journal's head row: an append names the epoch it
-was opened with, so it matches no row once a newer epoch has been there.
+A block is a row. The fence is one update of the journal's head row: an append names the epoch in
+which it was opened, so it matches no row once a newer epoch has begun.
 """

@@ -1,4 +1,4 @@
-"""Blobs in PostgreSQL, for clusters that have no object store."""
+"""Blobs in PostgreSQL, for clusters without an object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_server.storage.blob_names import check_blob_name, end_of_range
 from penstock_server.storage.fixed_blobs import FixedBlobs
 
 PART_BYTES: Final = 4 << 20
-"""A part is a row."""
+"""Bytes of one part; a part is a row."""
 
 HEAD: Final = "SELECT size, checksum FROM penstock_blob WHERE store = $1 AND name = $2"
 ADD: Final = """
@@ -39,8 +39,8 @@ DELETE FROM penstock_blob WHERE store = $1 AND name = $2
 
 
 class PostgresBlobs(FixedBlobs):
-    """The :class:`~penstock_core.vocabulary.ports.Blobs` of one shard. A blob is there with the
-    commit that has all its parts, or not at all."""
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of one shard. The commit that has all
+    parts of a blob creates it."""
 
     _fixed_because = "blobs on PostgreSQL do not grow"
 
@@ -69,20 +69,22 @@ class PostgresBlobs(FixedBlobs):
     ) -> bool:
         async with connection.transaction():
             if await connection.fetchval(ADD, self._store, name, *head) is None:
-                # It may be seen here before a standby has it: this commit waits for that, too.
+                # The row may be visible before a standby has it; this commit waits for that, too.
                 await connection.execute(CONFIRM)
                 return False
-            rows = ((self._store, name, at, part) for at, part in enumerate(parts_of(chunks)))
+            rows = (
+                (self._store, name, number, part) for number, part in enumerate(parts_of(chunks))
+            )
             await connection.copy_records_to_table("penstock_blob_part", records=rows)
             return True
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
-        blob. Raises ``Damaged`` when the bytes of a whole blob are not those that were put."""
+        blob. Raises ``Damaged`` if the bytes of a whole blob differ from those stored."""
         check_blob_name(name)
         head = await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name))
         if head is None:
-            raise NameDoesNotExist(f"there is no blob {name}")
+            raise NameDoesNotExist(f"blob {name} does not exist")
         size = head["size"]
         end = end_of_range(name, size, offset, length=length)
         if offset == end:
@@ -91,18 +93,18 @@ class PostgresBlobs(FixedBlobs):
         rows = await self._servers.ask(
             lambda c: c.fetch(PARTS, self._store, name, first, last), size=end - offset
         )
-        found = memoryview(b"".join([row["body"] for row in rows]))
-        if len(found) < end - first * PART_BYTES:
-            await self._check_is_there(name)
+        data = memoryview(b"".join([row["body"] for row in rows]))
+        if len(data) < end - first * PART_BYTES:
+            await self._check_exists(name)
             raise Damaged(f"{name}: a part of it is missing in penstock_blob_part")
-        if (offset, end) == (0, size) and signed(xxh3_64(found).intdigest()) != head["checksum"]:
+        if (offset, end) == (0, size) and signed(xxh3_64(data).intdigest()) != head["checksum"]:
             raise Damaged(f"{name}: its checksum does not match")
-        return found[offset - first * PART_BYTES : end - first * PART_BYTES]
+        return data[offset - first * PART_BYTES : end - first * PART_BYTES]
 
-    async def _check_is_there(self, name: str) -> None:
-        """It may have been removed between two looks."""
+    async def _check_exists(self, name: str) -> None:
+        """Raise ``NameDoesNotExist`` if the blob was removed between two reads."""
         if await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name)) is None:
-            raise NameDoesNotExist(f"there is no blob {name}")
+            raise NameDoesNotExist(f"blob {name} does not exist")
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
@@ -116,7 +118,7 @@ class PostgresBlobs(FixedBlobs):
 
 
 def parts_of(chunks: Sequence[Buffer]) -> Iterator[bytes]:
-    """The bytes of all chunks in parts of ``PART_BYTES``, the last one shorter."""
+    """Yield the bytes of all chunks in parts of ``PART_BYTES``, the last one shorter."""
     held = bytearray()
     for chunk in chunks:
         view = memoryview(chunk).cast("B")

@@ -16,7 +16,7 @@ from penstock_core.vocabulary.errors import InvalidArgument, NoQuorum
 from penstock_core.vocabulary.ports import EngineHealth
 
 OPEN_TIMEOUT_S: Final = 15.0
-"""How long servers that are starting are waited for."""
+"""Longest wait for servers that are starting."""
 CORRUPT: Final = "SELECT datname FROM pg_stat_database WHERE checksum_failures > 0"
 SETTINGS: Final = """
 SELECT current_setting('server_version') AS version,
@@ -28,8 +28,8 @@ SELECT current_setting('server_version') AS version,
 class PostgresEngine:
     """The :class:`~penstock_core.vocabulary.ports.StorageEngine` on PostgreSQL.
 
-    Each journal, registry and store of blobs has a connection of its own, so that a large blob
-    does not keep an append waiting.
+    Each journal, registry and store of blobs has a separate connection, so that a large blob does
+    not delay an append.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class PostgresEngine:
         cluster: str = "penstock",
         connect: Callable[[Sequence[str]], Servers] = Servers,
     ) -> None:
-        """``urls`` are those of all servers, whichever takes writes now; ``cluster`` keeps several
-        clusters in one database apart; ``connect`` makes a connection, which tests replace."""
+        """``urls`` are those of all servers, including standbys; ``cluster`` separates several
+        clusters in one database; ``connect`` creates a connection, which tests replace."""
         if not urls:
             raise InvalidArgument("a cluster on PostgreSQL needs the URL of at least one server")
         self._urls = tuple(urls)
@@ -50,8 +50,8 @@ class PostgresEngine:
         self._journals: list[PostgresJournal] = []
 
     async def check(self, shard: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`: no server is waited for
-        for long."""
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`. The wait for a server is
+        short."""
         async with self._briefly() as servers:
             try:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
@@ -86,7 +86,7 @@ class PostgresEngine:
         return PostgresBlobs(self._servers(), f"{self._cluster}/{shard}")
 
     async def health(self) -> EngineHealth:
-        """How the server that takes writes and its standbys are, now."""
+        """Return the present state of the primary and its standbys."""
         async with self._briefly() as servers:
             try:
                 return await servers.try_once(
@@ -112,7 +112,7 @@ class PostgresEngine:
 
     @asynccontextmanager
     async def _briefly(self) -> AsyncIterator[Servers]:
-        """A connection for one question."""
+        """Open a connection for one request."""
         servers = self._servers()
         try:
             yield servers
@@ -127,7 +127,7 @@ class PostgresEngine:
 
 
 async def health_of(connection: Any, servers: int, leader: str) -> EngineHealth:
-    """How the server that takes writes, ``leader``, and its standbys are."""
+    """Return the state of the primary, whose address is ``leader``, and of its standbys."""
     settings = await connection.fetchrow(SETTINGS)
     standbys = await connection.fetchrow(guard.STANDBYS)
     damaged = await connection.fetch(CORRUPT)

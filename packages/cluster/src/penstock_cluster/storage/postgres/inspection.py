@@ -1,5 +1,5 @@
-"""PostgreSQL as somebody sees it who is no node: its settings, its standbys, and the register of a
-cluster. Every connection is read-only, so that nothing can be changed."""
+"""Inspection of PostgreSQL from outside the cluster: its settings, its standbys, and the register
+of a cluster. Every connection is read-only, so that nothing can be changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_core.vocabulary.errors import Damaged, Unavailable
 from penstock_core.vocabulary.ports import EngineCheck, EngineHealth, EngineServer, VersionedRecord
 
 ANSWER_S: Final = 10.0
-"""How long a server may take to answer."""
+"""Seconds within which a server has to answer."""
 READ_ONLY: Final = {**SESSION, "default_transaction_read_only": "on"}
 _REGISTER_IS_THERE: Final = "SELECT to_regclass('penstock_register') IS NOT NULL"
 _CLUSTERS: Final = (
@@ -31,8 +31,8 @@ SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_s
 
 
 class PostgresInspector:
-    """The :class:`~penstock_core.vocabulary.ports.EngineInspector` of PostgreSQL. Each question has
-    a connection of its own."""
+    """The :class:`~penstock_core.vocabulary.ports.EngineInspector` of PostgreSQL. Each request has
+    a separate connection."""
 
     def __init__(self, urls: Sequence[str], *, cluster: str = "penstock") -> None:
         """``urls`` are those of all servers, ``cluster`` is the name of the cluster."""
@@ -55,22 +55,22 @@ class PostgresInspector:
     async def servers(self) -> Sequence[EngineServer]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.servers`."""
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(_about(url)) for url in self._urls]
-        return [task.result() for task in asked]
+            tasks_by_url = [tasks.create_task(_about(url)) for url in self._urls]
+        return [task.result() for task in tasks_by_url]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.checks`."""
-        silent = [each for each in await self.servers() if each.failure]
-        told = "; ".join(f"{each.address}: {each.failure}" for each in silent)
+        silent = [server for server in await self.servers() if server.failure]
+        failures = "; ".join(f"{server.address}: {server.failure}" for server in silent)
         count = len(self._urls) - len(silent)
         servers = EngineCheck(
-            name="servers", found=told or f"{count} of {count} answer", is_ok=not silent
+            name="servers", found=failures or f"{count} of {count} answer", is_ok=not silent
         )
         try:
             async with self._primary() as (primary, server):
                 checks = [
-                    await _checked(name, check, found, connection=primary, server=server)
-                    for name, check, found in _CHECKS
+                    await _checked(name, check, expectation, connection=primary, server=server)
+                    for name, check, expectation in _CHECKS
                 ]
                 checks.append(await self._check_history(primary, server, shard))
         except Unavailable as error:
@@ -94,11 +94,11 @@ class PostgresInspector:
         return [row["register"] for row in rows]
 
     async def close(self) -> None:
-        """Nothing to do: no connection outlives its question."""
+        """Do nothing: every connection is closed after its request."""
 
     @asynccontextmanager
     async def _primary(self) -> AsyncIterator[tuple[Any, str]]:
-        """A read-only connection to the server that takes writes, and its address."""
+        """Yield a read-only connection to the primary, and its address."""
         failures = []
         for url in self._urls:
             try:
@@ -149,7 +149,7 @@ async def _check_damage(connection: Any, server: str) -> None:
     if damaged:
         raise Unavailable(
             f"PostgreSQL at {server} has found wrong checksums in {', '.join(damaged)}; make a "
-            f"standby that has none the primary, and this server anew"
+            f"standby without wrong checksums the primary, and re-create this server"
         )
 
 

@@ -28,17 +28,17 @@ from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, Damage
 from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 BLOCK_BYTES_MAX: Final = 1000 << 20
-"""PostgreSQL's limit on a value is 1 GiB, and a message has some bytes besides."""
+"""PostgreSQL limits a value to 1 GiB, and a message has some more bytes."""
 
 MARKS: Final = "/journals"
-"""The register that has a record of each journal that was begun. No cluster has this name."""
+"""Register with a record of each journal that was created. No cluster has this name."""
 BEGIN: Final = f"""
 WITH begun AS (INSERT INTO penstock_register VALUES ('{MARKS}', $1, 1, '')
                ON CONFLICT DO NOTHING RETURNING key)
 INSERT INTO penstock_head (journal, last, floor, epoch) SELECT key, $2::bigint, $2, 0 FROM begun
 ON CONFLICT DO NOTHING
 """
-"""A journal is begun once: one whose head is gone later was lost."""
+"""A journal is created once: if its head is missing later, it was lost."""
 LOOK: Final = f"""
 SELECT EXISTS (SELECT FROM penstock_register WHERE register = '{MARKS}' AND key = $1) AS begun,
        last - floor - (SELECT count(*) FROM penstock_block
@@ -52,7 +52,7 @@ FENCE: Final = """
 UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <= $2
 RETURNING last, floor
 """
-"""Each opening is a writer of its own, so an earlier one of the same epoch is fenced as well."""
+"""Each opening has a new writer id, so an earlier one of the same epoch is fenced as well."""
 HEAD: Final = "SELECT last, floor FROM penstock_head WHERE journal = $1"
 APPEND: Final = """
 WITH waits AS (SELECT set_config('synchronous_commit', $7, true)),
@@ -64,7 +64,7 @@ SELECT $1, last, $4, $5, $6 FROM head, waits RETURNING seq
 CONFIRM: Final = (
     "UPDATE penstock_head SET last = last WHERE journal = $1 AND writer = $2 RETURNING last"
 )
-"""A commit that changes nothing and waits for the standbys, as all before it have by then."""
+"""Commits without a change, which waits for the standbys like all earlier commits."""
 STORED: Final = """
 SELECT body, (SELECT writer FROM penstock_head WHERE journal = $1) AS writer
 FROM penstock_block WHERE journal = $1 AND seq = $2
@@ -86,18 +86,18 @@ SELECT (SELECT count(*) FROM head) AS owned,
 
 
 async def check_is_whole(servers: Servers, name: str) -> None:
-    """Raise ``Unavailable`` when a journal that was begun is gone, and ``Damaged`` when blocks are
-    missing in it."""
+    """Raise ``Unavailable`` if a created journal is missing, and ``Damaged`` if it lacks blocks."""
     await servers.ask(lambda c: compare_with_head(c, servers.leader, name))
 
 
 async def compare_with_head(connection: Any, server: str, name: str) -> None:
-    """Look once over a connection to ``server``; raises as :func:`check_is_whole` does."""
+    """Compare a journal with its head over a connection to ``server``. Raises as
+    :func:`check_is_whole` does."""
     row = await connection.fetchrow(LOOK, name)
     if row["begun"] and row["missing"] is None:
         raise Unavailable(
-            f"journal {name} is gone from the table penstock_head of PostgreSQL at "
-            f"{server}: it was deleted, or the table was made anew. {_RESTORE}"
+            f"journal {name} is missing in the table penstock_head of PostgreSQL at "
+            f"{server}: it was deleted, or the table was re-created. {_RESTORE}"
         )
     if row["missing"]:
         raise Damaged(
@@ -106,22 +106,22 @@ async def compare_with_head(connection: Any, server: str, name: str) -> None:
         )
 
 
-async def _fetch_row(given: tuple[Any, ...], connection: Any) -> Any:
-    return await connection.fetchrow(*given)
+async def _fetch_row(arguments: tuple[Any, ...], connection: Any) -> Any:
+    return await connection.fetchrow(*arguments)
 
 
 def signed(checksum: int) -> int:
-    """An unsigned 64-bit number in PostgreSQL's ``bigint``."""
+    """Convert an unsigned 64-bit number to PostgreSQL's ``bigint``."""
     return checksum - (1 << 64) if checksum >> 63 else checksum
 
 
 def chained(body: Buffer, previous: int) -> int:
-    """The checksum of a block that follows one with the checksum ``previous``."""
+    """Return the checksum of a block that follows one with the checksum ``previous``."""
     return signed(xxh3_64_intdigest(body, seed=previous & (1 << 64) - 1))
 
 
 class PostgresJournal:
-    """The journal of one shard, as its owner of one epoch has it. :meth:`open` is the fence."""
+    """The journal of one shard for the owner of one epoch. :meth:`open` fences earlier owners."""
 
     def __init__(self, servers: Servers, name: str, epoch: int) -> None:
         self._servers = servers
@@ -139,9 +139,9 @@ class PostgresJournal:
     async def open(
         cls, servers: Servers, name: str, epoch: int, *, begins: int = 0
     ) -> PostgresJournal:
-        """Fence every older epoch, then look at what is there. A new journal begins after
-        ``begins``. Raises ``Deposed`` when a newer epoch has fenced, ``Unavailable`` when the
-        servers could lose what they acknowledge, and ``Damaged`` when they have lost blocks."""
+        """Fence every older epoch, then read the head. A new journal begins after ``begins``.
+        Raises ``Deposed`` if a newer epoch has fenced, ``Unavailable`` if the servers could lose
+        what they acknowledge, and ``Damaged`` if they have lost blocks."""
         journal = cls(servers, name, epoch)
         await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
         await servers.ask(lambda c: c.execute(BEGIN, name, begins))
@@ -165,8 +165,8 @@ class PostgresJournal:
 
     @classmethod
     async def look(cls, servers: Servers, name: str) -> PostgresJournal | None:
-        """The journal as it is now, without a fence: nothing can be appended. None: it was never
-        begun. Raises as :meth:`open` does."""
+        """Open the journal as it is now, without a fence and for reading only. None if it was never
+        created. Raises as :meth:`open` does."""
         await check_is_whole(servers, name)
         head = await servers.ask(lambda c: c.fetchrow(HEAD, name))
         if head is None:
@@ -202,14 +202,14 @@ class PostgresJournal:
         return self._tail
 
     async def _insert(self, expected: int, body: bytes, checksum: int, *, sync: bool) -> None:
-        """Come back when the block is known to be stored. Raises ``Deposed`` or ``Unknown``."""
+        """Store a block, and return once that is certain. Raises ``Deposed`` or ``Unknown``."""
         waits = "on" if sync else "local"
-        given = (self._name, expected, self._writer, checksum, self._last_checksum, body, waits)
+        arguments = (self._name, expected, self._writer, checksum, self._last_checksum, body, waits)
         is_open = False
         while True:
             try:
                 added = await self._servers.try_once(
-                    lambda c: c.fetchval(APPEND, *given), size=len(body)
+                    lambda c: c.fetchval(APPEND, *arguments), size=len(body)
                 )
             except OutcomeUnknown as error:
                 is_open = True
@@ -221,13 +221,13 @@ class PostgresJournal:
             return
 
     async def _resolve(self, expected: int, body: bytes, *, is_open: bool) -> None:
-        """The tail is not where it was: this very block is there from an earlier attempt, or
-        somebody else owns the journal."""
+        """Decide why the tail has moved: an earlier attempt has stored this block, or another
+        process owns the journal, which raises ``Deposed``."""
         row = await self._servers.ask(lambda c: c.fetchrow(STORED, self._name, expected + 1))
         is_mine = is_open and row is not None and row["writer"] == self._writer
         if not is_mine or row["body"] != body:
             raise self._depose(f"block {expected + 1} is not what this owner has written")
-        # The row can be seen before a standby has it: what waits now has waited for it, too.
+        # The row may be visible before a standby has it; this commit waits for that, too.
         await self._confirm()
 
     async def _confirm(self) -> None:
@@ -237,8 +237,8 @@ class PostgresJournal:
 
     async def _append_again(self, expected: int, body: bytes) -> int:
         if self._floor <= expected < self._tail:
-            (known,) = await self.read(expected + 1, 1)
-            if isinstance(known, Block) and known.data == body:
+            (stored,) = await self.read(expected + 1, 1)
+            if isinstance(stored, Block) and stored.data == body:
                 return expected + 1
         raise self._depose(f"expected the tail to be {expected}, it is {self._tail}", final=False)
 
@@ -251,8 +251,8 @@ class PostgresJournal:
         await self._servers.pause(PAUSE_S)
 
     async def reserve(self, size: int) -> None:
-        """Nothing is promised: PostgreSQL does not tell how much room its disks have. A full disk
-        refuses the append."""
+        """Check the size only: PostgreSQL does not report the room on its disks, so a full disk
+        refuses the append instead."""
         self._check_usable()
         check_room(size)
 
@@ -274,47 +274,49 @@ class PostgresJournal:
         return await self._checked(first, last, {row["seq"]: row for row in rows})
 
     async def _read_singly(self, first: int, last: int, bytes_max: int) -> list[Any]:
-        """The rows that can be read, where one of them cannot."""
-        found: list[Any] = []
+        """Return the readable rows, each read separately because one of them is damaged."""
+        readable: list[Any] = []
         size = 0
         for seq in range(first, last + 1):
             try:
-                given = (READ, self._name, seq, seq, bytes_max)
-                row = await self._servers.ask(partial(_fetch_row, given))
+                arguments = (READ, self._name, seq, seq, bytes_max)
+                row = await self._servers.ask(partial(_fetch_row, arguments))
             except asyncpg.DataCorruptedError:
                 continue
             if row is not None:
-                found.append(row)
+                readable.append(row)
                 size += len(row["body"])
             if size >= bytes_max:
                 break
-        return found
+        return readable
 
     async def _checked(
         self, first: int, last: int, rows: dict[int, Any]
     ) -> list[Block | DamagedBlock]:
-        """Blocks in their order; what is missing or fails its checksum in its place."""
+        """Return the blocks in order, with a ``DamagedBlock`` for each that is missing or fails its
+        checksum."""
         if rows and max(rows) < last:
             last = max(rows)  # the rest did not fit
         if first not in rows and await self._is_trimmed(first):
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
-        found: list[Block | DamagedBlock] = []
+            raise Trimmed(f"block {first} was removed: the journal starts after {self._floor}")
+        blocks: list[Block | DamagedBlock] = []
         for seq in range(first, last + 1):
             row = rows.get(seq)
             where = f"penstock_block {self._name}/{seq}"
             if row is None:
-                found.append(
+                blocks.append(
                     DamagedBlock(seq, where, "the row is missing or cannot be read", size=0)
                 )
             elif chained(row["body"], row["previous"]) != row["checksum"]:
                 size = len(row["body"])
-                found.append(DamagedBlock(seq, where, "its checksum does not match", size=size))
+                blocks.append(DamagedBlock(seq, where, "its checksum does not match", size=size))
             else:
-                found.append(Block(seq, memoryview(row["body"])))
-        return found
+                blocks.append(Block(seq, memoryview(row["body"])))
+        return blocks
 
     async def _is_trimmed(self, seq: int) -> bool:
-        """Whether a deposed owner has trimmed it meanwhile: it may do so to its own snapshot."""
+        """Return whether a deposed owner has trimmed the block meanwhile, which it may do up to its
+        last snapshot."""
         floor = await self._servers.ask(
             lambda c: c.fetchval("SELECT floor FROM penstock_head WHERE journal = $1", self._name)
         )
@@ -329,7 +331,7 @@ class PostgresJournal:
         await self._confirm()
 
     async def free(self) -> None:
-        """Nothing to do: :meth:`trim` gives back the room itself."""
+        """Do nothing: :meth:`trim` frees the room itself."""
 
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`. Raises ``Deposed``."""
@@ -356,7 +358,7 @@ class PostgresJournal:
         )
 
     async def close(self) -> None:
-        """Nothing more is written. An append that has no answer ends with ``Unknown``."""
+        """Stop writing. A pending append ends with ``Unknown``."""
         self._closed = True
 
     def _depose(self, reason: str, *, final: bool = True) -> PenstockError:

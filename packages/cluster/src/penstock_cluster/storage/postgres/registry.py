@@ -13,7 +13,7 @@ from penstock_core.vocabulary.errors import Conflict, InvalidArgument, NoQuorum
 from penstock_core.vocabulary.ports import Change, VersionedRecord
 
 POLL_S: Final = 1.0
-"""How often a watcher looks by itself: a notification is lost with its connection."""
+"""Pause between two polls of a watcher: a notification is lost with its connection."""
 CHANNEL: Final = "penstock_register"
 
 GET: Final = "SELECT version, value FROM penstock_register WHERE register = $1 AND key = $2"
@@ -44,13 +44,13 @@ class PostgresRegistry:
     """Records that several nodes change, each by compare-and-set."""
 
     def __init__(self, servers: Servers, register: str) -> None:
-        """``register`` tells the records of several clusters apart."""
+        """``register`` distinguishes the records of several clusters."""
         self._servers = servers
         self._register = register
         self._watches: WeakSet[PostgresWatch] = WeakSet()
 
     async def get(self, key: str) -> VersionedRecord | None:
-        """The record, or None. It may be on no standby yet: only a ``cas`` proves anything."""
+        """Return the record, or None. It may be on no standby yet: only a ``cas`` proves that."""
         row = await self._servers.ask(lambda c: c.fetchrow(GET, self._register, key))
         return None if row is None else VersionedRecord(row["version"], row["value"])
 
@@ -60,10 +60,10 @@ class PostgresRegistry:
             raise InvalidArgument("a registry key has at least one character")
         stored = VersionedRecord(expected + 1, bytes(value))
         if expected == 0:
-            given: tuple[Any, ...] = (CREATE, self._register, key, stored.value)
+            arguments: tuple[Any, ...] = (CREATE, self._register, key, stored.value)
         else:
-            given = (CHANGE, self._register, key, stored.value, expected)
-        row, is_open = await self._until_known(given)
+            arguments = (CHANGE, self._register, key, stored.value, expected)
+        row, is_open = await self._until_known(arguments)
         if row is None:
             if not is_open or await self.get(key) != stored:
                 raise Conflict(f"{key!r} is not at version {expected}")
@@ -94,13 +94,13 @@ class PostgresRegistry:
         for watch in list(self._watches):
             watch.note(key, record)
 
-    async def _until_known(self, given: tuple[Any, ...]) -> tuple[Any, bool]:
-        """The row of the change, or None when it has not been made by the last attempt; and
-        whether an earlier attempt may have made it."""
+    async def _until_known(self, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
+        """Return the row of the change, or None if the last attempt has not made it; and whether an
+        earlier attempt may have made it."""
         is_open = False
         while True:
             try:
-                return await self._servers.try_once(lambda c: c.fetchrow(*given)), is_open
+                return await self._servers.try_once(lambda c: c.fetchrow(*arguments)), is_open
             except OutcomeUnknown as error:
                 is_open = True
                 if self._servers.is_closed:
@@ -109,10 +109,10 @@ class PostgresRegistry:
 
 
 class PostgresWatch:
-    """Changes under a prefix, heard by ``LISTEN`` and looked for each second.
+    """Changes under a prefix, received by ``LISTEN`` and polled each second.
 
-    Changes made here are told at once, so none since the creation of the watch is missed; changes
-    of others are found by comparing with the look before.
+    Changes made by this node are reported at once, so none since the creation of the watch is
+    missed. Changes by others are found by comparing with the previous contents.
     """
 
     def __init__(self, servers: Servers, register: str, prefix: str) -> None:
@@ -124,7 +124,7 @@ class PostgresWatch:
         self._listener: Any = None
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
-        """A change that was made here."""
+        """Report a change that this node has made."""
         if key.startswith(self._given[1]):
             self._waiting[key] = record
             if self._known is not None:
@@ -153,21 +153,21 @@ class PostgresWatch:
         rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._given))
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
 
-    def _compare(self, found: dict[str, VersionedRecord]) -> None:
-        known = found if self._known is None else self._known
-        for key in known.keys() - found.keys():
+    def _compare(self, contents: dict[str, VersionedRecord]) -> None:
+        before = contents if self._known is None else self._known
+        for key in before.keys() - contents.keys():
             self._waiting[key] = None
-        for key, record in found.items():
-            if known.get(key) != record:
+        for key, record in contents.items():
+            if before.get(key) != record:
                 self._waiting[key] = record
-        self._known = found
+        self._known = contents
 
     async def _listen(self) -> None:
         if self._listener is not None and not self._listener.is_closed():
             return
-        with suppress(OutcomeUnknown):  # changes are looked for all the same
+        with suppress(OutcomeUnknown):  # polling finds changes anyway
             self._listener = await self._servers.listening(CHANNEL, self._hear)
 
-    def _hear(self, *told: Any) -> None:
-        if told[-1] == self._given[0]:
+    def _hear(self, *notification: Any) -> None:
+        if notification[-1] == self._given[0]:
             self._changed.set()

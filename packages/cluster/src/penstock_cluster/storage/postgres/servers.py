@@ -1,4 +1,4 @@
-"""One connection to whichever of several PostgreSQL servers takes writes."""
+"""One connection to the primary among several PostgreSQL servers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 Call = Callable[[Any], Awaitable[T]]
 
 ANSWER_S: Final = 10.0
-"""A call without an answer for so long is given up; its outcome is unknown then."""
+"""Seconds after which a call without an answer is given up; its outcome is unknown then."""
 BYTES_PER_S: Final = 1 << 20
-"""What a call carries is given a second more for so many bytes."""
+"""A call gets one more second for each of this many bytes."""
 SESSION: Final = {
     "application_name": "penstock",
     "client_connection_check_interval": "2s",
@@ -26,11 +26,11 @@ SESSION: Final = {
     "statement_timeout": "0",
     "idle_session_timeout": "0",
 }
-"""Settings of every connection. Calls are given up by this side; the server then notices that its
-client is gone, instead of waiting for ever for a row that another call has locked."""
+"""Settings of every connection. This side gives up calls; the server then notices the lost
+connection, instead of waiting for ever for a row that another call has locked."""
 CONNECT_S: Final = 2.0
 PAUSE_S: Final = 0.2
-"""Between two attempts."""
+"""Pause between two attempts."""
 
 NO_ANSWER: Final = (
     asyncpg.PostgresConnectionError,
@@ -44,16 +44,16 @@ NO_ANSWER: Final = (
     OSError,
     TimeoutError,
 )
-"""What says nothing about whether the call was done: it may be asked again elsewhere."""
+"""Errors that do not show whether the call was done: it may be repeated on another server."""
 REFUSED: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
 )
-"""What no other attempt will change."""
+"""Errors that every other attempt would get, too."""
 PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
-"""Beginnings of the SQLSTATE of errors that may be gone at the next attempt, or on another server:
-connections, a server that only reads, rollbacks, resources, states, shutdowns, I/O, internal."""
+"""Prefixes of the SQLSTATE of errors that may not recur at the next attempt, or on another server:
+connections, read-only servers, rollbacks, resources, states, shutdowns, I/O, internal."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS penstock_head (
@@ -79,19 +79,18 @@ CREATE TABLE IF NOT EXISTS penstock_blob_part (
 );
 ALTER TABLE penstock_blob_part ALTER body SET STORAGE EXTERNAL;
 """
-"""Heads change with every append: room in their pages keeps such an update from touching the index.
-Bodies are not compressed again: columns are packed already."""
+"""Heads change with every append: free room in their pages keeps such an update from touching the
+index. Bodies are not compressed again, because columns are packed already."""
 LOCK: Final = 0x70656E73
-"""The advisory lock of whoever makes the tables: IF NOT EXISTS fails where two do at once."""
+"""Advisory lock for the creation of tables: IF NOT EXISTS fails in two sessions at once."""
 
 
 CONFIRM: Final = "SELECT pg_current_xact_id()"
-"""Takes a transaction number, so its commit waits for the standbys, as all before it have by
-then."""
+"""Takes a transaction number, so its commit waits for the standbys like all earlier commits."""
 
 
 def shown(url: str) -> str:
-    """The server's address without user and password, for messages."""
+    """Return the server's address without user and password, for messages."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or 5432}"
 
@@ -101,9 +100,9 @@ class OutcomeUnknown(Exception):
 
 
 class Servers:
-    """A connection to the server that takes writes, made again after a failover.
+    """A connection to the primary, re-opened after a failover.
 
-    One call at a time. Every new connection is checked by
+    It runs one call at a time. Every new connection is checked by
     :mod:`penstock_cluster.storage.postgres.guard`.
     """
 
@@ -111,7 +110,7 @@ class Servers:
         self.urls = tuple(urls)
         self._answer_s = answer_s
         self.leader = ""
-        """Address of the server that took writes when it was last asked."""
+        """Address of the latest primary."""
         self._connection: Any = None
         self._listening: list[Any] = []
         self._lock = asyncio.Lock()
@@ -124,8 +123,8 @@ class Servers:
         return self._closed.is_set()
 
     async def ask(self, call: Call[T], *, size: int = 0) -> T:
-        """What ``call`` gives, for a call that may be done twice and carries ``size`` bytes. Waits
-        for as long as no server answers. Raises ``NoQuorum`` when closed meanwhile, and
+        """Return the result of ``call``, which may be made twice and carries ``size`` bytes. Waits
+        as long as no server answers. Raises ``NoQuorum`` when closed meanwhile, and
         ``StorageFailed`` when refused."""
         while True:
             try:
@@ -135,10 +134,10 @@ class Servers:
                     raise NoQuorum(self.complaint()) from None
 
     async def try_once(self, call: Call[T], *, size: int = 0) -> T:
-        """What ``call`` gives. Raises ``OutcomeUnknown`` when its outcome is unknown.
+        """Return the result of ``call``. Raises ``OutcomeUnknown`` if its outcome is unknown.
 
-        A commit that did not wait for its standby, because somebody cancelled the wait, is told
-        by a warning alone: its outcome is unknown as well.
+        A commit may return without its standby because an operator cancelled the wait. Only a
+        warning shows that, and its outcome is unknown as well.
         """
         async with self._lock:
             try:
@@ -152,7 +151,7 @@ class Servers:
                 self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
                 raise OutcomeUnknown(self._last_failure) from error
             except (PenstockError, asyncpg.DataCorruptedError):
-                raise  # an answer: the connection is fit for the next call
+                raise  # an answer: the connection can serve the next call
             except asyncpg.PostgresError as error:
                 if not _is_passing(error):
                     raise StorageFailed(f"PostgreSQL refuses: {error}") from error
@@ -168,7 +167,7 @@ class Servers:
             return done
 
     async def close(self) -> None:
-        """End the connection; a call that waits for a server ends with ``NoQuorum``."""
+        """Close the connection; a call that waits for a server ends with ``NoQuorum``."""
         self._closed.set()
         for connection in self._listening:
             connection.terminate()
@@ -176,9 +175,11 @@ class Servers:
             self._drop()
 
     async def listening(self, channel: str, hear: Callable[..., None]) -> Any:
-        """Return a connection of its own that has ``hear`` called at each notification on
-        ``channel``. Raises ``OutcomeUnknown``."""
-        self._listening = [each for each in self._listening if not each.is_closed()]
+        """Return a separate connection that calls ``hear`` for each notification on ``channel``.
+        Raises ``OutcomeUnknown``."""
+        self._listening = [
+            connection for connection in self._listening if not connection.is_closed()
+        ]
         try:
             connection = await self._connected()
             self._listening.append(connection)
@@ -186,7 +187,7 @@ class Servers:
                 async with asyncio.timeout(self._answer_s):
                     await connection.add_listener(channel, hear)
             except BaseException:
-                connection.terminate()  # one that hears nothing must not be taken for one that does
+                connection.terminate()  # a connection without the listener must not be used
                 raise
         except (*NO_ANSWER, asyncpg.PostgresError) as error:
             raise OutcomeUnknown(f"{error}") from error
@@ -215,8 +216,8 @@ class Servers:
         raise ConnectionError(self.complaint())
 
     async def _connected_to(self, url: str) -> Any:
-        """A connection to a server that takes writes, which was checked; None: it is a standby.
-        A server may freeze after it has accepted the connection, so all of it has its time."""
+        """Return a checked connection to a primary; None if the server is a standby. A server may
+        freeze after it has accepted the connection, so all steps share one timeout."""
         connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION)
         try:
             async with asyncio.timeout(self._answer_s):
@@ -234,7 +235,7 @@ class Servers:
         self._warned = self._warned or message.severity_en == "WARNING"
 
     def complaint(self) -> str:
-        """Why nothing can be asked at the moment."""
+        """Return why no request is possible at the moment."""
         every = ", ".join(map(shown, self.urls))
         return f"no PostgreSQL server of {every} takes writes ({self._last_failure})"
 
@@ -252,14 +253,15 @@ class Servers:
 
 
 def _is_passing(error: asyncpg.PostgresError) -> bool:
-    """Whether another attempt may succeed. A full disk is told at once: nothing was stored."""
+    """Return whether another attempt may succeed. A full disk is reported at once: nothing was
+    stored."""
     is_full = isinstance(error, asyncpg.DiskFullError)
     return not is_full and str(error.sqlstate or "").startswith(PASSING)
 
 
 async def make_tables(connection: Any, server: str) -> None:
-    """Make the tables that are not there yet. Raises ``Unavailable`` when the commit would wait for
-    standbys that are not there."""
+    """Create the missing tables. Raises ``Unavailable`` if the commit would wait for standbys that
+    are not connected."""
     if await connection.fetchval("SELECT to_regclass('penstock_blob_part')") is not None:
         return
     await guard.check_standbys(connection, server)

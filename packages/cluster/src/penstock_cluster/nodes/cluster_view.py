@@ -1,5 +1,5 @@
-"""Looks at a cluster from outside: its register for as long as it takes to know who is there, its
-engine, and the ports of its nodes. Nothing is changed, and nobody becomes a member."""
+"""Observe a cluster from outside: its register until the live nodes are known, its engine, and the
+ports of its nodes. An observer changes nothing and does not become a member."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.nodes.probing import failure_at, is_refused
-from penstock_cluster.owning.observing import ClusterSeen, MemberSeen, Observer
-from penstock_cluster.owning.orders import ORDERS_KEY
+from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen, Observer
+from penstock_cluster.owning.operator_orders import ORDERS_KEY
 from penstock_cluster.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
@@ -36,16 +36,16 @@ from penstock_core.vocabulary.ports import (
 
 LOOK_S: Final = 0.2
 COMMON: Final = "cluster/"
-"""Where the register has what all nodes share: the format, and what people ask of them."""
+"""Prefix of the keys that all nodes share: the format, and the orders of operators."""
 PORT_S: Final = 3.0
-"""How long a port may take to accept a connection."""
+"""Seconds within which a port has to accept a connection."""
 
 
 class ClusterState(Struct, frozen=True, kw_only=True):
     """A cluster and its engine at a moment."""
 
     seen: ClusterSeen | None
-    """None: there is no cluster of that name on the engine."""
+    """The observed cluster; None if the engine has no cluster of that name."""
     health: EngineHealth
     servers: Sequence[EngineServer]
 
@@ -56,27 +56,27 @@ class PortReached(Struct, frozen=True):
     node: str
     url: str
     failure: str
-    """Empty where it accepts connections."""
+    """Empty if it accepts connections."""
 
 
 class ClusterExamined(Struct, frozen=True, kw_only=True):
-    """All that can be wrong with a cluster, looked at."""
+    """The results of all checks of a cluster."""
 
     seen: ClusterSeen | None
     failure: str
-    """Why the register could not be read; empty where it could."""
+    """Reason why the register could not be read; empty if it could."""
     checks: Sequence[EngineCheck]
     ports: Sequence[PortReached]
     servers: Sequence[EngineServer] = ()
     clusters: Sequence[str] = ()
-    """The names of all clusters on the engine."""
+    """Names of all clusters on the engine."""
 
 
 async def observe(
     inspector: EngineInspector, clock: Clock, lease_s: float, *, only: str = ""
 ) -> ClusterSeen | None:
-    """Look at the register until it is clear who is there, or whether ``only`` this node is, which
-    takes as long as a lease at most; None: there is no cluster. Raises ``Unavailable``,
+    """Poll the register until the live nodes are known, or only whether the node ``only`` is alive,
+    which takes one lease at most. None if the cluster does not exist. Raises ``Unavailable``,
     ``Damaged``."""
     observer = Observer(lease_s)
     while True:
@@ -84,10 +84,10 @@ async def observe(
         records: dict[str, VersionedRecord] = {}
         for prefix in (COMMON, SHARDS, MEMBERS):
             records |= await inspector.records(prefix)
-        look = _look(records, began_us, clock)
-        if not (look.members or look.claims or look.format):
+        poll = _register_look(records, began_us, clock)
+        if not (poll.members or poll.claims or poll.format):
             return None
-        observer.looked(look)
+        observer.looked(poll)
         for member in list(observer.unseen()):
             if member.address and await is_refused(member.address):
                 observer.refused(member)
@@ -98,17 +98,18 @@ async def observe(
 
 
 async def state_of(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterState:
-    """The cluster and its engine, for people. Raises ``Unavailable``, ``Damaged``."""
+    """Return the state of a cluster and its engine. Raises ``Unavailable``, ``Damaged``."""
     seen = await observe(inspector, clock, lease_s)
     servers = await inspector.servers()
     return ClusterState(seen=seen, health=await inspector.health(), servers=servers)
 
 
 async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterExamined:
-    """Look at everything that could be wrong, also where something is."""
-    async with asyncio.TaskGroup() as tasks:  # where servers are down each of them takes its time
+    """Check everything that could be wrong with a cluster, even if some checks fail."""
+    # Concurrently, because each waits for servers that are down.
+    async with asyncio.TaskGroup() as tasks:
         checking = tasks.create_task(inspector.checks(SHARD))
-        observing = tasks.create_task(_observed(inspector, clock, lease_s))
+        observing = tasks.create_task(_try_to_observe(inspector, clock, lease_s))
         serving = tasks.create_task(inspector.servers())
     seen, failure = observing.result()
     clusters: Sequence[str] = ()
@@ -125,10 +126,10 @@ async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
     )
 
 
-async def _observed(
+async def _try_to_observe(
     inspector: EngineInspector, clock: Clock, lease_s: float
 ) -> tuple[ClusterSeen | None, str]:
-    """The cluster, and why its register could not be read; empty: it could."""
+    """Return the cluster, and why its register could not be read (empty if it could)."""
     try:
         return await observe(inspector, clock, lease_s), ""
     except (Unavailable, Damaged) as error:
@@ -136,14 +137,16 @@ async def _observed(
 
 
 async def claim_in(inspector: EngineInspector) -> ClaimRecord | None:
-    """The newest claim of the realm; None: there has been none. Raises ``Unavailable``,
+    """Return the newest claim of the realm; None before the first one. Raises ``Unavailable``,
     ``Damaged``."""
     key = f"{SHARDS}{SHARD}"
-    found = (await inspector.records(key)).get(key)
-    return None if found is None else read_record(key, found, ClaimRecord)
+    record = (await inspector.records(key)).get(key)
+    return None if record is None else read_record(key, record, ClaimRecord)
 
 
-def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -> RegisterLook:
+def _register_look(
+    records: Mapping[str, VersionedRecord], began_us: int, clock: Clock
+) -> RegisterLook:
     claim, format = records.get(f"{SHARDS}{SHARD}"), records.get(FORMAT_KEY)
     if format is not None and not format.value.isdigit():
         raise Damaged(f"{FORMAT_KEY} in the register is {format.value!r}; it has to be a number")
@@ -163,18 +166,23 @@ def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -
 
 
 async def _reach(members: Sequence[MemberSeen]) -> list[PortReached]:
-    """Connect to every port of the members that are there."""
-    places = [(each.node, url) for each in members if each.is_alive for url in each.serves.values()]
+    """Connect to every port of the live members."""
+    places = [
+        (member.node, url)
+        for member in members
+        if member.is_alive
+        for url in member.serves.values()
+    ]
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(_failure_at(url)) for _, url in places]
+        probes = [tasks.create_task(_failure_at(url)) for _, url in places]
     return [
         PortReached(node, url, task.result())
-        for (node, url), task in zip(places, asked, strict=True)
+        for (node, url), task in zip(places, probes, strict=True)
     ]
 
 
 async def _failure_at(url: str) -> str:
-    """Why nobody can be reached there; empty: somebody can."""
+    """Return why a port cannot be reached; empty if it accepts connections."""
     parts = urlsplit(url)
     failure = await failure_at(parts.hostname or "", parts.port or 0, PORT_S)
     if isinstance(failure, TimeoutError):

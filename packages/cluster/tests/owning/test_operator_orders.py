@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packages.cluster.tests.owning.register_stories import LEASE_S, NAMES, Cluster, two
-from penstock_cluster.owning.orders import MoveOrder, Orders
+from penstock_cluster.owning.operator_orders import MoveOrder, Orders
 
 FIRST = "first"
 """The nonce of the two processes of some stories."""

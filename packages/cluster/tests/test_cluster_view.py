@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from packages.cluster.tests.machines import LEASE_S, end, owner_and_others, until
-from penstock_cluster.nodes.observation import ClusterExamined, examine, observe, state_of
-from penstock_cluster.owning.observing import ClusterSeen
+from penstock_cluster.nodes.cluster_view import ClusterExamined, examine, observe, state_of
+from penstock_cluster.owning.member_view import ClusterSeen
 from penstock_core.vocabulary.ports import VersionedRecord
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import simulated

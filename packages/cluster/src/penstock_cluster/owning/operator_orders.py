@@ -1,7 +1,7 @@
-"""What people ask of a cluster, as it stands in its register.
+"""Orders of operators to the nodes of a cluster, as stored in its register.
 
-An order is for a process, not for whatever has its name: whoever starts a node anew has it take
-part again. Orders to move the realm are for an epoch: they end with the claim that follows.
+An order addresses one process, not every later process of that node: a restarted node takes part
+again. An order to move the realm belongs to an epoch and ends with the next claim.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ORDERS_KEY: Final = "cluster/orders"
 
 
 class MoveOrder(msgspec.Struct, frozen=True):
-    """Which process is to own a shard next."""
+    """An order that one process is to own a shard next."""
 
     node: str
     nonce: str
     epoch: int
-    """The claim that it is to follow."""
+    """Epoch of the claim that the move replaces."""
     by_force: bool = False
-    """It claims at once, whatever the owner does."""
+    """Whether the process claims at once, whatever the owner does."""
 
     @property
     def process(self) -> Incarnation:
@@ -32,35 +32,39 @@ class MoveOrder(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """All of them, as one record of the register."""
+    """All orders, as one record of the register."""
 
     drained: Mapping[str, str] = {}
-    """The nonces of processes that are to own nothing, by their nodes."""
+    """Nonces of the processes that are to own nothing, by node."""
     moves: Mapping[int, MoveOrder] = {}
-    """By shard."""
+    """Orders to move a shard, by shard."""
     written_by: str = ""
-    """Drawn for each change, which tells it from any other."""
+    """Random token that identifies the latest change."""
 
     def is_drained(self, process: Incarnation) -> bool:
-        """Whether a process is to own nothing."""
+        """Return whether a process is to own nothing."""
         node, nonce = process
         return self.drained.get(node) == nonce
 
     def move_of(self, shard: int, epoch: int) -> MoveOrder | None:
-        """The order that is in force for a shard whose newest claim has this epoch."""
+        """Return the order in force for a shard whose newest claim has this epoch, or None."""
         move = self.moves.get(shard)
         return move if move is not None and move.epoch == epoch else None
 
     def with_drained(self, process: Incarnation) -> Orders:
-        """A process is to own nothing from now on."""
+        """Return the orders with a process that is to own nothing from now on."""
         node, nonce = process
         return msgspec.structs.replace(self, drained={**self.drained, node: nonce})
 
     def without_drained(self, node: str) -> Orders:
-        """A node may own shards again."""
-        drained = {each: nonce for each, nonce in self.drained.items() if each != node}
+        """Return the orders without a drained node, which may own shards again."""
+        drained = {
+            drained_node: nonce
+            for drained_node, nonce in self.drained.items()
+            if drained_node != node
+        }
         return msgspec.structs.replace(self, drained=drained)
 
     def with_move(self, shard: int, move: MoveOrder) -> Orders:
-        """A process is to own a shard; it replaces an order before."""
+        """Return the orders with a move, which replaces an earlier one for the shard."""
         return msgspec.structs.replace(self, moves={**self.moves, shard: move})

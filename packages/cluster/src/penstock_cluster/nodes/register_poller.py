@@ -1,4 +1,4 @@
-"""Follows a part of the register: looks whenever it may have changed."""
+"""Poll a part of the register whenever it may have changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_server.runtime.upkeep.regular_work import run_again
 
 ENDS: Final = (Deposed,)
 LOOK_S: Final = 1.0
-"""How often one looks where no change was told."""
+"""Pause between two polls without a notification."""
 
 
 async def look_forever(
@@ -27,9 +27,9 @@ async def look_forever(
     every_s: float = LOOK_S,
     changed: asyncio.Event | None = None,
 ) -> None:
-    """Call ``look`` at once, with each change below ``prefix``, whenever ``changed`` is set, and
-    after ``every_s`` seconds, until cancelled. What fails is an incident of the ``task``, and is
-    tried again with the next look. Raises ``Deposed`` when ``look`` does."""
+    """Call ``look`` at once, after each change below ``prefix``, whenever ``changed`` is set, and
+    after ``every_s`` seconds, until cancelled. A failure is an incident of the ``task``, and the
+    next poll tries again. Raises ``Deposed`` when ``look`` does."""
     woken = changed or asyncio.Event()
 
     async def hear() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock_cluster.owning.clocks import SECOND_US
-from penstock_cluster.owning.observing import Observer
+from penstock_cluster.owning.member_view import Observer
 from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
 from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.ports import VersionedRecord
@@ -124,7 +124,7 @@ def test_what_is_no_record_of_a_cluster_is_named() -> None:
     observer = Observer(LEASE_S)
     wrong = RegisterLook({}, {"n1": VersionedRecord(1, b"[]")}, 0, ended_us=0)
 
-    with pytest.raises(Damaged, match="node/n1 in the register is no record of a cluster"):
+    with pytest.raises(Damaged, match="node/n1 in the register is not a valid record of a cluster"):
         observer.looked(wrong)
 
 

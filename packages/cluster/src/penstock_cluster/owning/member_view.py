@@ -1,8 +1,7 @@
-"""The members of a cluster, as somebody sees them who is none of them and writes nothing.
+"""The members of a cluster as seen by an observer that is not a member and writes nothing.
 
-A record alone does not tell whether its node is alive: only a counter that changes does. So the
-register is looked at several times, until every member has renewed, or has had the time of a lease
-to do so.
+A record alone does not show whether its node is alive; only a counter that changes does. So the
+observer polls the register until every member has renewed, or has had the time of a lease to do so.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from penstock_cluster.owning.agreement import disagreement
 from penstock_cluster.owning.clocks import SECOND_US, MemberClocks
 from penstock_cluster.owning.lease import MARGIN_US
-from penstock_cluster.owning.orders import Orders
+from penstock_cluster.owning.operator_orders import Orders
 from penstock_cluster.owning.register_records import (
     ClaimRecord,
     MemberRecord,
@@ -25,36 +24,35 @@ from penstock_cluster.owning.register_records import (
 from penstock_core.vocabulary.node_figures import SHARD
 
 MemberCondition = Literal["owner", "stands by", "drained", "leaving", "left", "silent", "gone"]
-"""``drained``: it is there, and takes nothing until it is started again; ``silent``: it does not
-renew, and its port accepts; ``gone``: nobody is at its address; ``left``: it has stopped in
-order."""
+"""``drained``: alive, and takes no shard until it is restarted; ``silent``: does not renew, but its
+port accepts connections; ``gone``: its address refuses connections; ``left``: it has shut down in
+an orderly way."""
 
 
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, as far as it could be seen."""
+    """A node, as far as the register and its port show it."""
 
     node: str
     nonce: str
-    """Tells this start of its process from others."""
+    """Identifies this start of the node's process."""
     condition: MemberCondition
     version: str
     format: int
     address: str
     serves: Mapping[str, str]
     clock_ahead_s: float | None
-    """How far its clock is ahead of the clock of this machine, as little as it can be; negative:
-    behind; None: it has not renewed meanwhile."""
+    """Smallest possible offset of its clock from this machine's; negative if behind. None
+    if it has not renewed during the observation."""
     renewed_us: int = 0
-    """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
-    tell."""
+    """Time of its latest renewal by its own clock, in microseconds since 1970; 0 if unknown."""
     unfit: str = ""
-    """Why it could not take the realm over; empty: it could."""
+    """Reason why it could not take over the realm; empty if it could."""
     settings: Mapping[str, str] = {}
-    """The settings that all nodes need to have alike, as it has them."""
+    """This node's values of the settings that must be equal on all nodes."""
     damages: int = 0
-    """How many pieces of damage it found when it recovered the realm that it serves."""
+    """Number of damages found when it recovered the realm that it serves."""
     secret_name: str = ""
-    """What it calls the secret of the cluster; empty: it does not tell."""
+    """Public name of the cluster secret it uses; empty if unknown."""
 
     @property
     def is_alive(self) -> bool:
@@ -62,7 +60,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_own(self) -> bool:
-        """Whether it owns the realm, or would take it."""
+        """Whether it owns the realm, or would take it over."""
         return self.condition == "owner" or (self.condition == "stands by" and not self.unfit)
 
     @property
@@ -72,27 +70,28 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, as far as it could be seen."""
+    """A cluster, as far as the register and the ports show it."""
 
     owner: str
-    """The node that has claimed the realm; empty: nobody."""
+    """Node that has claimed the realm; empty if none has."""
     epoch: int
     format: int
-    """The format that all nodes write; 0: none has said."""
+    """Format that all nodes write; 0 if not recorded."""
     lease_left_s: float | None
-    """How long the owner's lease holds without a further renewal; None: it has not renewed."""
+    """Seconds until the owner's lease ends without a further renewal; None if it has not
+    renewed."""
     members: tuple[MemberSeen, ...]
     settings: Mapping[str, str] = {}
-    """Settings with which the realm was served last; empty: not known."""
+    """Settings of the realm's last owner; empty if unknown."""
 
     def format_all_know(self) -> int:
-        """The newest format that every node knows which is there, or may be there again: one that
-        is silent may be frozen. 0: there is none."""
-        return min((each.format for each in self.members if each.counts), default=0)
+        """Return the newest format known to all live and all silent (perhaps frozen) nodes; 0
+        without any."""
+        return min((member.format for member in self.members if member.counts), default=0)
 
 
 class Observer:
-    """Takes in looks at the register, and tells what they show."""
+    """Derives the state of a cluster from several polls of its register."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_us = int(lease_s * SECOND_US)
@@ -107,7 +106,7 @@ class Observer:
         self._looked_us = 0
 
     def looked(self, look: RegisterLook) -> None:
-        """Take in what was read. Raises ``Damaged`` for records that are none of a cluster."""
+        """Take the records of one poll. Raises ``Damaged`` for records that are not valid."""
         claim = look.claims.get(SHARD)
         self._claim = None if claim is None else read_record("shard/0", claim, ClaimRecord)
         self._format = look.format
@@ -117,20 +116,20 @@ class Observer:
             for node, record in look.members.items()
         }
         for node, member in seen.items():
-            known = self._members.get(node)
-            if known is None or known.nonce != member.nonce:
+            before = self._members.get(node)
+            if before is None or before.nonce != member.nonce:
                 self._first_seen_us[node] = look.ended_us
                 self._renewed_us.pop(node, None)
-            elif known.counter != member.counter:
+            elif before.counter != member.counter:
                 self._renewed_us[node] = look.ended_us
                 age_us = look.ended_us - self._looked_us
                 process = node, member.nonce
                 self._clocks.compared(process, member.wall_us, look.wall_us, age_us=age_us)
-        self._members = {node: each for node, each in seen.items() if not each.removed}
+        self._members = {node: member for node, member in seen.items() if not member.removed}
         self._looked_us = look.began_us
 
     def unseen(self) -> Iterator[MemberRecord]:
-        """Members of which nobody knows yet whether they are there."""
+        """Yield members that have neither renewed nor refused a connection so far."""
         for node, member in self._members.items():
             if node not in self._renewed_us and not self._is_refused(member):
                 yield member
@@ -140,18 +139,19 @@ class Observer:
         self._refused.add((member.node, member.nonce))
 
     def is_known(self, node: str) -> bool:
-        """Whether further looks would show nothing new about one node, or it is none."""
+        """Return whether further polls would show nothing new about a node, or it is not a
+        member."""
         return node not in {member.node for member in self.unseen()}
 
     def is_settled(self, now_us: int) -> bool:
-        """Whether further looks would show nothing new about who is there."""
+        """Return whether further polls would show nothing new about the live nodes."""
         return all(
             now_us - self._first_seen_us[member.node] >= max(self._lease_us, member.lease_us)
             for member in self.unseen()
         )
 
     def seen(self, now_us: int) -> ClusterSeen:
-        """What there is to see."""
+        """Return the state of the cluster as observed up to now."""
         claim = self._claim
         renewed_us = None if claim is None else self._renewed_us.get(claim.owner)
         left_s = None
@@ -168,7 +168,7 @@ class Observer:
         )
 
     def _seen(self, member: MemberRecord) -> MemberSeen:
-        ahead = self._clocks.of([(member.node, member.nonce)])
+        ahead = self._clocks.ahead_us([(member.node, member.nonce)])
         return MemberSeen(
             node=member.node,
             nonce=member.nonce,

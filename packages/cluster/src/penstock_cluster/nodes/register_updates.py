@@ -1,4 +1,4 @@
-"""Changes to records of the register that several write: each is made on top of what is there."""
+"""Compare-and-set updates of register records that several nodes write."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def change_record(
     read: Callable[[VersionedRecord | None], RecordT],
     change: Callable[[RecordT], RecordT],
 ) -> RecordT:
-    """Write what ``change`` makes of the record, and give that; what it leaves as it is is not
-    written. A record has a field ``written_by``, which tells a change from any other.
+    """Write the result of ``change`` on the record, and return it. An unchanged record is not
+    written. A record has a field ``written_by``, which identifies each change.
 
-    Raises what ``read`` and ``change`` raise.
+    Raises the errors of ``read`` and ``change``.
     """
     while True:
         record = await registry.get(key)
@@ -37,5 +37,5 @@ async def change_record(
             version = 0 if record is None else record.version
             await registry.cas(key, version, msgspec.json.encode(after))
         except Conflict:
-            continue  # somebody else has written, or an answer was lost
+            continue  # another node has written, or an answer was lost
         return after
