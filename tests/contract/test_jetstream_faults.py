@@ -193,7 +193,7 @@ def test_a_stream_that_is_gone_or_was_made_anew_is_refused(servers: NatsServers)
         config = (await told_in.stream.info()).config
         await told_in.ask("DELETE")
 
-        with pytest.raises(Unavailable, match="is gone"):
+        with pytest.raises(Unavailable, match="is missing"):
             await told_in.engine.journal(0, 2)
 
         config["metadata"] = {}

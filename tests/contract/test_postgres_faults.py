@@ -180,5 +180,5 @@ async def test_a_journal_that_is_gone_or_has_lost_blocks_is_refused(
 
         await connection.execute("DELETE FROM penstock_head")
         for opening in (engine.check(0), engine.journal(0, 2)):
-            with pytest.raises(Unavailable, match=r"penstock/0 is gone .*from a backup"):
+            with pytest.raises(Unavailable, match=r"penstock/0 is missing .*from a backup"):
                 await opening

@@ -48,7 +48,7 @@ def test_peers_have_a_name_an_address_and_three_ports_in_a_row() -> None:
         ("n1=a:4222,n2=a:4224,n3=b", "both want 4224"),
         ("a,b,c", "has 'a', which is not NAME=HOST"),
         ("n1=,n2=b,n3=c", "has 'n1=', which is not NAME=HOST"),
-        ("n1=a:x,n2=b,n3=c", "'x' is no port"),
+        ("n1=a:x,n2=b,n3=c", "'x' is not a port"),
         ("n1=a:65534,n2=b,n3=c", "a number up to 65533"),
         ("n1=127.0.0.1,n2=b,n3=c", "has n1=127.0.0.1, which other machines do not reach"),
     ],

@@ -163,7 +163,7 @@ async def test_a_frozen_owner_is_followed_by_force_before_its_lease_is_over() ->
 async def test_a_node_that_is_gone_is_removed_and_one_that_comes_back_is_there_again() -> None:
     servers = EngineServers()
     owner, (other,) = await owner_and_others(servers)
-    with pytest.raises(IllegalState, match=r"n\d is there \(stands by\): stop it first"):
+    with pytest.raises(IllegalState, match=r"n\d is running \(stands by\): stop it first"):
         await orders(servers).remove(other.name)
     other.kill()
     assert await condition(servers, other.name) == "gone"
@@ -171,7 +171,9 @@ async def test_a_node_that_is_gone_is_removed_and_one_that_comes_back_is_there_a
     await orders(servers).remove(other.name)
 
     assert await condition(servers, other.name) == "not shown"
-    with pytest.raises(NameDoesNotExist, match=f"no node '{other.name}'.*there are: {owner.name}"):
+    with pytest.raises(
+        NameDoesNotExist, match=f"no node '{other.name}'; its nodes are: {owner.name}"
+    ):
         await orders(servers).remove(other.name)
     again = NodeMachine(servers, int(other.name[1:]))
     await until(lambda: again.told[-1:] == [owner.name])
@@ -206,7 +208,9 @@ async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
         await orders(servers).move("n1")
     owner, (other,) = await owner_and_others(servers)
 
-    with pytest.raises(NameDoesNotExist, match="no node 'n7' in this cluster; there are: n1, n2"):
+    with pytest.raises(
+        NameDoesNotExist, match="this cluster has no node 'n7'; its nodes are: n1, n2"
+    ):
         await orders(servers).drain("n7")
     await orders(servers).drain(other.name)
     with pytest.raises(IllegalState, match="no other node could own the realm: start one before"):

@@ -149,7 +149,7 @@ async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
     found.metadata = {"penstock-incarnation": "another"}
     await streams.add_stream(found)
     anew = refusal(node(servers, tmp_path / "n1", name="anew"))
-    assert "stream anew-shard-0 was made anew" in anew
+    assert "stream anew-shard-0 was re-created" in anew
     assert "To change: restore the stream from a backup" in anew
 
     for stream in ("KV_anew", "anew-shard-0", "anew-blobs-0"):

@@ -133,7 +133,7 @@ async def test_there_is_nothing_to_finish_without_a_cluster_or_a_node() -> None:
     machine = Machine(servers, 1)
     await until(lambda: machine.owns)
     await machine.node.leave()
-    with pytest.raises(IllegalState, match="no node is there"):
+    with pytest.raises(IllegalState, match="no node is running"):
         await finish(servers)
 
 
