@@ -159,7 +159,7 @@ def test_a_stream_that_is_gone_is_told(servers: NatsServers) -> None:
 
     fill(servers, "lost")
     asyncio.run(remove("KV_lost"))
-    assert "the register of cluster 'lost' is gone" in on_nats(servers, wrong, "lost")["history"]
+    assert "the register of cluster 'lost' is missing" in on_nats(servers, wrong, "lost")["history"]
 
 
 def test_a_server_that_syncs_now_and_then_is_named(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Relocation:
             files=sum(len(store.files) for store in stores),
             bytes=sum(store.sealed_bytes for store in stores),
             unsealed_bytes=sum(
-                len(piece.body) for store in stores for piece in store.all_unsealed()
+                len(unsealed.body) for store in stores for unsealed in store.all_unsealed()
             ),
             local=tuple(sorted(local)),
         )
@@ -209,8 +209,8 @@ class Relocation:
     def _keep_late(self, number: int, store: ChannelStore) -> None:
         """Leave events that were stored too late for a file (SEM J7) to the snapshot, or drop them
         if the channel does not survive a restart at the destination."""
-        for piece in store.tail:
-            piece.place = None  # its bytes are copied
+        for unsealed in store.tail:
+            unsealed.place = None  # its bytes are copied
         definition = self._definitions()[number]
         if store.late and not self._rules.type_of(definition).survives_restart:
             self._state.apply(number, Removed(store.late.spans, Cause.DROPPED))

@@ -45,7 +45,7 @@ def checks_of(name: str, examined: ClusterExamined) -> Iterator[Check]:
     yield _damage(seen)
     yield _clocks(seen)
     yield from _room(examined.servers)
-    if others := [other for other in examined.clusters if other != name]:
+    if others := [cluster for cluster in examined.clusters if cluster != name]:
         note = f"the engine also has {', '.join(others)}: check cluster.name if it should not"
         yield Check("clusters", "ok", note)
     yield from map(_port, examined.ports)

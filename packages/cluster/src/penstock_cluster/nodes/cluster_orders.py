@@ -63,7 +63,11 @@ class ClusterOrders:
         shards."""
         seen = await self._seen()
         member = _alive(seen, node)
-        others = [other.node for other in seen.members if other.may_own and other.node != node]
+        others = [
+            candidate.node
+            for candidate in seen.members
+            if candidate.may_own and candidate.node != node
+        ]
         if not others:
             raise IllegalState(
                 f"no other node could own the realm: start one before {node} is drained, or stop "

@@ -367,7 +367,7 @@ class ClusterNode:
         )
 
     def _compare_clocks(self) -> None:
-        """Give up the owned shards if this clock is far from those of most nodes."""
+        """Hand over the owned shards if this clock is far from those of most nodes."""
         off_us = abs(self.claims.clock_off_us)
         clock_state: ClockState = "right"
         if off_us > WRONG_US_MAX:

@@ -140,7 +140,7 @@ class OutboxSender:
     async def _handle_refusal(self, outbox: OutboxState, error: PenstockError) -> None:
         """Handle a destination that does not exist or refuses the events, or an outbox that has
         just ended."""
-        if not any(other.number == outbox.number for other in self._outboxes.now()):
+        if not any(current.number == outbox.number for current in self._outboxes.now()):
             self._goes_on(outbox.number)
         elif not outbox.join.ending:
             self._waits(outbox, error)

@@ -222,7 +222,9 @@ class OwnerDoor:
                 self._forget(link)
 
     def _forget(self, link: OwnerLink) -> None:
-        self._links = {key: other for key, other in self._links.items() if other is not link}
+        self._links = {
+            key: open_link for key, open_link in self._links.items() if open_link is not link
+        }
 
     def abort(self) -> None:
         """Drop all connections."""

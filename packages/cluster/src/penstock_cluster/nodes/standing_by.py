@@ -77,14 +77,12 @@ class StandbyListener:
             front_end = installed[name]
             make, wants = front_end.standby(node), front_end.wants_relay
             if name == NATIVE:
-                others = {
-                    other.first_bytes: other for other in installed.values() if other.first_bytes
-                }
+                others = {kind.first_bytes: kind for kind in installed.values() if kind.first_bytes}
                 wants = partial(_wants_relay, front_end, tuple(others))
                 recognized = {
-                    first_bytes: other.standby(node)
-                    for first_bytes, other in others.items()
-                    if other.name in self._places
+                    first_bytes: kind.standby(node)
+                    for first_bytes, kind in others.items()
+                    if kind.name in self._places
                 }
                 make = self._sniffed(make, recognized) if recognized else make
             await self._listen(name, place, make, wants=wants)

@@ -35,8 +35,8 @@ def disagreement(
     names = differing(member.settings, claim.settings)
     if not names:
         return ""
-    others = [other for other in members if other.node != member.node and not other.removed]
-    alike = 1 + sum(not differing(member.settings, other.settings) for other in others)
+    others = [peer for peer in members if peer.node != member.node and not peer.removed]
+    alike = 1 + sum(not differing(member.settings, peer.settings) for peer in others)
     if 2 * alike > 1 + len(others):
         return ""
     differences = [

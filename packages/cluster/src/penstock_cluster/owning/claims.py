@@ -118,7 +118,7 @@ class Claims:
 
     def owner(self, shard: int, now_us: int) -> MemberRecord | None:
         """Return the process that serves a shard, as far as this node knows. None if no node serves
-        it, or if its owner is gone or its lease has run out."""
+        it, or if its owner has died or its lease has run out."""
         claim = self.claims.get(shard)
         member = None if claim is None else self.members.get(claim.owner)
         if claim is None or member is None or member.nonce != claim.nonce:

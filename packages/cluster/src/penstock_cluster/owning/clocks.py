@@ -13,7 +13,7 @@ SECOND_US: Final = 1_000_000
 APART_US_MAX: Final = 5 * SECOND_US
 """A node whose clock is off by more than this claims nothing ..."""
 WRONG_US_MAX: Final = 60 * SECOND_US
-"""... and one whose clock is off by more than this gives up the shards it owns."""
+"""... and one whose clock is off by more than this hands over the shards it owns."""
 
 Incarnation = tuple[str, str]
 """A node, and the nonce of one start of its process."""

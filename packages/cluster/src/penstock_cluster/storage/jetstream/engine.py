@@ -115,7 +115,7 @@ class JetStreamEngine:
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
         journal = await self._journal(shard, epoch)
-        self._journals = [other for other in self._journals if not other.stream.is_closed]
+        self._journals = [opened for opened in self._journals if not opened.stream.is_closed]
         self._journals.append(journal)
         try:
             await journal.open(begins)

@@ -208,7 +208,7 @@ class JetStreamInspector:
         if await self._registry() is None:
             if await (await self._stream(f"shard-{shard}")).exists():
                 raise Unavailable(
-                    f"the register of cluster {self._name!r} is gone, and its events are there. To "
+                    f"the register of cluster {self._name!r} is missing, but its events exist. To "
                     f"change: restore stream KV_{self._name} from a backup of the engine"
                 )
             return f"the engine has no cluster {self._name!r} yet"

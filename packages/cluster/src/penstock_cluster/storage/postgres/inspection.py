@@ -82,8 +82,8 @@ class PostgresInspector:
             if await connection.fetchval(_REGISTER_IS_THERE):
                 await compare_with_head(connection, leader, f"{self._cluster}/{shard}")
 
-        found = "every block that was acknowledged has its row"
-        return await _checked("history", compare, found, connection=primary, server=server)
+        result = "every block that was acknowledged has its row"
+        return await _checked("history", compare, result, connection=primary, server=server)
 
     async def clusters(self) -> Sequence[str]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`."""

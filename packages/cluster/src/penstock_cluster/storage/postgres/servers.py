@@ -96,7 +96,7 @@ def shown(url: str) -> str:
 
 
 class OutcomeUnknown(Exception):
-    """The connection ended, or no answer came: whether the call was done is unknown."""
+    """The connection ended or the call got no answer: whether it was done is unknown."""
 
 
 class Servers:
