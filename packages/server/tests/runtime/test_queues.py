@@ -9,6 +9,7 @@ import pytest
 
 from packages.server.tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named
 from packages.server.tests.runtime.living import EAGER
+from penstock_core.columns.events.event import Event
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import (
@@ -190,6 +191,37 @@ async def test_a_reader_that_pulls_gets_what_it_demands() -> None:
         await reader.has(2)
         assert datas(reader.events) == ["a", "b"]
         assert reader.outlet.at_end.is_set()
+
+
+@pytest.mark.spec("Q2", "D5")
+@simulated
+async def test_a_demand_is_met_in_parts_by_a_client_that_does_not_read() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("work", kind="queue")
+        for _ in range(20):
+            await lives.put("work", Event(bytes(1 << 20)))
+        reader = await lives.attach("work", pull=True)
+        outlet, deliver = reader.outlet, reader.outlet.deliver
+
+        def deliver_once(rows: Any, redeliveries: Any) -> None:
+            deliver(rows, redeliveries)
+            outlet.writable = False  # its connection has too much to send
+
+        outlet.deliver = deliver_once  # type: ignore[method-assign]
+        lives.realm.subscriptions.demand(reader.number, 20)
+        await pass_time(1)
+        parts = 1
+        while not outlet.at_end.is_set():
+            assert 0 < len(reader.events) <= 4 * parts
+            parts += 1
+            outlet.writable = True
+            lives.realm.subscriptions.stall(outlet.session, stalled=False)
+            await pass_time(1)
+
+        assert parts >= 5
+        assert outlet.ids == list(range(20))
+        assert {event.redelivery_count for event in reader.events} == {0}
 
 
 @pytest.mark.spec("Q5", "T1", "T4")

@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._opened_s = self.heard_s = 0.0
         self._incomplete = listener.incomplete.open(Principal(ANONYMOUS, ""))
-        self._unsent = self._in_progress = 0
+        self._out_bytes = self._unsent = self._in_progress = 0
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
         self._is_open = self._is_parting = False
         """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
@@ -479,11 +479,17 @@ class Connection(asyncio.BufferedProtocol):
         if not self._flush_is_due:
             self._flush_is_due = True
             self.listener.flush_soon(self)
+        if bodies:
+            self._out_bytes += sum(map(len, bodies))
+            if self._out_bytes > WRITE_HIGH_WATER:
+                # Only the transport knows whether the peer reads: without it a turn of deliveries
+                # would not notice that it does not.
+                self.flush()
 
     def flush(self) -> None:
         """Send the queued frames."""
         self._flush_is_due = False
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         if self._transport is None or not out:
             return
         self.listener.traffic.sent_bytes += sum(map(len, out))

@@ -341,11 +341,16 @@ class Dispatch:
             return False
         outlet = held[1]
         if isinstance(effect, ReportEnd):
+            seat = channel.state.seats.get(effect.subscription)
+            if seat is not None and seat[1].demand:
+                return False  # some of what meets the demand was withheld, and comes later
             await self.rely()
             outlet.finished()
             return True
         sent = await self._deliver(round_, effect, outlet)
         if not outlet.writable:
+            # A demand may be granted in many deliveries of this round: the rest of them waits.
+            round_.held.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())
         return sent or effect.subscription in channel.state.subscribers
