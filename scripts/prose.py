@@ -183,8 +183,9 @@ def faults(
 ) -> Iterator[str]:
     """Yield a line for each rate that is above its goal and above the record."""
     for package, prose in measured.items():
+        rates = prose.rates()
         for rule in RULES:
-            rate = prose.rates()[rule.name]
+            rate = rates[rule.name]
             allowed = max(rule.goal, SLACK * record.get(package, {}).get(rule.name, 0.0))
             if rate > allowed:
                 yield (
@@ -225,10 +226,11 @@ def render(record: Mapping[str, Mapping[str, float]]) -> str:
 def table(measured: Mapping[str, Prose]) -> Iterator[str]:
     """Yield the lines of the table of packages and rules."""
     width = max(len(rule.name) for rule in RULES)
+    by_package = [prose.rates() for prose in measured.values()]
     yield f"{'':{width}}  {'goal':>5}" + "".join(f"{package:>9}" for package in measured)
     for rule in RULES:
-        rates = "".join(f"{prose.rates()[rule.name]:9.1f}" for prose in measured.values())
-        yield f"{rule.name:{width}}  {rule.goal:5g}{rates}"
+        columns = "".join(f"{rates[rule.name]:9.1f}" for rates in by_package)
+        yield f"{rule.name:{width}}  {rule.goal:5g}{columns}"
     counts = "".join(f"{prose.texts:9,}" for prose in measured.values())
     yield f"{'texts':{width}}  {'':5}{counts}"
 

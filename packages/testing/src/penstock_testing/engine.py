@@ -334,7 +334,7 @@ class EngineJournal:
             try:
                 await self._publish(self._frame("epoch", self._tail))
             except Deposed:
-                # Another owner appended first. The next reading tells whether its epoch is newer.
+                # Another owner appended first. The next reading shows its epoch.
                 continue
             return
 

@@ -124,6 +124,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     state.next_id = max(state.next_id, span.end)
     event_bytes = fact.size / count
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
+    # Compared here, without a call: nearly every batch belongs to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
         state.sizes.begin_run(span.first, event_bytes, state.stored.lowest or span.first)
     state.stored.add(span)
@@ -332,9 +333,8 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
             durable.outstanding.add(part)
             durable.ready.add(part)
     state.add_durable(durable)
-    state.removal_candidates = (
-        state.acked.copy()
-    )  # a first durable: what others had acknowledged may go
+    # If it is the first durable, events that others had acknowledged may be removed.
+    state.removal_candidates = state.acked.copy()
 
 
 def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:

@@ -74,8 +74,8 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the realm runs on several machines. Only the definitions of stores show it: they
-        say whether a store is cluster-wide."""
+        """Whether the realm runs on several machines. Only then do the definitions of its
+        stores have ``cluster_wide``."""
         return any(tells_of_nodes(store.definition) for store in self.stores.values())
 
     def gives(self, channel: str, durable: str) -> bool:

@@ -145,7 +145,8 @@ class _Step:
         if end is None:
             end = state.next_id  # events that come meanwhile are for the next redrive
         store = group.state.stores[self.number]
-        ids = self.next_ids(group, at, end)
+        work = self._work(group)
+        ids = self._next_ids(group, at, end, work=work)
         if not ids:
             return end, end
         if self.wanted is not None and not self.wanted.has_looked(ids):
@@ -153,7 +154,7 @@ class _Step:
         by_target: dict[int, Wanted] = {}
         gone = IdSet()
         damage = Damage()
-        ids, read = store.read_lowest(ids, READ_BYTES_MAX / self._work(group), damage)
+        ids, read = store.read_lowest(ids, READ_BYTES_MAX / work, damage)
         for rows in read:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
@@ -173,11 +174,14 @@ class _Step:
 
     def next_ids(self, group: Group, at: int, end: int | None) -> IdSet:
         """The ids that a step examines, matching or not."""
+        return self._next_ids(group, at, end, work=self._work(group))
+
+    def _next_ids(self, group: Group, at: int, end: int | None, work: float) -> IdSet:
         state = group.channel(self.number).state
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.wanted is not None:
             free = self.wanted.promising(group, self.number, free)
-        return moved_at_once(state, free, work=self._work(group))
+        return moved_at_once(state, free, work=work)
 
     def _work(self, group: Group) -> float:
         """How many times more work than usual a step is, because selectors examine its events
