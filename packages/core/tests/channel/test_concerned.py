@@ -22,9 +22,9 @@ def test_a_selector_is_in_use_as_long_as_anybody_asks_it() -> None:
         asked.add(asker)
 
     assert list(asked.texts) == ["n = 1", "n = 2"]
-    assert list(asked.of("n = 1").durables) == ["one", "other"]
-    assert list(asked.of("n = 1").seats) == [5]
-    assert list(asked.of("n = 2").subscribers) == [6]
+    assert list(asked.holders("n = 1").durables) == ["one", "other"]
+    assert list(asked.holders("n = 1").seats) == [5]
+    assert list(asked.holders("n = 2").subscribers) == [6]
     for gone in (one, reader, subscriber):
         asked.remove(gone)
     assert list(asked.texts) == ["n = 1"]
@@ -74,8 +74,8 @@ def seated(name: str, selector: str = "") -> Durable:
 
 def test_what_is_published_is_for_durables_without_a_selector() -> None:
     touched, plain, chooses = TouchedDurables(), seated("plain"), seated("chooses", "n = 1")
-    touched.seated(plain)
-    touched.seated(chooses)
+    touched.seat_added(plain)
+    touched.seat_added(chooses)
 
     assert touched.get() == [plain, chooses]
     touched.clear()
@@ -87,7 +87,7 @@ def test_what_is_published_is_for_durables_without_a_selector() -> None:
 def test_a_change_for_all_is_for_all_with_clients() -> None:
     touched, one, other = TouchedDurables(), seated("one", "n = 1"), seated("other", "n = 2")
     for each in (one, other):
-        touched.seated(each)
+        touched.seat_added(each)
     touched.clear()
 
     touched.add_all()
@@ -98,10 +98,10 @@ def test_a_change_for_all_is_for_all_with_clients() -> None:
 def test_a_durable_without_clients_is_not_looked_at() -> None:
     touched, left, gone = TouchedDurables(), seated("left"), seated("gone")
     for each in (left, gone):
-        touched.seated(each)
+        touched.seat_added(each)
 
     left.detach(1)
-    touched.left(left)
+    touched.seat_removed(left)
     touched.forget("gone")
 
     assert touched.get() == []
@@ -112,10 +112,10 @@ def test_a_durable_without_clients_is_not_looked_at() -> None:
 def test_a_durable_that_others_are_still_at_is_looked_at_when_one_leaves() -> None:
     touched, there = TouchedDurables(), seated("there", "n = 1")
     there.attach(Seat(2, "s", 10, pull=False))
-    touched.seated(there)
+    touched.seat_added(there)
     touched.clear()
 
     there.detach(1)
-    touched.left(there)
+    touched.seat_removed(there)
 
     assert touched.get() == [there]

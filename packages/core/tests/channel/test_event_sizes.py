@@ -7,7 +7,7 @@ from penstock_core.ids.ids import IdSet, Span
 
 
 def sizes_of(*batches: tuple[int, float]) -> EventSizes:
-    return EventSizes.of(batches)
+    return EventSizes.from_batches(batches)
 
 
 def fitting(sizes: EventSizes, end: int, bytes_max: float, *, first: int = 0) -> int:

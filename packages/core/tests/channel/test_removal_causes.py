@@ -30,7 +30,7 @@ def test_each_missing_id_has_the_cause_it_left_by(left: list[Step], first: int, 
     causes: dict[int, str] = dict.fromkeys(range(290, GIVEN.end), NEVER)
     for cause, start, size in left:
         gone = stored.remove(Span(start, start + size))
-        departures.left(gone, cause)
+        departures.record(gone, cause)
         causes |= dict.fromkeys(gone, cause.value)
 
     again = Departures()
@@ -65,7 +65,7 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
             stored.add(Span(next_id, next_id + size))
             next_id += size
         elif what == "passed over":
-            departures.passed_over((next_id, next_id + size))
+            departures.record_unstored((next_id, next_id + size))
             causes |= dict.fromkeys(range(next_id, next_id + size), NEVER)
             next_id += size
         elif what == "restart":
@@ -74,7 +74,7 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
             departures.restore(known_from, kept, next_id, stored=stored)
         else:
             gone = stored.remove(span)
-            departures.left_late(gone, Cause(what), gone)
+            departures.record_late(gone, Cause(what), gone)
             causes |= dict.fromkeys(gone, what)
 
     found = departures.missing(Span(first, end), Span(GIVEN.first, next_id), stored)
@@ -85,10 +85,10 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
 
 def test_what_was_in_memory_when_the_realm_ended_can_still_be_told_of() -> None:
     departures = Departures(keyed=True)
-    departures.passed_over((0, 9))
-    departures.left_late(IdSet([Span(0, 3)]), Cause.REPLACED, IdSet())
-    departures.left_late(IdSet([Span(2, 5)]), Cause.PURGED, IdSet())
-    departures.came(IdSet([Span(8, 9)]))
+    departures.record_unstored((0, 9))
+    departures.record_late(IdSet([Span(0, 3)]), Cause.REPLACED, IdSet())
+    departures.record_late(IdSet([Span(2, 5)]), Cause.PURGED, IdSet())
+    departures.forget_unstored(IdSet([Span(8, 9)]))
 
     found = departures.missing(Span(0, 10), Span(0, 10), IdSet([Span(8, 10)]))
     assert {cause: ids.spans for cause, ids in found.items()} == {
@@ -103,7 +103,7 @@ def test_replacements_take_no_room_and_none_is_forgotten() -> None:
     departures, stored = Departures(keyed=True), IdSet()
     end = PIECES_MAX * 1_024 * 4
     for first in range(0, end, 1_024):
-        departures.left(IdSet([Span(first, first + 1_000)]), Cause.REPLACED)
+        departures.record(IdSet([Span(first, first + 1_000)]), Cause.REPLACED)
         stored.add(Span(first + 1_000, first + 1_024))
 
     assert departures.known_from == 0
@@ -113,8 +113,8 @@ def test_replacements_take_no_room_and_none_is_forgotten() -> None:
 
 def test_an_id_has_left_once() -> None:
     departures = Departures()
-    departures.left(IdSet([Span(0, 10)]), Cause.PURGED)
-    departures.left_late(IdSet([Span(5, 15)]), Cause.EXPIRED, IdSet([Span(10, 15)]))
+    departures.record(IdSet([Span(0, 10)]), Cause.PURGED)
+    departures.record_late(IdSet([Span(5, 15)]), Cause.EXPIRED, IdSet([Span(10, 15)]))
 
     found = departures.missing(Span(0, 20), Span(0, 20), IdSet([Span(15, 20)]))
 
@@ -128,7 +128,7 @@ def test_an_id_has_left_once() -> None:
 def test_events_that_leave_in_turn_take_no_room() -> None:
     departures = Departures()
     for first in range(0, 1_000_000, 10):
-        departures.left(IdSet([Span(first, first + 10)]), Cause.EXPIRED)
+        departures.record(IdSet([Span(first, first + 10)]), Cause.EXPIRED)
 
     assert departures.kept(1_000_000, IdSet())["expired"].pieces == 1
 
@@ -137,8 +137,8 @@ def test_what_left_long_ago_is_forgotten_when_there_are_too_many_ranges() -> Non
     departures = Departures()
     end = PIECES_MAX * 1_024 * 2
     for first in range(0, end, 1_024):
-        departures.left(IdSet([Span(first, first + 7)]), Cause.CONSUMED)
-        departures.left(IdSet([Span(first + 7, first + 1_024)]), Cause.EXPIRED)
+        departures.record(IdSet([Span(first, first + 7)]), Cause.CONSUMED)
+        departures.record(IdSet([Span(first + 7, first + 1_024)]), Cause.EXPIRED)
 
     assert sum(ids.pieces for ids in departures.kept(end, IdSet()).values()) <= PIECES_MAX
     found = departures.missing(Span(0, end), Span(0, end), IdSet())

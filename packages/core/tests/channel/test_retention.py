@@ -162,7 +162,7 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     assert [list(ids) for _, ids in ages.state()[1]] == [[1, 4, 5], [7]]
     assert list(ages.expired(0, 9, stored, now_us=20_000)) == [1, 4, 5]
     assert list(ages.expired(0, 9, stored, now_us=30_000)) == [1, 4, 5, 7]
-    ages.left(stored)
+    ages.discard(stored)
     ages.gather(IdSet(), 30_000)
     assert ages.due_us(0) == NEVER_US
 
@@ -185,7 +185,7 @@ def test_what_leaves_is_not_among_what_was_taken_together() -> None:
     ages.own_ttl(0, ((10, (span(1), span(5))), (20, (span(3),))))
     ages.gather(stored, 20_000)
     ((_, together),) = ages.state()[1]
-    ages.left(stored.remove(span(1)))
+    ages.discard(stored.remove(span(1)))
 
     assert list(ages.expired(0, 9, stored, now_us=25_000)) == [3, 5]
     assert list(together) == [1, 3, 5], "a snapshot that has it reads it as it was"

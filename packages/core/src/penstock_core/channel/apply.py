@@ -107,13 +107,13 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
 def _skip_ids(state: ChannelState, first: int) -> None:
     """Account for the ids between the last event and ``first``, which have no event."""
     if not state.type.survives_restart or state.reserved:
-        state.departures.passed_over((state.next_id, first))
+        state.departures.record_unstored((state.next_id, first))
         return
     lost = first - state.next_id  # a quarantined block lies between (SEM S1)
     state.counters.published += lost
     state.counters.quarantined += lost
     state.lost += lost
-    state.departures.left(IdSet([Span(state.next_id, first)]), Cause.QUARANTINED)
+    state.departures.record(IdSet([Span(state.next_id, first)]), Cause.QUARANTINED)
 
 
 def _appended(state: ChannelState, fact: Appended) -> None:
@@ -154,7 +154,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
         state.relayed.add_all(state.stored.remove(Span(*relayed)))
     for unwanted in fact.dropped:
         state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
-    state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
+    state.departures.record_unstored(*fact.absent, *fact.relayed, *fact.dropped)
     state.may_pass = state.may_pass or bool(fact.relayed or fact.passing)
     passing = IdSet(fact.passing)
     state.passing.add_all(passing)
@@ -171,16 +171,16 @@ def _secured(state: ChannelState, fact: PersistedLate) -> None:
     state.unwritten.discard_all(ids)
     new = ids.copy()
     new.discard_all(state.stored)
-    state.departures.came(new)
+    state.departures.forget_unstored(new)
     for span in new.spans:
-        state.departures.passed_over((state.next_id, span.first))
+        state.departures.record_unstored((state.next_id, span.first))
         state.next_id = max(state.next_id, span.end)
         state.stored.add(span)
         state.counters.published += span.size
         state.ages.inserted(span.first, fact.at_us)
     state.ages.restore_own(fact.ttls)
     for durable in state.durables.values() if new else ():
-        durable.came(new)
+        durable.recover_passed(new)
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
@@ -262,7 +262,7 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     dead = len(dying)
     counters = state.counters
     counters.dead += dead
-    going = capacity_overflow.leaving(state, ids) if fact.cause is Cause.EVICTED else None
+    going = capacity_overflow.unoffered_ids(state, ids) if fact.cause is Cause.EVICTED else None
     if (
         left := _gone(state, ids, fact.cause, None if going is None else going.for_subscribers)
         - dead
@@ -290,7 +290,7 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
     for left_behind in sets:
         if left_behind:
             left_behind.discard_all(ids)
-    state.ages.left(ids)
+    state.ages.discard(ids)
     for waiting in state.waits.values():
         waiting.discard_all(ids)
     for durable in state.durables.values():
@@ -301,19 +301,19 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
             unsent = ids.copy()
             unsent.discard_all(still_sent)
         for subscriber in state.subscribers.values():
-            subscriber.gone(unsent)
+            subscriber.forget(unsent)
     left = before - len(state.stored)
     if left == len(ids):
-        departures.left(ids, cause)
+        departures.record(ids, cause)
     else:
-        departures.left_late(ids, cause, stored)
+        departures.record_late(ids, cause, stored)
     return left
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:
     """Note that connected clients have the relayed events."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
-    capacity_overflow.left(state, ids)
+    capacity_overflow.end_offer(state, ids)
     for durable in state.durables.values():
         durable.passed(ids)
 

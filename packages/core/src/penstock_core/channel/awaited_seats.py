@@ -67,7 +67,7 @@ def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Dec
     return replace(decided, facts=(*decided.facts, Left(durable.name, seat.place)))
 
 
-def given_up(durable: Durable) -> tuple[Left, ...]:
+def decide_given_up(durable: Durable) -> tuple[Left, ...]:
     """The facts that nobody waits for those any more who are away."""
     return tuple(Left(durable.name, place) for place in durable.absent)
 
@@ -91,7 +91,7 @@ def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, .
     return tuple(facts)
 
 
-def look(state: ChannelState, now_us: int) -> None:
+def advance_wait(state: ChannelState, now_us: int) -> None:
     """Begin to wait, or the next step of it, where somebody is away, and note when nobody is any
     more."""
     absent = [kept for durable in state.durables.values() for kept in durable.absent.values()]

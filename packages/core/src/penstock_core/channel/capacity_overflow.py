@@ -26,7 +26,7 @@ class UnofferedIds(Struct):
     """For each reader with a selector of its own, the events that match."""
 
 
-def offered(state: ChannelState) -> None:
+def note_offered(state: ChannelState) -> None:
     """Everybody has been offered what there is, or could not take it."""
     state.granted_through = state.sent_through = state.next_id
     if state.definition.capacity:
@@ -34,7 +34,7 @@ def offered(state: ChannelState) -> None:
         state.sent_through = min([state.next_id, *behind])
 
 
-def leaving(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
+def unoffered_ids(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
     """The part of ``ids``, stored and about to be evicted, that connected clients still have to be
     offered. Call it before they are evicted."""
     highest = ids.highest
@@ -71,9 +71,9 @@ def offer_once_more(state: ChannelState, found: UnofferedIds) -> None:
     state.may_pass = True
 
 
-def left(state: ChannelState, ids: IdSet) -> None:
+def end_offer(state: ChannelState, ids: IdSet) -> None:
     """Note that evicted events have been offered to everybody."""
     gone = state.leaving.remove_all(ids)
     if gone and state.engine.needs_interest:
         for subscriber in state.subscribers.values():
-            subscriber.gone(gone)
+            subscriber.forget(gone)

@@ -75,9 +75,9 @@ class ChannelMachine:
         """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
         return recovery.recorded(self.state, fact)
 
-    def given(self, end: int) -> None:
+    def mark_ids_used(self, end: int) -> None:
         """Note that ids below ``end`` are in use, whatever the facts so far say."""
-        recovery.given(self.state, end)
+        recovery.mark_ids_used(self.state, end)
 
     def recovered(self) -> None:
         """Finish recovery: all stored facts are applied."""

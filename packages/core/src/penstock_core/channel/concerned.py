@@ -15,7 +15,7 @@ from penstock_core.durable.seat import Seat
 from penstock_core.durable.subscriber import Subscriber
 
 
-class Askers:
+class SelectorHolders:
     """Durables and subscribers that have the same selector, in the order in which they came."""
 
     __slots__ = ("durables", "seats", "subscribers")
@@ -28,27 +28,27 @@ class Askers:
         self.subscribers: dict[int, Subscriber] = {}
 
     @property
-    def are_there(self) -> bool:
+    def in_use(self) -> bool:
         return bool(self.durables or self.seats or self.subscribers)
 
 
-NOBODY: Final = Askers()
+NO_HOLDERS: Final = SelectorHolders()
 
 
 class SelectorsInUse:
     """Durables and subscribers by their selector. None without a selector is here."""
 
-    __slots__ = ("_askers", "_changed")
+    __slots__ = ("_changed", "_holders")
 
     def __init__(self) -> None:
-        self._askers: dict[str, Askers] = {}
+        self._holders: dict[str, SelectorHolders] = {}
         self._changed: dict[str, bool] = {}
         """Selectors that came, and, false, that went, since somebody took :meth:`changes`."""
 
     @property
     def texts(self) -> KeysView[str]:
         """What is asked, each once."""
-        return self._askers.keys()
+        return self._holders.keys()
 
     @property
     def has_changed(self) -> bool:
@@ -59,22 +59,22 @@ class SelectorsInUse:
         changed, self._changed = self._changed, {}
         yield from changed.items()
 
-    def of(self, selector: str) -> Askers:
+    def holders(self, selector: str) -> SelectorHolders:
         """Durables and subscribers that have this selector."""
-        return self._askers.get(selector, NOBODY)
+        return self._holders.get(selector, NO_HOLDERS)
 
     def durables(self, matched: Mapping[str, object]) -> Iterator[tuple[str, Durable]]:
         """The durables whose selectors are among these, each with its selector."""
         for selector in matched:
-            for durable in self.of(selector).durables.values():
+            for durable in self.holders(selector).durables.values():
                 yield selector, durable
 
     def add(self, asker: Durable | Seat | Subscriber) -> None:
         if not asker.selector:
             return
-        there = self._askers.get(asker.selector)
+        there = self._holders.get(asker.selector)
         if there is None:
-            there = self._askers[asker.selector] = Askers()
+            there = self._holders[asker.selector] = SelectorHolders()
             self._note(asker.selector, is_there=True)
         match asker:
             case Durable():
@@ -85,7 +85,7 @@ class SelectorsInUse:
                 there.subscribers[asker.subscription] = asker
 
     def remove(self, asker: Durable | Seat | Subscriber) -> None:
-        there = self._askers.get(asker.selector)
+        there = self._holders.get(asker.selector)
         if there is None:
             return
         match asker:
@@ -95,8 +95,8 @@ class SelectorsInUse:
                 there.seats.pop(asker.subscription, None)
             case Subscriber():
                 there.subscribers.pop(asker.subscription, None)
-        if not there.are_there:
-            del self._askers[asker.selector]
+        if not there.in_use:
+            del self._holders[asker.selector]
             self._note(asker.selector, is_there=False)
 
     def _note(self, selector: str, *, is_there: bool) -> None:
@@ -118,14 +118,14 @@ class TouchedDurables:
         self._unselective: dict[str, Durable] = {}
         """Durables of ``_seated`` that everything published is for."""
 
-    def seated(self, durable: Durable) -> None:
+    def seat_added(self, durable: Durable) -> None:
         """A client has taken a seat at a durable."""
         self._seated[durable.name] = durable
         if not durable.selector:
             self._unselective[durable.name] = durable
         self.add(durable)
 
-    def left(self, durable: Durable) -> None:
+    def seat_removed(self, durable: Durable) -> None:
         """A client has left a durable; others may get what it held."""
         self.add(durable)
         if not durable.seats:

@@ -7,9 +7,9 @@ from msgspec.structs import asdict, replace
 from penstock_core.bounds import REDELIVERIES_MAX
 from penstock_core.channel.awaited_seats import (
     claimed,
+    decide_given_up,
     decide_left,
     decide_taken,
-    given_up,
     seats_waited_for,
 )
 from penstock_core.channel.dead import MOVED_EVENTS_MAX, buried, moved_at_once, unconsumed
@@ -349,7 +349,7 @@ def _about_durable(
         case PurgeOutstanding():
             return _purged(state, command)
         case GiveUpSeats(name):
-            return Decided(given_up(state.durable(name)))
+            return Decided(decide_given_up(state.durable(name)))
         case Seek():
             return decide_seek(state, command, now_us)
 

@@ -12,7 +12,7 @@ from penstock_core.messages.subscribers import AddSubscriber, Disconnect
 from penstock_core.vocabulary.digest import Digest
 
 
-def published(state: ChannelState, digest: Digest) -> None:
+def note_ttls(state: ChannelState, digest: Digest) -> None:
     """Remember the TTLs that say how long events wait for a disconnected subscriber."""
     if not state.engine.needs_interest:
         return
@@ -53,14 +53,14 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
     return subscriber if subscriber.selector == command.selector else None
 
 
-def left(state: ChannelState, subscriber: Subscriber) -> None:
+def note_left(state: ChannelState, subscriber: Subscriber) -> None:
     """Note that a subscriber has left for good: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
     state.places_over = state.places_over or subscriber.place in state.places
     state.looked_at_from(subscriber.resumes_at)
 
 
-def look(state: ChannelState, now_us: int) -> None:
+def drop_overdue(state: ChannelState, now_us: int) -> None:
     """Give up what has waited long enough for those who are absent, and them with the last of
     it."""
     for ttl_ms in [ttl_ms for ttl_ms, ids in state.waits.items() if not ids]:
@@ -75,7 +75,7 @@ def look(state: ChannelState, now_us: int) -> None:
         longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
         if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in longer):
             state.remove_subscriber(subscriber.subscription)
-            left(state, subscriber)
+            note_left(state, subscriber)
 
 
 def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> None:

@@ -31,7 +31,7 @@ class EventSizes:
         """A batch whose average size (bytes) lies between these belongs to the last run."""
 
     @classmethod
-    def of(cls, batches: Iterable[tuple[int, float]]) -> EventSizes:
+    def from_batches(cls, batches: Iterable[tuple[int, float]]) -> EventSizes:
         """The sizes of batches of events: for each its first id and its bytes per event."""
         sizes = cls()
         for first_id, event_bytes in batches:

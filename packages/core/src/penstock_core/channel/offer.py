@@ -97,7 +97,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _detach(state, subscription, comes_back=comes_back)
         case Publish(digest):
             _match_readers(state, digest)
-            disconnected_subscribers.published(state, digest)
+            disconnected_subscribers.note_ttls(state, digest)
         case Sweep(may_write):
             _swept(state, now_us)
             state.has_left = state.has_left and not may_write
@@ -161,7 +161,7 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
     first = state.next_id - digest.count
     for selector, matched in digest.matched.items():
         ids = [Span(*offsets).shifted(first) for offsets in matched]
-        askers = state.asked.of(selector)
+        askers = state.selectors_in_use.holders(selector)
         for subscriber in askers.subscribers.values():
             if subscriber.only is not None and subscriber.has_interest:
                 subscriber.only.add_all(IdSet(ids))
@@ -183,9 +183,9 @@ def _swept(state: ChannelState, now_us: int) -> None:
     state.places_over = False
     # What moves in a later step (SEM T7) is dead if an absent subscriber waits for it (SEM T6).
     if state.absent and not state.overdue:
-        disconnected_subscribers.look(state, now_us)
+        disconnected_subscribers.drop_overdue(state, now_us)
     if state.awaits_seats:
-        awaited_seats.look(state, now_us)
+        awaited_seats.advance_wait(state, now_us)
 
 
 def _demand(state: ChannelState, command: SetDemand) -> None:
@@ -244,10 +244,10 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
         if comes_back and held[0].places:
             awaited_seats.interrupted(state, now=False)
         held[0].detach(subscription)
-        state.touched.left(held[0])
+        state.touched.seat_removed(held[0])
         state.has_left = True
     if (subscriber := state.remove_subscriber(subscription)) is not None:
-        disconnected_subscribers.left(state, subscriber)
+        disconnected_subscribers.note_left(state, subscriber)
     state.dirty = True
 
 
@@ -401,7 +401,7 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
     if below is not None:
         return
     yield from _confirm_cancelled(state)
-    capacity_overflow.offered(state)
+    capacity_overflow.note_offered(state)
 
 
 def _offer_subscribers(

@@ -211,7 +211,7 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
         ttls=_placed_ttls(digest.ttls, first) if by_event else (),
         matched={
             durable.name: _placed(digest.matched[selector], first)
-            for selector, durable in state.asked.durables(digest.matched)
+            for selector, durable in state.selectors_in_use.durables(digest.matched)
         },
         relayed=_placed(relayed, first),
     )

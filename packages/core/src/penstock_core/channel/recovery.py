@@ -118,7 +118,7 @@ def recovered(state: ChannelState) -> None:
         for durable in state.durables.values():
             durable.head = state.next_id
         return
-    state.departures.passed_over((state.next_id, state.reserved))
+    state.departures.record_unstored((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
     kept_interest.recovered(state)
     state.looked_at_from(0)  # for durables that did not survive
@@ -140,7 +140,7 @@ def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
     state.set_alarm()
 
 
-def given(state: ChannelState, end: int) -> None:
+def mark_ids_used(state: ChannelState, end: int) -> None:
     """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
     though the block that gave them may be damaged (SEM S1)."""
     lost = end - state.next_id
@@ -148,9 +148,9 @@ def given(state: ChannelState, end: int) -> None:
         passed_over = Span(state.next_id, end)
         state.next_id = end
         if state.reserved:
-            state.departures.passed_over(passed_over)  # ids of events that were in memory
+            state.departures.record_unstored(passed_over)  # ids of events that were in memory
         else:
-            state.departures.left(IdSet([passed_over]), Cause.QUARANTINED)
+            state.departures.record(IdSet([passed_over]), Cause.QUARANTINED)
             state.counters.published += lost
             state.counters.quarantined += lost
             state.lost += lost

@@ -41,7 +41,7 @@ class Departures:
         """The cause that is not written down."""
         self._left: dict[str, IdSet] = {}
 
-    def left(self, ids: IdSet, cause: str) -> None:
+    def record(self, ids: IdSet, cause: str) -> None:
         """Stored events have left."""
         if cause == self.usual:
             return
@@ -52,7 +52,7 @@ class Departures:
         if known.pieces > PIECES_MAX // 2:
             self._bound()
 
-    def left_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
+    def record_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
         """Note the cause for those of ``ids`` that are in ``stored``: others may have left before,
         and removals of events in memory are reported again after a restart."""
         if self.usual == NEVER:
@@ -63,14 +63,14 @@ class Departures:
             new = stored.copy()
             if unstored := self._left.get(NEVER):
                 new.add_all(unstored.remove_all(ids))
-        self.left(new, cause)
+        self.record(new, cause)
 
-    def passed_over(self, *spans: tuple[int, int]) -> None:
+    def record_unstored(self, *spans: tuple[int, int]) -> None:
         """They were given, and nothing is stored under them."""
         if self.usual != NEVER:
-            self.left(IdSet(Span(*span) for span in spans), NEVER)
+            self.record(IdSet(Span(*span) for span in spans), NEVER)
 
-    def came(self, ids: IdSet) -> None:
+    def forget_unstored(self, ids: IdSet) -> None:
         """Something is stored under them after all."""
         if unstored := self._left.get(NEVER):
             unstored.discard_all(ids)

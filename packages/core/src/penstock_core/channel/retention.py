@@ -302,7 +302,7 @@ class Ages:
             self._own[self._gathered_us] = left
             heapq.heappush(self.ends_us, self._gathered_us)
 
-    def left(self, ids: IdSet) -> None:
+    def discard(self, ids: IdSet) -> None:
         """These are not stored any more."""
         if self._gathered_us:
             gathered = self._changeable(self._gathered_us)

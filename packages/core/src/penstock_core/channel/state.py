@@ -92,9 +92,9 @@ class ChannelState:
     """
 
     __slots__ = (
-        "_asked",
         "_followers",
         "_producers",
+        "_selectors_in_use",
         "_touched",
         "absent",
         "acked",
@@ -229,7 +229,7 @@ class ChannelState:
         self.leaving = IdSet()
         """Soft: events that made room in this turn, and pass by connected clients as they leave."""
         self.durables = _own_durables(definition, self.type)
-        self._asked: SelectorsInUse | None = None
+        self._selectors_in_use: SelectorsInUse | None = None
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
         self.ages = Ages(is_exact=definition.kind == "schedule")
@@ -264,11 +264,11 @@ class ChannelState:
         self.sizes = EventSizes()
 
     @property
-    def asked(self) -> SelectorsInUse:
+    def selectors_in_use(self) -> SelectorsInUse:
         """Soft: what is asked of every event published here, and by whom."""
-        if self._asked is None:
-            self._asked = SelectorsInUse()
-        return self._asked
+        if self._selectors_in_use is None:
+            self._selectors_in_use = SelectorsInUse()
+        return self._selectors_in_use
 
     @property
     def producers(self) -> Producers:
@@ -351,21 +351,21 @@ class ChannelState:
     @property
     def selectors(self) -> KeysView[str]:
         """The selectors that are asked of every event published here."""
-        return _NO_SELECTORS if self._asked is None else self._asked.texts
+        return _NO_SELECTORS if self._selectors_in_use is None else self._selectors_in_use.texts
 
     def add_durable(self, durable: Durable) -> None:
         """A durable is there from now on; in the place of one of its name, if there is any."""
         if (former := self.durables.get(durable.name)) is not None:
-            self.asked.remove(former)
+            self.selectors_in_use.remove(former)
         self.durables[durable.name] = durable
         if durable.selector:
-            self.asked.add(durable)
+            self.selectors_in_use.add(durable)
 
     def remove_durable(self, name: str) -> Durable | None:
         """Forget a durable, with its seats; gives it, if there was one."""
         gone = self.durables.pop(name, None)
         if gone is not None:
-            self.asked.remove(gone)
+            self.selectors_in_use.remove(gone)
             for seat in gone.seats:
                 self.remove_seat(seat.subscription)
             self.touched.forget(name)
@@ -373,15 +373,15 @@ class ChannelState:
 
     def add_seat(self, durable: Durable, seat: Seat) -> None:
         self.seats[seat.subscription] = durable, seat
-        self.asked.add(seat)
-        self.touched.seated(durable)
+        self.selectors_in_use.add(seat)
+        self.touched.seat_added(durable)
         self.dirty = True
 
     def remove_seat(self, subscription: int) -> tuple[Durable, Seat] | None:
         """Forget that a subscription has a seat; gives it, if it had one."""
         held = self.seats.pop(subscription, None)
         if held is not None:
-            self.asked.remove(held[1])
+            self.selectors_in_use.remove(held[1])
         return held
 
     def touch(self, durable: Durable) -> None:
@@ -399,14 +399,14 @@ class ChannelState:
     def add_subscriber(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber.subscription] = subscriber
         self.followers.add(subscriber)
-        self.asked.add(subscriber)
+        self.selectors_in_use.add(subscriber)
 
     def remove_subscriber(self, subscription: int) -> Subscriber | None:
         """Forget a plain subscriber; gives it, if there was one."""
         subscriber = self.subscribers.pop(subscription, None)
         if subscriber is not None:
             self.followers.remove(subscriber)
-            self.asked.remove(subscriber)
+            self.selectors_in_use.remove(subscriber)
         return subscriber
 
     @property

@@ -244,7 +244,7 @@ class Durable:
         rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
-    def came(self, ids: IdSet) -> None:
+    def recover_passed(self, ids: IdSet) -> None:
         """Note at recovery that ``ids`` are stored, although earlier facts said that they only
         passed (SEM J7). Those that were given back are outstanding."""
         back = self.rolled_back.overlap(ids)
@@ -334,7 +334,7 @@ class Durable:
         self._wait_again(seat.in_flight)
         self.seats.remove(seat)
         if self.lanes is not None:
-            self.lanes.left(seat)
+            self.lanes.remove_seat(seat)
         if seat.reach:  # it was served, so what it rolled back is for its successor
             self._unpark()
 

@@ -158,7 +158,7 @@ class Lanes:
         later.discard_all(ids)
         return later
 
-    def left(self, seat: Seat) -> None:
+    def remove_seat(self, seat: Seat) -> None:
         """Remove a seat; all it held has been returned."""
         self._own.pop(seat.subscription, None)
 

@@ -139,15 +139,15 @@ class Seat:
     def acknowledged(self, now_us: int) -> None:
         """Its client has acknowledged something: its window may grow (SEM D9)."""
         if self.pace is not None:
-            self.window = self.pace.window(self.window, self._had, now_us)
+            self.window = self.pace.window(self.window, self._settled_count, now_us)
 
     def gave_back(self, now_us: int) -> None:
         """Its client has rolled something back: its window is as it was at first (SEM D9)."""
         if self.pace is not None:
-            self.window = self.pace.again(self._had, now_us)
+            self.window = self.pace.again(self._settled_count, now_us)
 
     @property
-    def _had(self) -> int:
+    def _settled_count(self) -> int:
         """Events that its client has had and has no more."""
         return self.handed - len(self.in_flight)
 

@@ -133,7 +133,7 @@ class Subscriber:
         """Note that events have arrived, or were not for it; gives those that are new."""
         return self.unconfirmed.remove_all(through)
 
-    def gone(self, ids: IdSet) -> None:
+    def forget(self, ids: IdSet) -> None:
         """Forget events that have left the channel."""
         for own in (self.only, self.unconfirmed, self.missed):
             if own:

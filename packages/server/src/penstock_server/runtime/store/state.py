@@ -421,13 +421,13 @@ class RealmState:
 
     def _sealed(self, number: int, fact: Sealed) -> None:
         channel, store = self.channels[number], self.stores[number]
-        channel.given(fact.through)
+        channel.mark_ids_used(fact.through)
         file = self._file(number, fact) if fact.name else None
         store.sealed(fact.through, file, channel.state.volatile)
 
     def _extended(self, number: int, fact: Extended) -> None:
         channel, store = self.channels[number], self.stores[number]
-        channel.given(fact.through)
+        channel.mark_ids_used(fact.through)
         file = next((own for own in store.files if own.name == fact.name), None)
         if file is None:
             self.skipped.append(f"events of channel {number} added to {fact.name}")

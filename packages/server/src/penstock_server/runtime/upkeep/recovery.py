@@ -214,8 +214,8 @@ async def _finish(state: RealmState, slices: Slices) -> None:
         own, store = channel.state, state.stores[channel_id]
         store.recount(own.stored)
         own.event_bytes = max(own.event_bytes, store.event_bytes)
-        own.sizes = EventSizes.of(store.event_sizes())
-        own.sizes = EventSizes.of(store.event_sizes())
+        own.sizes = EventSizes.from_batches(store.event_sizes())
+        own.sizes = EventSizes.from_batches(store.event_sizes())
         if slices.is_over:
             await slices.next()
 

@@ -110,8 +110,8 @@ def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
     index = store.selectors
     if index is None:
         index = store.selectors = SelectorIndex()
-    if channel.state.asked.has_changed:
-        for text, is_there in channel.state.asked.changes():
+    if channel.state.selectors_in_use.has_changed:
+        for text, is_there in channel.state.selectors_in_use.changes():
             if is_there:
                 index.add(text, _parsed(text))
             else:
