@@ -104,7 +104,7 @@ def test_links_and_connections_have_half_of_what_the_others_leave() -> None:
         connection = ConnectionKept(user)
         for _ in range(5):
             room = LinkRoom(connection, lambda: None)
-            while room.left >= mebibyte:
+            while room.free_bytes >= mebibyte:
                 room.kept(mebibyte)
         assert connection.bytes <= 64 * mebibyte, links
     assert 200 * mebibyte < user.bytes <= 256 * mebibyte

@@ -231,6 +231,6 @@ def test_what_was_published_together_is_read_as_what_is_stored_of_it(
     body = memoryview(batch_bytes(batch))
     piece = TailBatch(span, at_us, 0, schema=batch.schema, body=body, batch=batch)
 
-    found = messages_in(OutgoingBatch((span,), piece=piece))
+    found = messages_in(OutgoingBatch((span,), tail_batch=piece))
 
     assert found == messages_of(stamp(batch, span, at_us))

@@ -274,7 +274,7 @@ class Consumer:
             self._realm.subscriptions.credit(self.subscription, 0, taken=1)
             self.flow()
 
-    def asked(self) -> int | None:
+    def ready_seat(self) -> int | None:
         """Return the seat that the realm may now deliver to; None without a link."""
         self._is_asked = False
         return None if self.link is None else self.subscription
@@ -283,7 +283,7 @@ class Consumer:
         """Return the number of events that the seat has room for, and whether the client drains its
         link."""
         room, is_draining, link = 0, False, self.link
-        assert link is not None, "`asked` returns a seat only with a link"
+        assert link is not None, "`ready_seat` returns a seat only with a link"
         with self._connection.containing:
             room, is_draining = self.room, link.is_draining
             self._return_surplus()

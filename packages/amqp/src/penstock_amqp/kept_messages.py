@@ -79,7 +79,7 @@ class LinkRoom(RoughRoom):
         self.wake = wake
 
     @property
-    def left(self) -> int:
+    def free_bytes(self) -> int:
         connection = self._connection
         return min(connection.free - self.in_flight, connection.user.free - connection.bytes) // 2
 
@@ -87,7 +87,7 @@ class LinkRoom(RoughRoom):
     def is_half_free(self) -> bool:
         """Whether the link may get more. A connection with nothing kept may always get a message,
         however much its user's other connections use."""
-        return not self._connection.bytes or self.in_flight <= self.left
+        return not self._connection.bytes or self.in_flight <= self.free_bytes
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
         fits = super().fitting(rows)
@@ -100,7 +100,7 @@ class LinkRoom(RoughRoom):
         if not self.is_half_free:
             self._connection.user.hold_back(self)
 
-    def taken(self, size: int) -> None:
+    def consumed(self, size: int) -> None:
         """Do nothing: the link itself counts the messages that it stops keeping."""
 
     def kept(self, size: int) -> None:

@@ -226,7 +226,7 @@ class DurableFeed:
         if self._subscription:
             self._realm.subscriptions.credit(self._subscription, 0, taken=size)
         else:
-            self._client.room.taken(size)
+            self._client.room.consumed(size)
 
     # --- the realm's side ----------------------------------------------------------------
 

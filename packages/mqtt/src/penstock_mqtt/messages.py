@@ -370,8 +370,8 @@ def messages_in(
     """Return the events of a delivery as messages. If possible they are read from the published
     batch, because computing ids and times would serve no other receiver."""
     if (
-        rows.piece is not None
-        and (messages := _plain_messages(rows.piece.batch, reading)) is not None
+        rows.tail_batch is not None
+        and (messages := _plain_messages(rows.tail_batch.batch, reading)) is not None
     ):
         return messages
     return messages_of(rows.batch, reading, counts)

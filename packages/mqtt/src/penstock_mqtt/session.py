@@ -428,7 +428,7 @@ class MqttSession:
             given_back, self._taken_bytes = self._taken_bytes, 0
             feeds = [feed for subscribed in self.filters.values() for feed in subscribed.open_feeds]
             if not feeds:
-                self.room.taken(given_back)
+                self.room.consumed(given_back)
             for index, feed in enumerate(feeds):  # each of them may be waiting for room
                 feed.has_room(1 if index else given_back - len(feeds) + 1)
 

@@ -40,11 +40,11 @@ def test_one_larger_than_the_room_goes_when_half_of_it_is_free() -> None:
 
     assert room.is_full
     assert room.fitting(large) is None
-    room.taken(len(first.body) - 5_001)
+    room.consumed(len(first.body) - 5_001)
     assert room.fitting(rows(50_000)) is None
-    room.taken(1)
+    room.consumed(1)
     assert room.fitting(rows(50_000)) is not None
-    room.taken(1 << 40)
+    room.consumed(1 << 40)
     assert room.in_flight == 0
 
 

@@ -41,7 +41,7 @@ def test_a_batch_is_counted_as_its_events_would_be(waits: list[int], again: set[
     expected = [0] * (len(DELIVERY_BOUNDS_US) + 1)
     for each in counted:
         expected[bisect_left(DELIVERY_BOUNDS_US, each)] += 1
-    found = latencies.of(billing)
+    found = latencies.histogram_of(billing)
     assert found is not None
     assert found.counts == expected
     assert found.total_us == sum(counted)
@@ -54,7 +54,7 @@ def test_a_batch_that_comes_again_as_a_whole_is_not_looked_at() -> None:
 
     latencies.note(billing, again, ((1, (Span(0, 3),)),), NOW_US)
 
-    found = latencies.of(billing)
+    found = latencies.histogram_of(billing)
     assert found is not None
     assert sum(found.counts) == 0
 
@@ -72,7 +72,7 @@ def test_an_event_from_the_future_took_no_time() -> None:
 
     latencies.note(billing, rows_of([NOW_US + 7, NOW_US]), (), NOW_US)
 
-    found = latencies.of(billing)
+    found = latencies.histogram_of(billing)
     assert found is not None
     assert (found.counts[0], found.total_us) == (2, 0)
 
@@ -83,6 +83,6 @@ def test_a_durable_that_is_gone_takes_its_figures_along() -> None:
     latencies.note(billing, rows_of([NOW_US]), (), NOW_US)
     other = Durable("billing", KIND, 0)
 
-    assert latencies.of(other) is None
+    assert latencies.histogram_of(other) is None
     del billing
     assert len(latencies._kept) == 0

@@ -33,7 +33,7 @@ class Turns:
         self.linger.stay(idle)
         self.now_s += after_s
         idle.set_result(None)
-        self.linger.came()
+        self.linger.woken()
         self.linger.served(requests, [bytes(size) for size in sizes])
 
     async def awake(self) -> int:

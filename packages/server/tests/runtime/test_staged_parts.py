@@ -217,6 +217,6 @@ async def test_a_commit_drops_what_other_tries_have_staged_for_the_same() -> Non
         stages.committed(["q.1/used"])
         assert stages.size == 2 * len(body.buffer)
         with pytest.raises(NoSuchStage):
-            stages.of(["q.1/lost"], 1)
+            stages.bodies_of(["q.1/lost"], 1)
         stages.committed(["alone"])
-        assert stages.of(["q.2/next"], 1) == [body]
+        assert stages.bodies_of(["q.2/next"], 1) == [body]

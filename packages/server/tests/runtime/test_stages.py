@@ -49,9 +49,9 @@ def test_a_commit_drops_what_its_own_user_staged_for_the_same() -> None:
 
     kept.committed([owned("work/0", "alice")])
 
-    assert len(kept.of([owned("work/1", "bob")], 1)) == 1
+    assert len(kept.bodies_of([owned("work/1", "bob")], 1)) == 1
     with pytest.raises(NoSuchStage):
-        kept.of([owned("work/1", "alice")], 1)
+        kept.bodies_of([owned("work/1", "alice")], 1)
 
 
 def test_without_users_all_of_the_room_is_everybodys() -> None:

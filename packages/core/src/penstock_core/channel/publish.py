@@ -13,7 +13,7 @@ compares. What only some publishes pass comes after "Only some".
    examined column by column (``penstock_core.columns.events.digest.digest``).
 3. Wait for the single writer (``penstock_server.runtime.writer.shard.Shard.submit``). Only some: a
    thread applies many selectors to the events meanwhile
-   (``penstock_server.runtime.writer.looking.Looking.holds``).
+   (``penstock_server.runtime.writer.selector_queue.SelectorQueue.holds``).
 4. Reserve. It is clear whether the publish writes more than its own events
    (``penstock_server.runtime.writer.room_forecast.has_no_side_effects``), and the disk has space
    for them (``penstock_server.storage.embedded.journal.FileJournal.reserve``). Only some: the bytes

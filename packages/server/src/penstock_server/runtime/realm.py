@@ -54,7 +54,6 @@ from penstock_server.runtime.upkeep.regular_work import RegularWork, run_again
 from penstock_server.runtime.upkeep.repair_growing_files import mend_files
 from penstock_server.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock_server.runtime.upkeep.sealer import Sealer, SealingLimits
-from penstock_server.runtime.writer.asked import parse_stored
 from penstock_server.runtime.writer.channel_timers import EXPIRY
 from penstock_server.runtime.writer.clock import OwnerClock
 from penstock_server.runtime.writer.dead_events import warn_if_not_kept
@@ -62,6 +61,7 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.joins import JoinOperations
 from penstock_server.runtime.writer.pattern_durables import check_new, make_own
 from penstock_server.runtime.writer.placement import Placing
+from penstock_server.runtime.writer.publish_selectors import parse_stored
 from penstock_server.runtime.writer.redrive import MayPublish, Redriving
 from penstock_server.runtime.writer.requests import PublishBatches, Reply
 from penstock_server.runtime.writer.shard import Shard

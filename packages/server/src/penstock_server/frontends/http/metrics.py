@@ -274,7 +274,9 @@ class RealmCollector(Collector):
         )
         for name, durable in self._durables():
             info, (sent, settled) = durable.info(now_us), durable.flow
-            if (timings := self._realm.dispatch.latencies.of(durable.identity)) is not None:
+            if (
+                timings := self._realm.dispatch.latencies.histogram_of(durable.identity)
+            ) is not None:
                 buckets, total_s = _histogram(timings)
                 latency.add_metric([info.channel, name], buckets, total_s)
             named = [info.channel, name]

@@ -17,7 +17,7 @@ class Room:
         """Bytes sent and not yet taken by the client's application."""
 
     @property
-    def left(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that are free."""
         return self.bytes_max - self.in_flight
 
@@ -28,7 +28,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        return self.left <= 0
+        return self.free_bytes <= 0
 
     def size_of(self, rows: OutgoingBatch) -> int:
         """Return what rows take of it."""
@@ -37,13 +37,13 @@ class Room:
     def sent(self, size: int) -> None:
         self.in_flight += size
 
-    def taken(self, size: int) -> None:
+    def consumed(self, size: int) -> None:
         """The client's application has them."""
         self.in_flight = max(0, self.in_flight - size)
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
         """As many of the first of ``rows`` as there is room for; None: not even one."""
-        left = self.left
+        left = self.free_bytes
         if self.size_of(rows) <= left:
             return rows
         count = _fitting(rows, left) if left > 0 and rows.count > 1 else 0

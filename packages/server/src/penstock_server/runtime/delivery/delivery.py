@@ -206,12 +206,12 @@ class Dispatch:
             return False
         return self.following.add(channel_id, subscription, outlet.selector)
 
-    def taken(self, subscription: int, size: int) -> bool:
+    def consumed(self, subscription: int, size: int) -> bool:
         """A client's application has taken so many bytes; whether any event has room now."""
         room = self._rooms.get(subscription)
         if room is None:
             return False
-        room.taken(size)
+        room.consumed(size)
         return room.is_half_free
 
     def on_gone(self, listener: Callable[[int], None]) -> None:
@@ -539,7 +539,7 @@ class Dispatch:
         """What may go out of a grant, what of it the outlet's selector chooses, if it has one, and
         the first id for which the selector takes long."""
         spans, use = effect.spans, self._use(channel, outlet)
-        whole = None if use is None else store.whole(spans)
+        whole = None if use is None else store.merged_rows(spans)
         if use is None or whole is None:
             return spans, None, None
         subscription = effect.subscription
@@ -552,7 +552,7 @@ class Dispatch:
         held_from = self.choosers.waits_from(subscription)
         if held_from is not None:
             spans = parted(spans, held_from)[0]
-            whole = store.whole(spans) if spans else None
+            whole = store.merged_rows(spans) if spans else None
         else:
             self.choosers.passed(subscription, spans[-1].end)
         if whole is None:

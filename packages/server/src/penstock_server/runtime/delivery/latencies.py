@@ -29,7 +29,7 @@ class DeliveryLatencies:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Durable, Timings] = WeakKeyDictionary()
 
-    def of(self, durable: object) -> Timings | None:
+    def histogram_of(self, durable: object) -> Timings | None:
         """The histogram of a durable; None: nothing was delivered since the realm started."""
         return self._kept.get(durable) if isinstance(durable, Durable) else None
 

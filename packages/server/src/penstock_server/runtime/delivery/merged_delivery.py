@@ -107,7 +107,7 @@ def _of_whole(
     chosen: SelectedRows | None,
 ) -> OfferedBatches:
     """The batches of the granted events, from the merged ones."""
-    whole = store.whole(spans) if chosen is None else chosen.whole
+    whole = store.merged_rows(spans) if chosen is None else chosen.whole
     if whole is None:
         return OfferedBatches([])
     slots = whole.slots

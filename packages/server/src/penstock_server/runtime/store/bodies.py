@@ -29,7 +29,7 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import Buffer
 
-Asked = tuple[object, str]
+SelectorKey = tuple[object, str]
 """A selector, by what knows the fields of messages for it, and its text."""
 
 UNLIMITED = 1 << 62
@@ -42,8 +42,8 @@ class Body:
     __slots__ = (
         "_found",
         "buffer",
+        "evaluated",
         "known_digest",
-        "looked",
         "names",
         "outcomes",
         "parsed",
@@ -81,7 +81,7 @@ class Body:
         """The digest if it is known; staged batches need it twice."""
         self.outcomes: PredicateOutcomes | None = None
         """Cached outcomes of the selectors' predicates for its events."""
-        self.looked: frozenset[Asked] = frozenset()
+        self.evaluated: frozenset[SelectorKey] = frozenset()
         """The selectors that a thread has put to it already."""
         self._found: dict[tuple[SelectorIndex, object], tuple[int, FoundSelectors]] = {}
 

@@ -89,39 +89,39 @@ class ChannelStore:
 
     # --- changes -------------------------------------------------------------------------
 
-    def add(self, piece: TailBatch) -> None:
-        self.tail.append(piece)
-        self._ends.append(piece.end)
-        self._added(piece)
+    def add(self, tail_batch: TailBatch) -> None:
+        self.tail.append(tail_batch)
+        self._ends.append(tail_batch.end)
+        self._added(tail_batch)
 
-    def _insert(self, at: int, piece: TailBatch) -> None:
-        self.tail.insert(at, piece)
-        self._ends.insert(at, piece.end)
-        self._added(piece)
+    def _insert(self, at: int, tail_batch: TailBatch) -> None:
+        self.tail.insert(at, tail_batch)
+        self._ends.insert(at, tail_batch.end)
+        self._added(tail_batch)
 
-    def _added(self, piece: TailBatch) -> None:
-        self._count(piece, 1)
-        if piece.schema is self._newest_schema:  # the usual case
+    def _added(self, tail_batch: TailBatch) -> None:
+        self._count(tail_batch, 1)
+        if tail_batch.schema is self._newest_schema:  # the usual case
             return
-        self._newest_schema = None if "more" in piece.schema.names else piece.schema
-        self.columns = self.columns.grown(piece.schema)
-        self.names.add(piece.schema, piece.number)
-        if "more" in piece.schema.names:
-            self.names.add_more(piece.batch)
+        self._newest_schema = None if "more" in tail_batch.schema.names else tail_batch.schema
+        self.columns = self.columns.grown(tail_batch.schema)
+        self.names.add(tail_batch.schema, tail_batch.number)
+        if "more" in tail_batch.schema.names:
+            self.names.add_more(tail_batch.batch)
 
-    def came_back(self, piece: TailBatch) -> None:
+    def came_back(self, tail_batch: TailBatch) -> None:
         """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
-        at = bisect_right(self._ends, piece.first)
-        if at < len(self.tail) and self.tail[at].first < piece.end:
-            piece = united(self.tail[at], piece)
+        at = bisect_right(self._ends, tail_batch.first)
+        if at < len(self.tail) and self.tail[at].first < tail_batch.end:
+            tail_batch = united(self.tail[at], tail_batch)
             self._drop(at, at + 1)
-        self._insert(at, piece)
+        self._insert(at, tail_batch)
 
-    def restored(self, piece: TailBatch) -> None:
+    def restored(self, tail_batch: TailBatch) -> None:
         """Add what a snapshot has kept: what is in no file, or was late for one."""
-        self.came_back(piece)
-        if piece.end <= self.sealed_through:
-            self.late.add_all(piece.of(IdSet((Span(piece.first, piece.end),))))
+        self.came_back(tail_batch)
+        if tail_batch.end <= self.sealed_through:
+            self.late.add_all(tail_batch.overlap(IdSet((Span(tail_batch.first, tail_batch.end),))))
 
     def secured(self, ids: IdSet) -> None:
         """Note that these events survive a restart from now on."""
@@ -130,27 +130,29 @@ class ChannelStore:
     def keep_beside_damage(self, persistent: IdSet) -> None:
         """A file turned out to be damaged: ``persistent`` events below ``sealed_through`` that a
         batch of the tail has besides are not left to the file when the tail is cut (SEM S1)."""
-        for piece in self.tail:
-            if piece.first >= self.sealed_through:
+        for tail_batch in self.tail:
+            if tail_batch.first >= self.sealed_through:
                 break
-            self.late.add_all(piece.of(persistent.within(Span(piece.first, self.sealed_through))))
+            self.late.add_all(
+                tail_batch.overlap(persistent.within(Span(tail_batch.first, self.sealed_through)))
+            )
 
     def removed(self, spans: Spans, stored: IdSet) -> None:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
         if self.late:
             self.late.discard_all(IdSet(spans))
         spans = self._to_look_at(spans)
-        pieces: dict[int, None] = {}
+        tail_batches: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
         # most spans lie in the piece found last, which is not looked up again
-        piece = segment = NOWHERE
+        tail_batch = segment = NOWHERE
         sealed_through = self.sealed_through if self.files else 0
         for first, end in spans:
-            if not (piece.first <= first and end <= piece.end):
+            if not (tail_batch.first <= first and end <= tail_batch.end):
                 i = bisect_right(self._ends, first)
                 while i < len(self.tail) and self.tail[i].first < end:
-                    pieces[i] = None
-                    piece = Span(self.tail[i].first, self._ends[i])
+                    tail_batches[i] = None
+                    tail_batch = Span(self.tail[i].first, self._ends[i])
                     i += 1
             if first < sealed_through and not (segment.first <= first and end <= segment.end):
                 for met in self.files_for((Span(first, end),)):
@@ -160,7 +162,7 @@ class ChannelStore:
             file.is_stale = True
             if not file.grows:  # large files are counted when asked for
                 file.recount(stored)
-        self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+        self._drop_empty([i for i in tail_batches if self._is_empty(self.tail[i], stored)])
 
     def _to_look_at(self, spans: Spans) -> Spans:
         """The ``spans`` to look up, ascending. Where they are many and lie in few batches, one span
@@ -169,8 +171,8 @@ class ChannelStore:
             return spans
         around = Span(spans[0][0], spans[-1][1])
         first = bisect_right(self._ends, around.first)
-        pieces = bisect_right(self._ends, around.end - 1) - first
-        return (around,) if pieces < len(spans) else spans
+        tail_batches = bisect_right(self._ends, around.end - 1) - first
+        return (around,) if tail_batches < len(spans) else spans
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
         """Scattered ids have left the channel. Which pieces are empty is looked at once many
@@ -205,10 +207,12 @@ class ChannelStore:
         self._drop(i, i + 1)
         return True
 
-    def _is_empty(self, piece: TailBatch, stored: IdSet) -> bool:
-        whole = Span(piece.first, piece.end)
-        piece.live = stored.count(whole) if piece.is_whole else len(piece.of(stored))
-        return piece.live == 0
+    def _is_empty(self, tail_batch: TailBatch, stored: IdSet) -> bool:
+        whole = Span(tail_batch.first, tail_batch.end)
+        tail_batch.live = (
+            stored.count(whole) if tail_batch.is_whole else len(tail_batch.overlap(stored))
+        )
+        return tail_batch.live == 0
 
     def _drop_empty(self, indexes: list[int]) -> None:
         """Neighbours go together: a million small pieces may expire at once."""
@@ -222,18 +226,18 @@ class ChannelStore:
     def _drop(self, start: int, stop: int) -> None:
         gone = self.tail[start:stop]
         sizes: dict[Home, int] = {}
-        for piece in gone:
-            sizes[piece.home] = sizes.get(piece.home, 0) - piece.weight
+        for tail_batch in gone:
+            sizes[tail_batch.home] = sizes.get(tail_batch.home, 0) - tail_batch.weight
         for home, size in sizes.items():
             self.meter.add_bytes(home, size)
             self._realm.add_bytes(home, size)
-        self.freed += [piece.place for piece in gone if piece.place is not None]
+        self.freed += [tail_batch.place for tail_batch in gone if tail_batch.place is not None]
         del self.tail[start:stop], self._ends[start:stop]
 
-    def _count(self, piece: TailBatch, sign: int) -> None:
-        size = sign * piece.weight
-        self.meter.add_bytes(piece.home, size)
-        self._realm.add_bytes(piece.home, size)
+    def _count(self, tail_batch: TailBatch, sign: int) -> None:
+        size = sign * tail_batch.weight
+        self.meter.add_bytes(tail_batch.home, size)
+        self._realm.add_bytes(tail_batch.home, size)
 
     def folder(self, name: str, number: int) -> str:
         """The folder of the next file of this channel, which is called ``name``."""
@@ -269,8 +273,8 @@ class ChannelStore:
             self._drop(0, done)
             return
         for i in range(done - 1, -1, -1):
-            piece = self.tail[i]
-            kept = volatile.within(Span(piece.first, piece.end))
+            tail_batch = self.tail[i]
+            kept = volatile.within(Span(tail_batch.first, tail_batch.end))
             if not kept:
                 self._drop(i, i + 1)
 
@@ -302,7 +306,7 @@ class ChannelStore:
         if not self.files and len(self.tail) <= 1:  # on most of many channels
             return self.tail[0].event_bytes if self.tail else 0.0
         in_files = (file.index.size / max(1, file.index.rows) for file in self.files)
-        in_tail = (piece.event_bytes for piece in self.tail)
+        in_tail = (tail_batch.event_bytes for tail_batch in self.tail)
         return max([0.0, *in_files, *in_tail])
 
     def event_sizes(self) -> list[tuple[int, float]]:
@@ -312,7 +316,7 @@ class ChannelStore:
             for file in self.files
             for batch in file.index.batches
         ]
-        sizes += [(piece.first, piece.event_bytes) for piece in self.tail]
+        sizes += [(tail_batch.first, tail_batch.event_bytes) for tail_batch in self.tail]
         sizes.sort()
         return sizes
 
@@ -341,12 +345,12 @@ class ChannelStore:
             return None  # called several times a second, so without examining each piece
         rows = size = 0
         for i in range(start, len(self.tail)):
-            piece = self.tail[i]
-            first = max(piece.first, self.sealed_through)
-            rows += piece.end - first
-            size += piece.weight
+            tail_batch = self.tail[i]
+            first = max(tail_batch.first, self.sealed_through)
+            rows += tail_batch.end - first
+            size += tail_batch.weight
             if rows >= rows_max or size >= bytes_max:
-                return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
+                return tail_batch.end - max(0, rows - rows_max), self.tail[start : i + 1]
         return None
 
     def oldest_unsealed(self, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
@@ -433,10 +437,10 @@ class ChannelStore:
         below = Span(0, self.sealed_through)
         in_files = IdSet(span.clipped(below) for span in spans)
         in_memory = IdSet()
-        for piece in self.tail:
-            if piece.first >= self.sealed_through:
+        for tail_batch in self.tail:
+            if tail_batch.first >= self.sealed_through:
                 break
-            own = piece.of(in_files)
+            own = tail_batch.overlap(in_files)
             in_files.discard_all(own)
             in_memory.add_all(own)
         for span in spans:
@@ -463,9 +467,9 @@ class ChannelStore:
         for file, inside in parts.items():
             if file.reader is None:  # it could not even be opened
                 for span in inside:
-                    damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
+                    damage.note(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
                 continue
-            for own, batch in file.reader.gather(inside, damage.found):
+            for own, batch in file.reader.gather(inside, damage.note):
                 if sum([end - first for first, end in own]) > batch.num_rows:
                     own = spans_in(batch)
                 publishers = file.publishers_of(Span(own[0].first, own[-1].end))
@@ -475,8 +479,8 @@ class ChannelStore:
         found: list[tuple[TailBatch, list[Span]]] = []
         at = 0
         for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
-            piece = self.tail[i]
-            own = Span(piece.first, piece.end)
+            tail_batch = self.tail[i]
+            own = Span(tail_batch.first, tail_batch.end)
             parts = []
             while at < len(spans) and spans[at].first < own.end:
                 part = spans[at].clipped(own)
@@ -486,7 +490,7 @@ class ChannelStore:
                     break
                 at += 1
             if parts:
-                found.append((piece, parts))
+                found.append((tail_batch, parts))
             if at == len(spans):
                 break
         return [rows for run in _alike(found) for rows in _of_pieces(run)]
@@ -499,12 +503,12 @@ class ChannelStore:
         return OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers_of(rows))
 
 
-def _is_crumb(piece: TailBatch, parts: list[Span]) -> bool:
+def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
     """Whether so little of a batch is wanted that its rows are gathered with others."""
     return (
-        piece.is_whole
+        tail_batch.is_whole
         and len(parts) <= CRUMBS_MAX
-        and parts[-1].end - parts[0].first < (piece.end - piece.first)
+        and parts[-1].end - parts[0].first < (tail_batch.end - tail_batch.first)
     )
 
 
@@ -513,16 +517,16 @@ def _alike(
 ) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
     """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
     run: list[tuple[TailBatch, list[Span]]] = []
-    for piece, parts in found:
-        joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(piece, parts)
-        last = run[-1][0] if run else piece
-        if joins and (piece.number, piece.publisher) == (last.number, last.publisher):
-            run.append((piece, parts))
+    for tail_batch, parts in found:
+        joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(tail_batch, parts)
+        last = run[-1][0] if run else tail_batch
+        if joins and (tail_batch.number, tail_batch.publisher) == (last.number, last.publisher):
+            run.append((tail_batch, parts))
             continue
         if run:
             yield run
-        run = [(piece, parts)]
-        if not _is_crumb(piece, parts):
+        run = [(tail_batch, parts)]
+        if not _is_crumb(tail_batch, parts):
             yield run
             run = []
     if run:
@@ -530,13 +534,13 @@ def _alike(
 
 
 def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
-    piece, parts = run[0]
+    tail_batch, parts = run[0]
     if len(run) > 1:
         spans = [span for _, parts in run for span in parts]
-        batch = gathered([(piece, span) for piece, parts in run for span in parts])
-        yield OutgoingBatch(spans, batch=batch, publishers=piece.publishers(spans))
-    elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
-        yield OutgoingBatch(parts, piece=piece)
+        batch = gathered([(tail_batch, span) for tail_batch, parts in run for span in parts])
+        yield OutgoingBatch(spans, batch=batch, publishers=tail_batch.publishers(spans))
+    elif tail_batch.is_whole and parts[0] == Span(tail_batch.first, tail_batch.end):
+        yield OutgoingBatch(parts, tail_batch=tail_batch)
     else:
-        own, batch = piece.publishers(parts), piece.stored(parts)
-        yield OutgoingBatch(parts, batch=batch, publishers=own, at_us=piece.at_us)
+        own, batch = tail_batch.publishers(parts), tail_batch.stored(parts)
+        yield OutgoingBatch(parts, batch=batch, publishers=own, at_us=tail_batch.at_us)

@@ -56,15 +56,15 @@ class MergeStore(ChannelStore):
 
     # --- changes -------------------------------------------------------------------------
 
-    def add(self, piece: TailBatch) -> None:
-        rows = piece.batch
-        raw = Raw(piece, self.states.slots_of(rows), deltas_of(rows))
+    def add(self, tail_batch: TailBatch) -> None:
+        rows = tail_batch.batch
+        raw = Raw(tail_batch, self.states.slots_of(rows), deltas_of(rows))
         self.states.grown(rows.schema)
         self.columns = self.states.columns
-        self.names.add(piece.schema, piece.number)
+        self.names.add(tail_batch.schema, tail_batch.number)
         self._pending.append(raw)
         self._pending_rows += len(raw.slots)
-        self._count(piece, 1)
+        self._count(tail_batch, 1)
         self.recent.add(raw)
         if len(self._pending) > PENDING_PIECES_MAX or self._pending_rows > PENDING_ROWS_MAX:
             self.settle()
@@ -74,15 +74,15 @@ class MergeStore(ChannelStore):
         if not self._pending or self.lacks_files:
             return
         pending, self._pending, self._pending_rows = self._pending, [], 0
-        rows = self._together([_stamped(raw.piece) for raw in pending])
+        rows = self._together([_stamped(raw.tail_batch) for raw in pending])
         slots = np.concatenate([raw.slots for raw in pending])
         deltas = np.concatenate([raw.deltas for raw in pending])
         codes = np.concatenate(
-            [np.full(len(raw.slots), self._code(raw.piece.publisher)) for raw in pending]
+            [np.full(len(raw.slots), self._code(raw.tail_batch.publisher)) for raw in pending]
         )
         merged, wanted = self.states.merged(rows, slots, ~deltas)
         for raw in pending:
-            self._count(raw.piece, -1)
+            self._count(raw.tail_batch, -1)
         self.states.take_in(merged, slots[wanted], codes[wanted])
         self.states.tidy(self._gone)
         self._weigh()
@@ -137,7 +137,7 @@ class MergeStore(ChannelStore):
 
     def _forget_all(self) -> None:
         for raw in self._pending:
-            self._count(raw.piece, -1)
+            self._count(raw.tail_batch, -1)
         self._pending, self._pending_rows = [], 0
         self.states.clear()
         self._gone, self._gone_rows = None, 0
@@ -201,7 +201,7 @@ class MergeStore(ChannelStore):
     def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
         return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
 
-    def whole(self, spans: Spans) -> StateChunk | None:
+    def merged_rows(self, spans: Spans) -> StateChunk | None:
         """The merged rows of ``spans`` in one."""
         found = self._chunks(spans)
         return self.states.together(found) if found else None
@@ -302,6 +302,10 @@ def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
     return [(code, chunk.taken(np.flatnonzero(chunk.codes == code))) for code in codes]
 
 
-def _stamped(piece: TailBatch) -> pa.RecordBatch:
-    spans = (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans
-    return piece.stored(spans)
+def _stamped(tail_batch: TailBatch) -> pa.RecordBatch:
+    spans = (
+        (Span(tail_batch.first, tail_batch.end),)
+        if tail_batch.ids is None
+        else tail_batch.ids.spans
+    )
+    return tail_batch.stored(spans)

@@ -86,7 +86,9 @@ def admitted(
     return found, digest
 
 
-def whole(store: ChannelStore, bodies: Sequence[Body], first_id: int, at_us: int) -> Sequence[Body]:
+def merged_form(
+    store: ChannelStore, bodies: Sequence[Body], first_id: int, at_us: int
+) -> Sequence[Body]:
     """The merged form of bodies, for selectors and joins."""
     if not isinstance(store, MergeStore) or not has_deltas(bodies):
         return bodies

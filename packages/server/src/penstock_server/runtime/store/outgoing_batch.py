@@ -60,27 +60,27 @@ class OutgoingBatch:
         "at_us",
         "count",
         "first_id",
-        "piece",
         "publishers",
         "spans",
+        "tail_batch",
     )
 
     def __init__(
         self,
         spans: Sequence[Span],
         *,
-        piece: TailBatch | None = None,
+        tail_batch: TailBatch | None = None,
         batch: pa.RecordBatch | None = None,
         publishers: Publishers = (),
         at_us: int = 0,
     ) -> None:
         self.publishers: Publishers = publishers
         """The publishers of these events; may name more ids than these."""
-        if piece is not None and piece.publisher:
-            self.publishers = ((piece.publisher, ()),)
+        if tail_batch is not None and tail_batch.publisher:
+            self.publishers = ((tail_batch.publisher, ()),)
         self.spans = spans
         self.count = sum(span.size for span in spans) if batch is None else batch.num_rows
-        self.piece = piece
+        self.tail_batch = tail_batch
         """Set when these are all rows of a published batch: its body can be sent as it is."""
         self._batch = batch
         self._body: Buffer | None = None
@@ -89,16 +89,16 @@ class OutgoingBatch:
         self._wanted: set[str] = set()
         self._frame: EventFrame | None = None
         self._looked: dict[str, Looked] = {}
-        self.first_id = -1 if piece is None else piece.first
-        self.at_us = at_us if piece is None else piece.at_us
+        self.first_id = -1 if tail_batch is None else tail_batch.first
+        self.at_us = at_us if tail_batch is None else tail_batch.at_us
         """When they were published, if that is known and one time for all of them; else 0."""
 
     @property
     def batch(self) -> pa.RecordBatch:
         """The batch with ``event_id`` and ``published``."""
         if self._batch is None:
-            assert self.piece is not None, "rows without a piece have a batch"
-            self._batch = self.piece.stored(self.spans)
+            assert self.tail_batch is not None, "rows without a piece have a batch"
+            self._batch = self.tail_batch.stored(self.spans)
         return self._batch
 
     @property
@@ -110,7 +110,7 @@ class OutgoingBatch:
 
     def _parts(self) -> Sequence[OutgoingBatch]:
         """None where it is all one part."""
-        if self._body is None and self.piece is None and self._is_small:
+        if self._body is None and self.tail_batch is None and self._is_small:
             return ()
         if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
             return ()
@@ -135,7 +135,7 @@ class OutgoingBatch:
     @property
     def weight(self) -> int:
         """Its size in bytes, about."""
-        return len(self.piece.body) if self.piece is not None else int(self.batch.nbytes)
+        return len(self.tail_batch.body) if self.tail_batch is not None else int(self.batch.nbytes)
 
     def chosen(
         self,
@@ -190,8 +190,8 @@ class OutgoingBatch:
     def body(self) -> Buffer:
         """The bytes to send; made once however many receive them."""
         if self._body is None:
-            if self.piece is not None:
-                self._body = self.piece.body
+            if self.tail_batch is not None:
+                self._body = self.tail_batch.body
             elif is_packed(self.batch):
                 self._body = memoryview(packed_bytes(self.batch))
             else:
@@ -213,7 +213,7 @@ def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBa
     size = weight = 0
     for part in rows:
         large = part.count >= MERGE_BELOW or (
-            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
+            part.tail_batch is not None and len(part.tail_batch.body) > MERGE_BYTES_MAX // 16
         )
         if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
             _flush(run, merged, columns)
@@ -223,7 +223,7 @@ def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBa
             continue
         run.append(part)
         size += part.count
-        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
+        weight += len(part.tail_batch.body) if part.tail_batch is not None else part.batch.nbytes
     _flush(run, merged, columns)
     return merged
 
@@ -233,9 +233,12 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
         merged += run
         return
     runs = runs_of_ranges(tuple(span for part in run for span in part.spans))
-    pieces = [part.piece for part in run if part.piece is not None]
-    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
-        batch = stored_together(pieces)
+    tail_batches = [part.tail_batch for part in run if part.tail_batch is not None]
+    if (
+        len(tail_batches) == len(run)
+        and len({tail_batch.number for tail_batch in tail_batches}) == 1
+    ):
+        batch = stored_together(tail_batches)
     else:
         batches = [part.batch for part in run]
         if any(each.schema != batches[0].schema for each in batches):

@@ -30,7 +30,7 @@ AS_THEY_CAME_MIN: Final = 64
 class Raw(NamedTuple):
     """One published batch, unmerged."""
 
-    piece: TailBatch
+    tail_batch: TailBatch
     slots: Int64s
     deltas: Bools
 
@@ -38,7 +38,7 @@ class Raw(NamedTuple):
 class Stretch(NamedTuple):
     """Everything published from some id on."""
 
-    pieces: Sequence[Raw]
+    tail_batches: Sequence[Raw]
     ids: Int64s
     slots: Int64s
     deltas: Bools
@@ -62,8 +62,8 @@ class Recent:
 
     def add(self, raw: Raw) -> None:
         self._kept.append(raw)
-        self._firsts.append(raw.piece.first)
-        self._bytes += len(raw.piece.body)
+        self._firsts.append(raw.tail_batch.first)
+        self._bytes += len(raw.tail_batch.body)
         if self._bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_PIECES_MAX:
             self._forget()
 
@@ -73,7 +73,7 @@ class Recent:
         while gone < len(self._kept) - 1 and (
             self._bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - gone > KEPT_PIECES_MAX // 2
         ):
-            self._bytes -= len(self._kept[gone].piece.body)
+            self._bytes -= len(self._kept[gone].tail_batch.body)
             gone += 1
         del self._kept[:gone], self._firsts[:gone]
         self.first = self._firsts[0]
@@ -87,28 +87,33 @@ class Recent:
         if first < self.first:
             return None
         at = bisect_left(self._firsts, first)
-        pieces = self._kept[at:]
-        if at and self._kept[at - 1].piece.end > first:
+        tail_batches = self._kept[at:]
+        if at and self._kept[at - 1].tail_batch.end > first:
             return None  # in the middle of a publish, where no subscriber has been
         return Stretch(
-            pieces,
-            _joined([_ids(raw.piece) for raw in pieces], np.int64),
-            _joined([raw.slots for raw in pieces], np.int64),
-            deltas=_joined([raw.deltas for raw in pieces], np.bool_),
+            tail_batches,
+            _joined([_ids(raw.tail_batch) for raw in tail_batches], np.int64),
+            _joined([raw.slots for raw in tail_batches], np.int64),
+            deltas=_joined([raw.deltas for raw in tail_batches], np.bool_),
         )
 
 
 def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None:
     """The batches of ``stretch`` as they were published, if that is little more than the deltas
     of ``wanted``, which are all there are; a delta that another follows does no harm."""
-    pieces = [raw.piece for raw in stretch.pieces]
-    if len(stretch.ids) > 2 * len(wanted) or len(stretch.ids) < AS_THEY_CAME_MIN * len(pieces):
+    tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
+    if len(stretch.ids) > 2 * len(wanted) or len(stretch.ids) < AS_THEY_CAME_MIN * len(
+        tail_batches
+    ):
         return None
-    if not stretch.deltas.all() or not all(piece.is_whole for piece in pieces):
+    if not stretch.deltas.all() or not all(tail_batch.is_whole for tail_batch in tail_batches):
         return None
     if len(np.unique(stretch.slots)) != len(wanted):
         return None  # some have left meanwhile
-    return [OutgoingBatch([Span(piece.first, piece.end)], piece=piece) for piece in pieces]
+    return [
+        OutgoingBatch([Span(tail_batch.first, tail_batch.end)], tail_batch=tail_batch)
+        for tail_batch in tail_batches
+    ]
 
 
 def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
@@ -121,15 +126,17 @@ def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
     """The chosen rows, each merged with the earlier ones of its key."""
-    pieces = [raw.piece for raw in stretch.pieces]
-    if len({piece.number for piece in pieces}) == 1 and all(piece.is_whole for piece in pieces):
-        batch = stored_together(pieces)
+    tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
+    if len({tail_batch.number for tail_batch in tail_batches}) == 1 and all(
+        tail_batch.is_whole for tail_batch in tail_batches
+    ):
+        batch = stored_together(tail_batches)
         if len(rows) == batch.num_rows:
             return batch
         columns = _columns([batch])
         batch = columns.conform(_plain(batch))
     else:
-        batches = [piece.stored(_spans(piece)) for piece in pieces]
+        batches = [tail_batch.stored(_spans(tail_batch)) for tail_batch in tail_batches]
         columns = _columns(batches)
         batch = pa.concat_batches([columns.conform(_plain(each)) for each in batches])
     slots = stretch.slots
@@ -162,27 +169,31 @@ def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _publishers(stretch: Stretch, wanted: Int64s) -> Publishers:
-    names = {raw.piece.publisher for raw in stretch.pieces}
+    names = {raw.tail_batch.publisher for raw in stretch.tail_batches}
     if len(names) == 1:
         (name,) = names
         return ((name, ()),) if name else ()
     found: dict[str, list[Span]] = {}
-    for raw in stretch.pieces:
-        low, high = np.searchsorted(wanted, (raw.piece.first, raw.piece.end)).tolist()
-        if low < high and raw.piece.publisher:
+    for raw in stretch.tail_batches:
+        low, high = np.searchsorted(wanted, (raw.tail_batch.first, raw.tail_batch.end)).tolist()
+        if low < high and raw.tail_batch.publisher:
             span = Span(int(wanted[low]), int(wanted[high - 1]) + 1)
-            found.setdefault(raw.piece.publisher, []).append(span)
+            found.setdefault(raw.tail_batch.publisher, []).append(span)
     return tuple((name, tuple(spans)) for name, spans in found.items())
 
 
-def _ids(piece: TailBatch) -> Int64s:
-    if piece.is_whole:
-        return np.arange(piece.first, piece.end, dtype=np.int64)
-    return ids_of(piece.stored(_spans(piece)))
+def _ids(tail_batch: TailBatch) -> Int64s:
+    if tail_batch.is_whole:
+        return np.arange(tail_batch.first, tail_batch.end, dtype=np.int64)
+    return ids_of(tail_batch.stored(_spans(tail_batch)))
 
 
-def _spans(piece: TailBatch) -> Sequence[Span]:
-    return (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans
+def _spans(tail_batch: TailBatch) -> Sequence[Span]:
+    return (
+        (Span(tail_batch.first, tail_batch.end),)
+        if tail_batch.ids is None
+        else tail_batch.ids.spans
+    )
 
 
 def _joined(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:

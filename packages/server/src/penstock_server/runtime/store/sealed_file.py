@@ -27,7 +27,7 @@ class Damage:
         self.ids.add_all(other.ids)
         self.reasons += other.reasons
 
-    def found(self, error: Damaged, span: Span) -> None:
+    def note(self, error: Damaged, span: Span) -> None:
         self.ids.add(span)
         if str(error) not in self.reasons[-1:]:  # reported once for many spans of one batch
             self.reasons.append(str(error))

@@ -234,22 +234,22 @@ class RealmState:
         self,
         number: int,
         fact: AnyFact,
-        pieces: Sequence[TailBatch] = (),
+        tail_batches: Sequence[TailBatch] = (),
         bodies: Sequence[Buffer] = (),
     ) -> None:
         """Make ``fact`` true in the core and in the store."""
         if isinstance(fact, Restored):
             self._restored(number, fact)
         elif isinstance(fact, Fact):
-            self._of_channel(number, fact, pieces)
+            self._of_channel(number, fact, tail_batches)
         else:
-            self._of_realm(number, fact, pieces, bodies=bodies)
+            self._of_realm(number, fact, tail_batches, bodies=bodies)
 
     def _of_realm(
         self,
         number: int,
         fact: AnyFact,
-        pieces: Sequence[TailBatch],
+        tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
         """What is not for a channel's rules alone; first what a snapshot has most of."""
@@ -257,7 +257,7 @@ class RealmState:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
             case Kept() | KeptStates():
-                self._kept(number, fact, pieces, bodies=bodies)
+                self._kept(number, fact, tail_batches, bodies=bodies)
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
                 self._in_files(number, fact)
             case (
@@ -279,14 +279,14 @@ class RealmState:
             case RealmFacts(next_number):
                 self.directory.next_number = next_number
             case _:
-                self._of_channel(number, fact, pieces)
+                self._of_channel(number, fact, tail_batches)
 
-    def appended(self, number: int, fact: Appended, pieces: Sequence[TailBatch]) -> None:
+    def appended(self, number: int, fact: Appended, tail_batches: Sequence[TailBatch]) -> None:
         """Make it true that events were published."""
         self.channels[number].apply(fact)
         store = self.stores[number]
-        for piece in pieces:
-            store.add(piece)
+        for tail_batch in tail_batches:
+            store.add(tail_batch)
 
     def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
         if isinstance(fact, ChannelCreated):
@@ -294,17 +294,17 @@ class RealmState:
         else:
             self._deleted(fact)
 
-    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[TailBatch]) -> None:
+    def _of_channel(self, number: int, fact: StoredFact, tail_batches: Sequence[TailBatch]) -> None:
         channel, store = self.channels[number], self.stores[number]
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
         self._note_durables(number, channel, fact)
-        for piece in pieces:
+        for tail_batch in tail_batches:
             if isinstance(fact, PersistedLate):
-                store.came_back(piece)
+                store.came_back(tail_batch)
             else:
-                store.add(piece)
+                store.add(tail_batch)
         if isinstance(fact, PersistedLate):
             store.secured(IdSet(fact.spans))
         elif isinstance(fact, Removed):
@@ -358,13 +358,13 @@ class RealmState:
         self,
         number: int,
         fact: Kept | KeptStates,
-        pieces: Sequence[TailBatch],
+        tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
         if isinstance(fact, KeptStates):
             take_in_kept(self.stores[number], fact, bodies)
-        for piece in pieces:
-            self.stores[number].restored(piece)
+        for tail_batch in tail_batches:
+            self.stores[number].restored(tail_batch)
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
@@ -494,10 +494,12 @@ class RealmState:
             for states, body in kept_states(store, channel.state.stored):
                 of_channels.append(FactRecord(number, states, (BodyRef(0, len(body), 0),)))
                 kept_bodies.append(body)
-            for piece, kept in _all_kept(store, channel.state.volatile):
+            for tail_batch, kept in _all_kept(store, channel.state.volatile):
                 fact, rows, body = kept
-                place = piece.place
-                ref = BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
+                place = tail_batch.place
+                ref = BodyRef(
+                    tail_batch.number, len(body), rows, publisher=tail_batch.publisher, place=place
+                )
                 of_channels.append(FactRecord(number, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
@@ -525,8 +527,8 @@ def _written(
         if isinstance(record, FactRecord):
             records.append(record)
         else:
-            number, pieces = record
-            records.append(FactRecord(number, (yield from pieces)))
+            number, tail_batches = record
+            records.append(FactRecord(number, (yield from tail_batches)))
     return records
 
 
@@ -544,29 +546,41 @@ def _all_kept(
     """The rows of the tail that a snapshot keeps: those in no file, and those stored too late for
     one."""
     if store.late:
-        for piece in store.tail:
-            if late := piece.of(store.late):
-                fact = Kept(piece.first, piece.end, piece.at_us, ids=late.spans)
-                yield piece, (fact, len(late), piece.body_of(late))
+        for tail_batch in store.tail:
+            if late := tail_batch.overlap(store.late):
+                fact = Kept(tail_batch.first, tail_batch.end, tail_batch.at_us, ids=late.spans)
+                yield tail_batch, (fact, len(late), tail_batch.body_of(late))
         volatile = volatile.copy()
         volatile.add_all(store.late)
-    for piece in store.all_unsealed():
-        kept = _kept(piece, volatile)
+    for tail_batch in store.all_unsealed():
+        kept = _kept(tail_batch, volatile)
         if kept is not None:
-            yield piece, kept
+            yield tail_batch, kept
 
 
-def _kept(piece: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
+def _kept(tail_batch: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
     """The rows of a batch that a snapshot keeps; None: no row."""
-    if not left_out and piece.ids is None:
-        return Kept(piece.first, piece.end, piece.at_us), piece.end - piece.first, piece.body
-    left_out = left_out.within(Span(piece.first, piece.end))
-    ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
+    if not left_out and tail_batch.ids is None:
+        return (
+            Kept(tail_batch.first, tail_batch.end, tail_batch.at_us),
+            tail_batch.end - tail_batch.first,
+            tail_batch.body,
+        )
+    left_out = left_out.within(Span(tail_batch.first, tail_batch.end))
+    ids = (
+        IdSet([Span(tail_batch.first, tail_batch.end)])
+        if tail_batch.ids is None
+        else tail_batch.ids.copy()
+    )
     if not left_out:
-        spans = () if piece.ids is None else ids.spans
-        return Kept(piece.first, piece.end, piece.at_us, ids=spans), len(ids), piece.body
+        spans = () if tail_batch.ids is None else ids.spans
+        return (
+            Kept(tail_batch.first, tail_batch.end, tail_batch.at_us, ids=spans),
+            len(ids),
+            tail_batch.body,
+        )
     ids.remove_all(left_out)
     if not ids:
         return None
-    body = piece.body_of(ids)
-    return Kept(piece.first, piece.end, piece.at_us, ids=ids.spans), len(ids), body
+    body = tail_batch.body_of(ids)
+    return Kept(tail_batch.first, tail_batch.end, tail_batch.at_us, ids=ids.spans), len(ids), body

@@ -48,14 +48,14 @@ class _ParsedBatches:
         self._kept: deque[tuple[ref[TailBatch], int]] = deque()
         self._lock = threading.Lock()  # files are written by other threads
 
-    def add(self, piece: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
+    def add(self, tail_batch: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
         """Note that ``piece`` has its batch, with a schema of its own of so many bytes; the oldest
         ones are forgotten for it."""
-        size = max(_BODY_FACTOR * len(piece.body), batch.get_total_buffer_size())
+        size = max(_BODY_FACTOR * len(tail_batch.body), batch.get_total_buffer_size())
         size += _SCHEMA_FACTOR * own_schema
         with self._lock:
             self.bytes += size
-            self._kept.append((ref(piece), size))
+            self._kept.append((ref(tail_batch), size))
             while self.bytes > PARSED_BYTES_MAX:
                 oldest, freed = self._kept.popleft()
                 self.bytes -= freed
@@ -138,11 +138,11 @@ class TailBatch:
         cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
     ) -> Self:
         """The batch of a body that is published now."""
-        piece = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
+        tail_batch = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
         if (batch := body.parsed) is not None:
-            piece._batch = batch
-            _parsed.add(piece, batch, len(body.schema_bytes))
-        return piece
+            tail_batch._batch = batch
+            _parsed.add(tail_batch, batch, len(body.schema_bytes))
+        return tail_batch
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -183,7 +183,7 @@ class TailBatch:
     def is_whole(self) -> bool:
         return self.ids is None
 
-    def of(self, ids: IdSet) -> IdSet:
+    def overlap(self, ids: IdSet) -> IdSet:
         """The subset of ``ids`` that this batch has rows of."""
         found = ids.within(Span(self.first, self.end))
         return found if self.ids is None else found.overlap(self.ids)
@@ -218,7 +218,7 @@ class TailBatch:
 def united(one: TailBatch, other: TailBatch) -> TailBatch:
     """One batch from two parts that were published together and came back separately."""
     assert one.number == other.number, "they were published together"
-    ids = [_ids(_own(piece).spans) for piece in (one, other)]
+    ids = [_ids(_own(tail_batch).spans) for tail_batch in (one, other)]
     order = np.argsort(np.concatenate(ids))
     batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
     both = _own(one)
@@ -238,35 +238,39 @@ def united(one: TailBatch, other: TailBatch) -> TailBatch:
     )
 
 
-def _own(piece: TailBatch) -> IdSet:
+def _own(tail_batch: TailBatch) -> IdSet:
     """All ids that a batch has rows of."""
-    return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
+    return (
+        IdSet((Span(tail_batch.first, tail_batch.end),))
+        if tail_batch.ids is None
+        else tail_batch.ids.copy()
+    )
 
 
-def stored_together(pieces: Sequence[TailBatch]) -> pa.RecordBatch:
+def stored_together(tail_batches: Sequence[TailBatch]) -> pa.RecordBatch:
     """All rows of whole pieces of one schema: far less work than stamping each."""
-    counts = np.array([piece.end - piece.first for piece in pieces])
-    firsts = np.array([piece.first for piece in pieces])
+    counts = np.array([tail_batch.end - tail_batch.first for tail_batch in tail_batches])
+    firsts = np.array([tail_batch.first for tail_batch in tail_batches])
     total = int(counts.sum())
     ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
-    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+    at_us = np.repeat(np.array([tail_batch.at_us for tail_batch in tail_batches]), counts)
+    return stamp(pa.concat_batches([tail_batch.batch for tail_batch in tail_batches]), ids, at_us)
 
 
-def stored_rows(pieces: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+def stored_rows(tail_batches: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
     """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
     run: list[TailBatch] = []
-    for piece in pieces:
-        whole = Span(piece.first, piece.end)
+    for tail_batch in tail_batches:
+        whole = Span(tail_batch.first, tail_batch.end)
         own = wanted.within(whole).spans
-        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
-        if run and not (joins and piece.number == run[0].number):
+        joins = tail_batch.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and tail_batch.number == run[0].number):
             yield stored_together(run)
             run = []
         if joins:
-            run.append(piece)
+            run.append(tail_batch)
         elif own:
-            yield piece.stored(own)
+            yield tail_batch.stored(own)
     if run:
         yield stored_together(run)
 
@@ -276,8 +280,11 @@ def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
     is far less work than taking and stamping those of each."""
     spans = [span for _, span in parts]
     counts = [span.size for span in spans]
-    rows = [piece.batch.slice(span.first - piece.first, span.size) for piece, span in parts]
-    at_us = np.repeat(np.array([piece.at_us for piece, _ in parts]), counts)
+    rows = [
+        tail_batch.batch.slice(span.first - tail_batch.first, span.size)
+        for tail_batch, span in parts
+    ]
+    at_us = np.repeat(np.array([tail_batch.at_us for tail_batch, _ in parts]), counts)
     return stamp(pa.concat_batches(rows), _ids(spans), at_us)
 
 

@@ -49,7 +49,7 @@ from penstock_server.runtime.subscriptions.lease_book import (
 from penstock_server.runtime.subscriptions.lease_fetch import ChannelFetch, PatternFetch
 from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
 from penstock_server.runtime.subscriptions.watches import ChannelWatches
-from penstock_server.runtime.writer import looking_ahead
+from penstock_server.runtime.writer import evaluation_ahead
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
@@ -350,7 +350,7 @@ def _rehearse(group: Group, part: LeasePart, asked: Settling, ids: IdSet) -> Non
     channel = group.channel(part.channel)
     decided = channel.decide(_command_of(asked, part.subscription, ids.spans), group.now_us)
     if channel.state.moves_dead:
-        looking_ahead.refuse_to_move(group, part.channel, channel, facts=decided.facts)
+        evaluation_ahead.require_evaluation(group, part.channel, channel, facts=decided.facts)
 
 
 def settle_events(

@@ -43,8 +43,8 @@ from penstock_server.runtime.subscriptions.exclusive_hold import Holding
 from penstock_server.runtime.subscriptions.resume_places import ResumePlaces, await_seats
 from penstock_server.runtime.subscriptions.seeking import Seeking
 from penstock_server.runtime.subscriptions.start_positions import first_id
-from penstock_server.runtime.writer.asked import refuse_costly
 from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.publish_selectors import refuse_costly
 from penstock_server.runtime.writer.requests import (
     GrantRoom,
     Reply,
@@ -238,7 +238,7 @@ class Subscriptions:
     ) -> None:
         """``taken``: so many bytes are in the hands of the application."""
         if channel_id := self._numbers.get(subscription):
-            has_room = bool(taken) and self._dispatch.taken(subscription, taken)
+            has_room = bool(taken) and self._dispatch.consumed(subscription, taken)
             command = GrantCredit(
                 subscription, count, next_id, withdrawn=withdrawn, has_room=has_room
             )

@@ -253,8 +253,8 @@ def _parts(
         span = Span(piece.first, piece.end)
         if piece.home != "pages":  # others lie in files below this
             span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
-        own = piece.of(left.within(span))
-        own.add_all(piece.of(store.late))
+        own = piece.overlap(left.within(span))
+        own.add_all(piece.overlap(store.late))
         if own:
             left.discard_all(own)
             unsealed.append((piece, own))
@@ -262,7 +262,7 @@ def _parts(
     if left:
         raise Damaged(f"{state.name} cannot be exported whole: {left!r} are in no file")
     yield from sorted(lasting, key=lambda part: part.ids.lowest or 0)
-    fleeting = [(piece, own) for piece in held if (own := piece.of(state.volatile))]
+    fleeting = [(piece, own) for piece in held if (own := piece.overlap(state.volatile))]
     yield from _memory_parts(fleeting, in_memory=True)
 
 

@@ -358,7 +358,7 @@ def _refuse_beyond(
     limits: MemoryLimits, meter: Meter, under_way: _Import, rules: RealmRules
 ) -> None:
     size = sum(len(each.body) for each in under_way.fleeting)
-    left = limits.left(_home(_wanted(under_way.manifest, rules), rules), _NOTHING, meter)
+    left = limits.free_bytes(_home(_wanted(under_way.manifest, rules), rules), _NOTHING, meter)
     if size > left:
         raise MemoryLimit(
             f"{under_way.name} has {size} bytes of events that live in memory; "

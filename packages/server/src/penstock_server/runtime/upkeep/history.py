@@ -254,7 +254,7 @@ class FlowHistory:
         now = (durable.delivered, durable.acknowledged)
         rates = _rates(now, self._durables_counted.get(durable, (0, 0)), elapsed_s)
         self._durables_counted[durable] = now
-        timings = self._latencies.of(durable)
+        timings = self._latencies.histogram_of(durable)
         waits = [0] * (len(DELIVERY_BOUNDS_US) + 1) if timings is None else list(timings.counts)
         own = _difference(waits, self._waits.get(durable, [0] * len(waits)))
         if timings is not None:

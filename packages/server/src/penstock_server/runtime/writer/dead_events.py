@@ -32,7 +32,7 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.store.sealed_file import Damage, Publishers
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.following_publish import FollowingPublish
-from penstock_server.runtime.writer.selector_cache import LookedAhead
+from penstock_server.runtime.writer.match_cache import MatchCache
 
 MOVING_SHARE: Final = 0.4
 """Share of time, at most, for groups in which dead events move. In the rest publishers are served
@@ -50,7 +50,7 @@ def move(
     channel_id: int,
     fact: Removed | Buried,
     *,
-    looked_ahead: LookedAhead,
+    match_cache: MatchCache,
     now_us: int,
     reason: str | None = None,
 ) -> Iterator[FollowingPublish | Removed | Buried]:
@@ -65,7 +65,7 @@ def move(
         rows = store.read(dead, damage)
         unreadable = damage.ids.overlap(state.stored)
         store.quarantined += damage.reasons
-        known = partial(looked_ahead.known_of, channel_id)
+        known = partial(match_cache.known_of, channel_id)
         if state.definition.kind == "schedule":
             publishes = runs(_by_time(rows), due_body, known)
         else:
@@ -74,7 +74,7 @@ def move(
             publishes = runs(chain.from_iterable(parts), dressed, known)
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
-        looked_ahead.moved(channel_id, dead)
+        match_cache.moved(channel_id, dead)
     yield from _remaining(fact, unreadable, keep_dead=target is not None)
 
 

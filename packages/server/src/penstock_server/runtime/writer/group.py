@@ -41,9 +41,9 @@ from penstock_server.runtime.store.records import BodyRef, FactRecord
 from penstock_server.runtime.store.schemas import Recorded
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.store.tail_batch import TailBatch
-from penstock_server.runtime.writer import dead_events, join_copies, looking_ahead, persisting
-from penstock_server.runtime.writer.asked import completed, work_where_dead
+from penstock_server.runtime.writer import dead_events, evaluation_ahead, join_copies, persisting
 from penstock_server.runtime.writer.following_publish import FollowingPublish, ReachedStores
+from penstock_server.runtime.writer.match_cache import MatchCache, NeedsEvaluation
 from penstock_server.runtime.writer.placement import (
     MemoryLimits,
     Placing,
@@ -51,7 +51,7 @@ from penstock_server.runtime.writer.placement import (
     on_disk,
     room_for,
 )
-from penstock_server.runtime.writer.selector_cache import LookedAhead, NeedsLook
+from penstock_server.runtime.writer.publish_selectors import completed, work_where_dead
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
@@ -78,7 +78,7 @@ class Group:
         now_us: int,
         limits: MemoryLimits,
         placing: Placing,
-        looked_ahead: LookedAhead,
+        match_cache: MatchCache,
     ) -> None:
         self.state = state
         self.now_us = now_us
@@ -114,8 +114,8 @@ class Group:
         since somebody looked."""
         self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
-        self.looked_ahead = looked_ahead
-        self.looks: list[NeedsLook] = []
+        self.match_cache = match_cache
+        self.evaluations: list[NeedsEvaluation] = []
         """What due events wait for that do not move in this group."""
         # channels that were made, with an empty name, and durables
         self.made: list[tuple[int, str]] = []
@@ -161,9 +161,9 @@ class Group:
             return []
         return [(n, below) for n, below in self.began.items() if n in early]
 
-    def may_look(self, cost: int) -> bool:
+    def may_evaluate(self, cost: int) -> bool:
         """Whether selectors may be put to events in this turn, at this cost; if so, it counts."""
-        fits = self._looked + cost <= looking_ahead.TURN_COST_MAX
+        fits = self._looked + cost <= evaluation_ahead.TURN_COST_MAX
         self._looked += cost if fits else 0
         return fits
 
@@ -194,7 +194,7 @@ class Group:
         self.asked.add(number)
         decided = channel.decide(command, self.now_us)
         if channel.state.moves_dead and not isinstance(command, Sweep):
-            looking_ahead.refuse_to_move(self, number, channel, facts=decided.facts)
+            evaluation_ahead.require_evaluation(self, number, channel, facts=decided.facts)
         for fact in decided.facts:
             self._store(number, channel, fact, reason=reason)
         if type(command) is AddDurable:
@@ -249,7 +249,7 @@ class Group:
         self._by_itself(lambda: self._sweep(number))
 
     def _may_sweep(self, number: int, channel: ChannelMachine) -> bool:
-        return not channel.state.dead_work or looking_ahead.may_sweep(self, number, channel)
+        return not channel.state.dead_work or evaluation_ahead.may_sweep(self, number, channel)
 
     def _sweep(self, number: int) -> None:
         for fact in self.do(number, self.sweeping).facts:
@@ -390,7 +390,7 @@ class Group:
         self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
     ) -> Decided:
         """What is decided of a publish. Raises what events are refused with whose columns the
-        channel cannot take, and ``NeedsLook``."""
+        channel cannot take, and ``NeedsEvaluation``."""
         state, store = self.state.channels[number].state, self.state.stores[number]
         if not command.forced:
             if self.state.directory.joins.by_outbox:
@@ -401,7 +401,7 @@ class Group:
                     merging.refuse(state, store, bodies, digest=command.digest)
                     break
         if state.moves_dead and decided.follows:
-            return looking_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
+            return evaluation_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
         return decided
 
     def _seen(
@@ -417,9 +417,9 @@ class Group:
         """The events as selectors and joins see them, and what selectors match of them."""
         if not (has_joins or channel.state.selectors):
             return bodies, digest
-        seen = merging.whole(store, bodies, channel.state.next_id, at_us=self.now_us)
+        seen = merging.merged_form(store, bodies, channel.state.next_id, at_us=self.now_us)
         if seen is not bodies:
-            seen = looking_ahead.seen_states(self, channel_id, seen)
+            seen = evaluation_ahead.evaluated_states(self, channel_id, seen)
         return seen, completed(channel, store, digest, bodies=seen, now_us=self.now_us)
 
     def _prepared(
@@ -461,7 +461,7 @@ class Group:
             asked = Publish(digest, overshoot=overshoots, memory_left=left, evicts=evicts)
             decided = channel.decide(asked, self.now_us)
             if channel.state.moves_dead:
-                looking_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
+                evaluation_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
@@ -469,11 +469,11 @@ class Group:
     def _memory_left(self, number: int, digest: Digest, claimed: int = 0) -> int:
         """Bytes free for events of a channel (SEM C6, R4); some may pass through the heap (J4)."""
         state, meter = self.state.channels[number].state, self.state.meter
-        left = self.limits.left(state.type.home, digest, meter)
+        left = self.limits.free_bytes(state.type.home, digest, meter)
         if state.engine.needs_interest and state.type.home == "pages":
-            left = min(left, self.limits.left("heap", digest, meter))
+            left = min(left, self.limits.free_bytes("heap", digest, meter))
         if number in self.state.directory.temporary:
-            own = self.limits.left_of_temporary(self.state.stores[number], digest)
+            own = self.limits.free_bytes_of_temporary(self.state.stores[number], digest)
             return min(left - claimed, own)
         return left - claimed
 
@@ -513,7 +513,7 @@ class Group:
                 self.state,
                 number,
                 fact,
-                looked_ahead=self.looked_ahead,
+                match_cache=self.match_cache,
                 now_us=self.now_us,
                 reason=reason,
             ):
@@ -592,7 +592,7 @@ class Group:
         self._changes += 1
         follows = decided.follows
         recorded = channel.recorded(fact) if follows else fact
-        pieces = []
+        tail_batches = []
         first = fact.span.first
         schemas = self.state.schemas
         rare = PublishHome(self.placing, channel.state.type.home, fact) if follows else None
@@ -602,29 +602,31 @@ class Group:
             schema, arrow = recorded_schema or self.record_schema(body.schema_bytes)
             span = Span(first, first + body.rows)
             first = span.end
-            piece = TailBatch.published(
+            tail_batch = TailBatch.published(
                 body, span, fact.at_us, number=schema, schema=arrow, publisher=publisher
             )
-            if rare is None or rare.keeps(piece):
+            if rare is None or rare.keeps(tail_batch):
                 if is_new:
-                    piece.schema_weight = schemas.first_weight(schema)
-                pieces.append(piece)
-                self._size += len(piece.body)
+                    tail_batch.schema_weight = schemas.first_weight(schema)
+                tail_batches.append(tail_batch)
+                self._size += len(tail_batch.body)
         if isinstance(recorded, Appended):
-            self._record_events(number, channel, recorded, pieces=pieces, in_journal=in_journal)
+            self._record_events(
+                number, channel, recorded, tail_batches=tail_batches, in_journal=in_journal
+            )
         if follows:
             engine = channel.state.engine
             # others are wanted only if they are new
             if engine.merges or engine.needs_interest or fact.relayed:
                 self._waits.add(number)
-        self.state.appended(number, fact, pieces)
+        self.state.appended(number, fact, tail_batches)
 
     def _record_events(
         self,
         number: int,
         channel: ChannelMachine,
         fact: Appended,
-        pieces: Sequence[TailBatch],
+        tail_batches: Sequence[TailBatch],
         *,
         in_journal: bool,
     ) -> None:
@@ -635,15 +637,17 @@ class Group:
             in_journal or absent is not None or channel.state.engine.merges
         )
         refs = []
-        for piece in pieces:
-            body, rows = piece.body, piece.end - piece.first
+        for tail_batch in tail_batches:
+            body, rows = tail_batch.body, tail_batch.end - tail_batch.first
             if absent is not None:
-                body, rows = on_disk(piece, absent)
+                body, rows = on_disk(tail_batch, absent)
                 if not rows:
                     continue
-            place = self.placing.place(number, piece, body) if by_page else None
+            place = self.placing.place(number, tail_batch, body) if by_page else None
             refs.append(
-                BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
+                BodyRef(
+                    tail_batch.number, len(body), rows, publisher=tail_batch.publisher, place=place
+                )
             )
             if place is None:
                 self.bodies.append(body)

@@ -16,9 +16,9 @@ from penstock_core.vocabulary.names import destination_name
 from penstock_core.vocabulary.ports import Blobs, Clock
 from penstock_server.runtime.access.access import AccessControl
 from penstock_server.runtime.delivery.delivery import Dispatch
-from penstock_server.runtime.writer.asked import refuse_costly
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.outboxes import Onward, Outboxes, OutboxState
+from penstock_server.runtime.writer.publish_selectors import refuse_costly
 from penstock_server.runtime.writer.requests import RunAction
 from penstock_server.runtime.writer.shard import Shard
 

@@ -39,7 +39,7 @@ class Linger:
             # the loop looks what has come before it makes the next call, and does not wait
             asyncio.get_running_loop().call_soon(self._look_again, idle, until_s)
 
-    def came(self) -> None:
+    def woken(self) -> None:
         """Something to do has come."""
         if self._now_s() - self._since_s > self._longest_s:
             self._soon = 0

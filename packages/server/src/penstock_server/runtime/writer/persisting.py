@@ -21,14 +21,14 @@ def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iter
     state = realm.channels[channel_id].state
     remaining = IdSet(fact.spans)
     owed = state.unwritten.overlap(remaining)
-    for piece in list(realm.stores[channel_id].tail):
-        ids = piece.of(owed)
+    for tail_batch in list(realm.stores[channel_id].tail):
+        ids = tail_batch.overlap(owed)
         if not ids:
             continue
         remaining.discard_all(ids)
-        body = piece.body_of(ids)
-        ref = BodyRef(piece.number, len(body), len(ids), publisher=piece.publisher)
-        yield PersistedLate(ids.spans, piece.at_us, state.ages.own_of(ids)), ref, body
+        body = tail_batch.body_of(ids)
+        ref = BodyRef(tail_batch.number, len(body), len(ids), publisher=tail_batch.publisher)
+        yield PersistedLate(ids.spans, tail_batch.at_us, state.ages.own_of(ids)), ref, body
     if remaining:
         yield PersistedLate(remaining.spans, fact.at_us), None, b""
 
@@ -39,4 +39,8 @@ def bytes_to_secure(state: RealmState, number: int) -> int:
     if channel is None or not channel.state.unwritten:
         return 0
     unwritten = channel.state.unwritten
-    return sum(len(piece.body) for piece in state.stores[number].tail if piece.of(unwritten))
+    return sum(
+        len(tail_batch.body)
+        for tail_batch in state.stores[number].tail
+        if tail_batch.overlap(unwritten)
+    )

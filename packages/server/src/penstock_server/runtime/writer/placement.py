@@ -35,7 +35,7 @@ class MemoryLimits(Struct, frozen=True):
     property_names_max: int = NAMES_MAX
     """Most property names of one channel; 0: no limit."""
 
-    def left(self, home: Home, digest: Digest, meter: Meter) -> int:
+    def free_bytes(self, home: Home, digest: Digest, meter: Meter) -> int:
         """Bytes still free for events of a channel at ``home``."""
         if home == "off_heap":
             return self.off_heap_bytes_max - meter.off_heap_bytes
@@ -43,7 +43,7 @@ class MemoryLimits(Struct, frozen=True):
             return self.paged_bytes_max - meter.paged_bytes
         return self.heap_bytes_max - meter.memory_bytes
 
-    def left_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
+    def free_bytes_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
         """Bytes still free for events of a temporary destination (SEM R4)."""
         used = store.meter.memory_bytes
         is_single = not used and digest.count == 1
@@ -82,10 +82,10 @@ class Placing:
         view[:] = memoryview(body).cast("B")
         return view
 
-    def place(self, number: int, piece: TailBatch, body: Buffer) -> PageSlot:
+    def place(self, number: int, tail_batch: TailBatch, body: Buffer) -> PageSlot:
         """Choose where ``body`` goes in the pages of a channel; written by :meth:`flush`."""
         place = self.pages.allocate(number, body)
-        self.placed.append((number, piece, place))
+        self.placed.append((number, tail_batch, place))
         return place
 
     async def flush(self, *, sync: bool) -> None:
@@ -96,8 +96,8 @@ class Placing:
         placed, self.placed = self.placed, []
         await self.pages.flush(sync=sync)
         try:
-            for number, piece, place in placed:
-                piece.moved_to(place, self.pages.view(number, place))
+            for number, tail_batch, place in placed:
+                tail_batch.moved_to(place, self.pages.view(number, place))
         except Damaged as error:
             raise StorageFailed(f"what was just written is not there: {error}") from error
 
@@ -117,24 +117,24 @@ class PublishHome:
         self._fleeting = IdSet(fleeting) if fleeting else None
         self._dropped = IdSet(fact.dropped) if fact.dropped else None
 
-    def keeps(self, piece: TailBatch) -> bool:
+    def keeps(self, tail_batch: TailBatch) -> bool:
         """Note where a batch is kept; gives whether anybody waits for some of its events."""
-        span = Span(piece.first, piece.end)
+        span = Span(tail_batch.first, tail_batch.end)
         if self._dropped is not None and self._dropped.count(span) == span.size:
             return False
         home = self._home
         if self._fleeting is not None and self._fleeting.within(span):
             home = home if home == "off_heap" else "heap"
         if home == "off_heap":
-            piece.moved_outside(self._placing.outside(piece.body))
-        piece.home = home
+            tail_batch.moved_outside(self._placing.outside(tail_batch.body))
+        tail_batch.home = home
         return True
 
 
-def on_disk(piece: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
+def on_disk(tail_batch: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
     """The body the journal gets: without the rows that live in memory only."""
-    ids = IdSet([Span(piece.first, piece.end)])
+    ids = IdSet([Span(tail_batch.first, tail_batch.end)])
     ids.remove_all(absent)
-    if len(ids) == piece.end - piece.first:
-        return piece.body, len(ids)
-    return (piece.body_of(ids), len(ids)) if ids else (b"", 0)
+    if len(ids) == tail_batch.end - tail_batch.first:
+        return tail_batch.body, len(ids)
+    return (tail_batch.body_of(ids), len(ids)) if ids else (b"", 0)

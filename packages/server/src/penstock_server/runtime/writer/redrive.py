@@ -28,10 +28,10 @@ from penstock_server.runtime.delivery.delivery import Dispatch
 from penstock_server.runtime.store.bodies import UNLIMITED, digest_of
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.store.sealed_file import Damage
-from penstock_server.runtime.writer.asked import asked_of
 from penstock_server.runtime.writer.dead_events import by_publisher, runs
+from penstock_server.runtime.writer.evaluation_ahead import needs_evaluation
 from penstock_server.runtime.writer.group import Group
-from penstock_server.runtime.writer.looking_ahead import needs_look
+from penstock_server.runtime.writer.publish_selectors import selectors_of
 from penstock_server.runtime.writer.removals import free_of
 from penstock_server.runtime.writer.room_forecast import bytes_of_redrive, side_effect_bytes
 from penstock_server.runtime.writer.selector_scan import Matching
@@ -190,7 +190,7 @@ class _Step:
         targets: Iterable[int] = group.state.channels
         if self.destination:
             targets = (directory.number_of(self.destination),)
-        own = (sum(asked_of(group.state, each).values()) for each in targets)
+        own = (sum(selectors_of(group.state, each).values()) for each in targets)
         work = max(1.0, max(own, default=0) / MOVED_WORK)
         joins = directory.joins
         reached = [len(joins.reached_from(each)) for each in targets if each in joins.by_source]
@@ -206,10 +206,10 @@ class _Step:
 
     def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
         """Whether there was room for it."""
-        known = partial(group.looked_ahead.known_of, self.number)
+        known = partial(group.match_cache.known_of, self.number)
         for target, parts in by_target.items():
-            asked = asked_of(group.state, target)
-            look = needs_look(group, self.number, [batch for _, batch in parts], asked=asked)
+            asked = selectors_of(group.state, target)
+            look = needs_evaluation(group, self.number, [batch for _, batch in parts], asked=asked)
             if look is not None:
                 raise look
         run_by = {target: list(runs(parts, restored, known)) for target, parts in by_target.items()}
@@ -240,13 +240,13 @@ class _Step:
                 )
         spans = gone.spans
         group.do(self.number, RemoveRedriven(spans))
-        group.looked_ahead.moved(self.number, spans)
+        group.match_cache.moved(self.number, spans)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch
         if self.wanted is not None:
-            matching = self.wanted.of(IdSet(rows.spans))
+            matching = self.wanted.matches_among(IdSet(rows.spans))
             batch = batch.filter(pa.array(within(ids_of(batch), matching.spans)))
         if not batch.num_rows:
             return ()

@@ -20,9 +20,9 @@ from penstock_server.runtime.store import merging
 from penstock_server.runtime.store.bodies import Body
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.match_cache import NeedsEvaluation
 from penstock_server.runtime.writer.publish_stops import refuse_stopped
 from penstock_server.runtime.writer.schedules import scheduled, waits
-from penstock_server.runtime.writer.selector_cache import NeedsLook
 
 _log = logger("penstock.shard")
 
@@ -77,7 +77,7 @@ class RunCommand(Struct):
 class SeatHolder(Protocol):
     """A client at a queue or durable that says how much it has room for when the writer asks."""
 
-    def asked(self) -> int | None:
+    def ready_seat(self) -> int | None:
         """The subscription of the seat; None: the client has left."""
         ...
 
@@ -102,7 +102,7 @@ class GrantRoom(Struct):
         return ()
 
     def run(self, group: Group) -> None:
-        subscription = self.holder.asked()
+        subscription = self.holder.ready_seat()
         channel = group.state.channels.get(self.number)
         if subscription is None or channel is None or subscription not in channel.state.seats:
             return
@@ -273,7 +273,7 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
         # that the group has.
         return None, refusal.with_traceback(None)
     except Exception as failure:
-        if group.is_half_done or isinstance(failure, NeedsLook):
+        if group.is_half_done or isinstance(failure, NeedsEvaluation):
             raise
         if work.reply is None:  # otherwise the callee logs it
             _log.exception("work.failed", work=type(work).__name__)

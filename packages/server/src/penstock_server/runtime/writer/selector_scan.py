@@ -114,7 +114,7 @@ class Matching:
         left.discard_all(self._looked)
         return not left
 
-    def of(self, ids: IdSet) -> IdSet:
+    def matches_among(self, ids: IdSet) -> IdSet:
         """The subset of ``ids`` that matches; only ids that have been scanned are known."""
         return self._found.overlap(ids)
 

@@ -32,7 +32,7 @@ from penstock_server.runtime.writer.channel_timers import ChannelTimers
 from penstock_server.runtime.writer.dead_events import MovingPace
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.linger import Linger
-from penstock_server.runtime.writer.looking import Looking
+from penstock_server.runtime.writer.match_cache import NeedsEvaluation
 from penstock_server.runtime.writer.persisting import bytes_to_secure
 from penstock_server.runtime.writer.placement import MemoryLimits, Placing, room_for
 from penstock_server.runtime.writer.requests import (
@@ -55,7 +55,7 @@ from penstock_server.runtime.writer.room_forecast import (
     side_effect_bytes,
     writes_nothing,
 )
-from penstock_server.runtime.writer.selector_cache import NeedsLook
+from penstock_server.runtime.writer.selector_queue import SelectorQueue
 
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
@@ -83,7 +83,7 @@ class Shard:
         offload: Offload = inline,
     ) -> None:
         self.state = state
-        self.looking = Looking(state, offload, self._rouse)
+        self.selector_queue = SelectorQueue(state, offload, self._rouse)
         """Publishes wait there whose events many selectors are put to."""
         self.placing = placing
         self._limits = limits
@@ -231,7 +231,7 @@ class Shard:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        while not (self._stopping and not self._has_work and self.looking.is_idle):
+        while not (self._stopping and not self._has_work and self.selector_queue.is_idle):
             if not (self._has_work or self._woken or self._between):
                 self._idle = loop.create_future()
                 if self._dispatch.ahead.guessed:
@@ -240,7 +240,7 @@ class Shard:
                     self.linger.stay(self._idle)
                 await self._idle
                 if self.linger is not None:
-                    self.linger.came()
+                    self.linger.woken()
             if self._between:
                 await self._serve_between()
             began_s = loop.time()
@@ -258,7 +258,7 @@ class Shard:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._ahead or self._waiting or self.looking.ready)
+        return bool(self._ahead or self._waiting or self.selector_queue.ready)
 
     def stop(self) -> None:
         """Serve what waits, then end :meth:`run`."""
@@ -266,7 +266,7 @@ class Shard:
         self._rouse()
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
-        waiting = self._serving + self._ahead + self._waiting + self.looking.drained()
+        waiting = self._serving + self._ahead + self._waiting + self.selector_queue.drained()
         self._serving, self._ahead, self._waiting = [], [], []
         self._dispatch.choosers.close()
         for work in waiting:
@@ -293,14 +293,14 @@ class Shard:
 
     async def _serve_group(self) -> Group:
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
-        waiting = self.looking.begin_group(waiting)
+        waiting = self.selector_queue.begin_group(waiting)
         self._serving = waiting  # so that all are answered if this is the end
         if self.state.to_open:
             await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
-        ahead = self.looking.ahead
+        ahead = self.selector_queue.ahead
         group = Group(
-            self.state, self._clock.now_us(), self._limits, placing=self.placing, looked_ahead=ahead
+            self.state, self._clock.now_us(), self._limits, placing=self.placing, match_cache=ahead
         )
         group.has_room, group.may_move = self._may_copy, self._pace.resting is None
         group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
@@ -313,8 +313,8 @@ class Shard:
             await self._open_files()
         group.sweep_touched(self._dispatch.incidents.report)
         group.held_s = loop.time() - began_s
-        for look in group.looks:
-            self.looking.sweeps_after(look)
+        for look in group.evaluations:
+            self.selector_queue.sweep_after(look)
         has_moved = False
         early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
         for number, below in early:
@@ -360,18 +360,18 @@ class Shard:
         answers = []
         may_ask_more = False
         for i, work in enumerate(waiting, start=1):
-            if may_ask_more and self.looking.holds(work):
+            if may_ask_more and self.selector_queue.holds(work):
                 self._serving = [each for each in self._serving if each is not work]
             else:
                 try:
                     answers.append((work.reply, *outcome_of(work, group)))
-                except NeedsLook as look:
-                    self.looking.waits_for(work, look)
+                except NeedsEvaluation as look:
+                    self.selector_queue.hold_until_evaluated(work, look)
                     self._serving = [each for each in self._serving if each is not work]
                     may_ask_more = True
                 else:
-                    if self.looking.order:
-                        self.looking.decided(work)
+                    if self.selector_queue.order:
+                        self.selector_queue.decided(work)
                     may_ask_more |= isinstance(work, RunAction)
             if i == len(waiting):
                 break
@@ -562,7 +562,7 @@ class Shard:
                 await self._relay(number, channel)
             if channel.state.overdue and self._pace.resting is not None:
                 self._pace.hold_back(number)
-            elif channel.state.overdue and number in self.looking.ahead.sweeping:
+            elif channel.state.overdue and number in self.selector_queue.ahead.sweeping:
                 continue  # it is swept once its events have been looked at
             elif channel.has_offers and (self._may_copy or not channel.state.overdue):
                 self.wake(number)  # otherwise the next sweep does

@@ -66,7 +66,7 @@ class Stages:
         self.size += size
         self._of_owners[owner] = own
 
-    def of(self, stages: Sequence[str], number: int) -> list[Body]:
+    def bodies_of(self, stages: Sequence[str], number: int) -> list[Body]:
         """The batches of ``stages``, in that order. Raises ``NoSuchStage``."""
         missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
         if missing:
@@ -76,7 +76,7 @@ class Stages:
             )
         return [body for stage in stages for body in self._by_id[stage].bodies]
 
-    def known(self, stages: Sequence[str]) -> list[Body]:
+    def remaining_bodies(self, stages: Sequence[str]) -> list[Body]:
         """The part of ``stages`` that still exist."""
         return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
 
@@ -126,7 +126,7 @@ class CommitStaged(Struct):
 
     @property
     def bodies(self) -> Sequence[Body]:
-        return self.stages.known(self.names)
+        return self.stages.remaining_bodies(self.names)
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -144,7 +144,7 @@ class CommitStaged(Struct):
             if known is not None:
                 return known
         refuse_stopped(group, (self.number,))
-        bodies = self.stages.of(self.names, self.number)
+        bodies = self.stages.bodies_of(self.names, self.number)
         digest = digest_of(bodies, self.event_bytes_max)
         return PublishBatches(
             self.number,

@@ -47,7 +47,8 @@ class PublishTransaction(Struct):
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         return [
-            (part.number, [*part.bodies, *self.stages.known(part.stages)]) for part in self.parts
+            (part.number, [*part.bodies, *self.stages.remaining_bodies(part.stages)])
+            for part in self.parts
         ]
 
     def is_decided(self, state: RealmState) -> bool:
@@ -83,7 +84,7 @@ class PublishTransaction(Struct):
         """The events by store, in the order the stores were first named."""
         found: dict[int, list[Body]] = {}
         for part in self.parts:
-            staged = self.stages.of(part.stages, part.number)
+            staged = self.stages.bodies_of(part.stages, part.number)
             found.setdefault(part.number, []).extend([*part.bodies, *staged])
         for bodies in found.values():
             if waits(bodies):
@@ -112,7 +113,7 @@ class PublishStagedParts(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return [(number, self.stages.known(names)) for number, names in self.parts]
+        return [(number, self.stages.remaining_bodies(names)) for number, names in self.parts]
 
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
@@ -160,7 +161,7 @@ class PublishStagedParts(Struct):
         for number, names in self.parts:
             group.channel(number)  # raises if it was deleted
             for name in names:
-                bodies = self.stages.of((name,), number)
+                bodies = self.stages.bodies_of((name,), number)
                 found.setdefault((number, waits(bodies)), []).extend(bodies)
         return by_store(group, found, self.event_bytes_max)
 

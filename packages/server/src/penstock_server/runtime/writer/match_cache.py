@@ -14,22 +14,25 @@ from penstock_core.columns.events.batch import Int64s, ids_of
 from penstock_core.columns.selectors.lanes import Column
 from penstock_core.columns.selectors.outcomes import Key, PredicateOutcomes
 from penstock_core.ids.ids import IdSet, Span, Spans
-from penstock_server.runtime.store.bodies import Asked, Body
+from penstock_server.runtime.store.bodies import Body, SelectorKey
 
 PARTS_MAX: Final = 64
 """Batches of one channel about which results are kept; those of older ones are found out again."""
 
 
-class NeedsLook(Exception):
+class NeedsEvaluation(Exception):
     """Selectors have much to examine in these events before the work may go on. Nothing has been
     done; the work is decided again once :attr:`keep` was called."""
 
     def __init__(
-        self, number: int, looks: Sequence[tuple[Body, dict[Asked, int]]], keep: Callable[[], None]
+        self,
+        number: int,
+        looks: Sequence[tuple[Body, dict[SelectorKey, int]]],
+        keep: Callable[[], None],
     ) -> None:
         super().__init__(f"selectors are put to events of channel {number} first")
         self.number = number
-        self.looks = looks
+        self.evaluations = looks
         self.keep = keep
 
 
@@ -40,7 +43,7 @@ class _LookedEvents(Struct):
     body: Body
 
 
-class LookedAhead:
+class MatchCache:
     """What was found out about events before the turn that needs it."""
 
     def __init__(self) -> None:
@@ -49,9 +52,9 @@ class LookedAhead:
         self.sweeping: set[int] = set()
         """Channels whose due events are being looked at."""
 
-    def lacks(self, number: int, ids: Int64s, asked: Mapping[Asked, int]) -> Int64s:
+    def lacks(self, number: int, ids: Int64s, asked: Mapping[SelectorKey, int]) -> Int64s:
         """The events about which some of what is asked is not known."""
-        known = [p.ids for p in self._parts.get(number, ()) if p.body.looked >= asked.keys()]
+        known = [p.ids for p in self._parts.get(number, ()) if p.body.evaluated >= asked.keys()]
         return ids[~np.isin(ids, np.concatenate(known))] if known else ids
 
     def known_of(self, number: int, batch: pa.RecordBatch) -> PredicateOutcomes | None:

@@ -29,10 +29,11 @@ from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import RealmStopping
 from penstock_core.vocabulary.ports import Offload
 from penstock_server.runtime.delivery.selection import BESIDE_ABOVE
-from penstock_server.runtime.store.bodies import Asked, Body
+from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.state import RealmState
-from penstock_server.runtime.writer.asked import asked_of_body
-from penstock_server.runtime.writer.looking_ahead import look_cost
+from penstock_server.runtime.writer.evaluation_ahead import evaluation_cost
+from penstock_server.runtime.writer.match_cache import MatchCache, NeedsEvaluation
+from penstock_server.runtime.writer.publish_selectors import selectors_of_body
 from penstock_server.runtime.writer.requests import (
     GrantRoom,
     PublishBatches,
@@ -40,7 +41,6 @@ from penstock_server.runtime.writer.requests import (
     RunCommand,
     ShardRequest,
 )
-from penstock_server.runtime.writer.selector_cache import LookedAhead, NeedsLook
 
 SLICE_BYTES: Final = 64 << 20
 """Bytes to read, times the selectors' work, in one slice: about a tenth of a second."""
@@ -63,7 +63,7 @@ class _WaitingPublish(Struct):
         return self.order < other.order
 
 
-class Looking:
+class SelectorQueue:
     """Publishes that wait for their selectors, and the thread that applies these."""
 
     def __init__(self, state: RealmState, offload: Offload, on_ready: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class Looking:
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
         self._is_over = False
-        self.ahead = LookedAhead()
+        self.ahead = MatchCache()
         """What is known of events that move, and of states."""
         self._stopped: dict[int, int] = {}
         """The position of the first work that waits for these, by channel: nothing that is asked
@@ -154,7 +154,7 @@ class Looking:
         self._hold(work, frozenset(number for number, _ in offered), self._slices(missing))
         return True
 
-    def waits_for(self, work: ShardRequest, look: NeedsLook) -> None:
+    def hold_until_evaluated(self, work: ShardRequest, look: NeedsEvaluation) -> None:
         """Hold work that was not done, until what it needs is known; whatever else is asked of the
         channel waits behind it."""
         numbers = frozenset((look.number, *_channels_of(work)))
@@ -163,7 +163,7 @@ class Looking:
             self._stopped[number] = min(order, self._stopped.get(number, order))
         self._hold(work, numbers, self._slices_ahead(look))
 
-    def sweeps_after(self, look: NeedsLook) -> None:
+    def sweep_after(self, look: NeedsEvaluation) -> None:
         """Look at due events, and let them move then; nobody waits behind them."""
         number = look.number
         work = RunAction(lambda group: group.sweep(number), sweeps=(number,))
@@ -221,11 +221,11 @@ class Looking:
         self._turns.clear()
         return left
 
-    # --- looking -------------------------------------------------------------------------
+    # --- evaluating -------------------------------------------------------------------------
 
     def _missing(
         self, offered: Sequence[tuple[int, Sequence[Body]]]
-    ) -> tuple[list[tuple[Body, dict[Asked, int]]], int]:
+    ) -> tuple[list[tuple[Body, dict[SelectorKey, int]]], int]:
         """The selectors, by body, that no thread has applied yet, and the bytes to read for
         them."""
         found, cost = [], 0
@@ -235,25 +235,25 @@ class Looking:
             for body in bodies:
                 if DELIVERY_TIME in body.names:  # a scheduled event is on a store without selectors
                     continue
-                asked = asked_of_body(self._state, number, body)
-                left = {key: work for key, work in asked.items() if key not in body.looked}
+                asked = selectors_of_body(self._state, number, body)
+                left = {key: work for key, work in asked.items() if key not in body.evaluated}
                 if left:
                     found.append((body, left))
-                    cost += look_cost(left, body.rows, body.weight)
+                    cost += evaluation_cost(left, body.rows, body.weight)
         return found, cost
 
     def _slices(
-        self, missing: Sequence[tuple[Body, dict[Asked, int]]]
+        self, missing: Sequence[tuple[Body, dict[SelectorKey, int]]]
     ) -> Iterator[Callable[[], None]]:
         for body, asked in missing:
             try:
                 yield from _looks(body, asked, self._check)
             finally:  # a failure occurs again where somebody is told of it
-                body.looked |= asked.keys()
+                body.evaluated |= asked.keys()
 
-    def _slices_ahead(self, look: NeedsLook) -> Iterator[Callable[[], None]]:
+    def _slices_ahead(self, look: NeedsEvaluation) -> Iterator[Callable[[], None]]:
         try:
-            yield from self._slices(look.looks)
+            yield from self._slices(look.evaluations)
         finally:
             look.keep()
 
@@ -315,7 +315,9 @@ def _channels_of(work: ShardRequest) -> Sequence[int]:
     return [number for number, _ in work.offered]
 
 
-def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Callable[[], None]]:
+def _looks(
+    body: Body, asked: Mapping[SelectorKey, int], check: Check
+) -> Iterator[Callable[[], None]]:
     """The slices of one body: some selectors put to some of its events."""
     batch = body.batch
     rows = max(1, batch.num_rows * PART_BYTES // max(1, body.weight))
@@ -325,11 +327,11 @@ def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Cal
         parts.append(frames.outcomes)
         rows_here = part.num_rows
         size = body.weight * rows_here // batch.num_rows
-        keys: list[Asked] = []
+        keys: list[SelectorKey] = []
         cost = 0
         for key, work in asked.items():
             keys.append(key)
-            cost += look_cost({key: work}, rows_here, size)
+            cost += evaluation_cost({key: work}, rows_here, size)
             if cost >= SLICE_BYTES:
                 yield partial(frames.look, part, keys)
                 keys, cost = [], 0
@@ -348,11 +350,11 @@ class _Frames:
         self._check = check
         self._by_messages: dict[object, EventFrame] = {}
 
-    def look(self, part: pa.RecordBatch, keys: Sequence[Asked]) -> None:
+    def look(self, part: pa.RecordBatch, keys: Sequence[SelectorKey]) -> None:
         for messages, text in keys:
             frame = self._by_messages.get(messages)
             if frame is None:
-                reader = cast("MessageAccess | None", messages)  # as asked_of() gives it
+                reader = cast("MessageAccess | None", messages)  # as selectors_of() gives it
                 frame = EventFrame(part, 0, reader, check=self._check, outcomes=self.outcomes)
                 self._by_messages[messages] = frame
             selector_of(text).mask_in(frame)

@@ -20,7 +20,7 @@ from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.errors import LimitReached, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
-from penstock_server.runtime.writer import asked, looking
+from penstock_server.runtime.writer import publish_selectors, selector_queue
 from penstock_testing.loop import pass_time, simulated
 from tests.protocols import shop
 
@@ -31,9 +31,9 @@ LETTERS = "abcdefgh"
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(looking, "SLICE_BYTES", 200_000)
-    monkeypatch.setattr(looking, "PART_BYTES", 20_000)
+    monkeypatch.setattr(selector_queue, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selector_queue, "SLICE_BYTES", 200_000)
+    monkeypatch.setattr(selector_queue, "PART_BYTES", 20_000)
 
 
 class Elsewhere:
@@ -45,7 +45,7 @@ class Elsewhere:
         """Texts that were put to a pattern with wildcards on the loop."""
         self.paused: asyncio.Event | None = None
         self._is_away = False
-        lives.realm.shard.looking._offload = self
+        lives.realm.shard.selector_queue._offload = self
         lives.realm.dispatch.choosing._offload = self
         fits = _Walk._fits
 
@@ -114,8 +114,8 @@ async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publis
             await lives.put("other", Event(b"here"))  # an administrator is no worse off
             served += 1
         assert served > 50, "between slices"
-        assert lives.realm.shard.looking.slices > 50
-        assert elsewhere.calls == lives.realm.shard.looking.slices
+        assert lives.realm.shard.selector_queue.slices > 50
+        assert elsewhere.calls == lives.realm.shard.selector_queue.slices
         assert elsewhere.on_loop == 0, "the turn that stored it found all there"
         assert await done == (0, 128)
         for n in range(0, 100, 7):
@@ -349,8 +349,8 @@ async def test_a_look_that_fails_costs_no_more_than_its_request(
 async def test_what_selectors_may_ask_of_a_channel_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asked, "SELECTORS_WORK_MAX", 20)
-    monkeypatch.setattr(asked, "MERGED_SELECTORS_WORK_MAX", 4)
+    monkeypatch.setattr(publish_selectors, "SELECTORS_WORK_MAX", 20)
+    monkeypatch.setattr(publish_selectors, "MERGED_SELECTORS_WORK_MAX", 4)
     long = " OR ".join(f"n = {n}" for n in range(15))
 
     lives = Lives()
@@ -382,7 +382,7 @@ async def test_what_selectors_may_ask_of_a_channel_is_bounded(
 async def test_comparisons_that_only_the_turn_can_make_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asked, "STAMPED_PREDICATES_MAX", 3)
+    monkeypatch.setattr(publish_selectors, "STAMPED_PREDICATES_MAX", 3)
     lives = Lives()
     async with lives.life():
         await lives.create("orders")

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from packages.server.tests.runtime.lives import Lives, clock_now, datas
-from packages.server.tests.runtime.test_looking import (
+from packages.server.tests.runtime.test_selector_queue import (
     LETTERS,
     Elsewhere,
     costly,
@@ -24,7 +24,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_server.runtime.writer import looking, looking_ahead
+from penstock_server.runtime.writer import evaluation_ahead, selector_queue
 from penstock_testing.loop import pass_time, simulated
 
 pytestmark = pytest.mark.spec("F5")
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.spec("F5")
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(looking_ahead, "TURN_COST_MAX", 100_000)
-    monkeypatch.setattr(looking, "SLICE_BYTES", 200_000)
-    monkeypatch.setattr(looking, "PART_BYTES", 20_000)
+    monkeypatch.setattr(selector_queue, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(evaluation_ahead, "TURN_COST_MAX", 100_000)
+    monkeypatch.setattr(selector_queue, "SLICE_BYTES", 200_000)
+    monkeypatch.setattr(selector_queue, "PART_BYTES", 20_000)
 
 
 TEAM = costly(ChannelId(1))

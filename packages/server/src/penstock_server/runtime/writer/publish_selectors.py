@@ -27,16 +27,16 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidSelector, LimitReached
 from penstock_core.vocabulary.ports import Offload
 from penstock_server.runtime.delivery.selection import PARSED_BESIDE_ABOVE
-from penstock_server.runtime.store.bodies import Asked, Body
+from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.message_fields import messages_of
 from penstock_server.runtime.store.state import RealmState
 
 
-def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
+def selectors_of(state: RealmState, number: int) -> dict[SelectorKey, int]:
     """The selectors that events published on a store are put to, there and wherever joins copy
     them, each with its work."""
-    found: dict[Asked, int] = {}
+    found: dict[SelectorKey, int] = {}
     for each, channel in _reached(state, number):
         texts = _texts(state, each)
         if texts:
@@ -45,10 +45,10 @@ def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
     return found
 
 
-def asked_of_body(state: RealmState, number: int, body: Body) -> dict[Asked, int]:
-    """Like :func:`asked_of`, but without the selectors that are known not to match what is
+def selectors_of_body(state: RealmState, number: int, body: Body) -> dict[SelectorKey, int]:
+    """Like :func:`selectors_of`, but without the selectors that are known not to match what is
     published: those for which it lacks a value that they require."""
-    found: dict[Asked, int] = {}
+    found: dict[SelectorKey, int] = {}
     for each, channel in _reached(state, number):
         texts = _of_joins(state, each)
         if not (texts or channel.state.selectors):
@@ -147,7 +147,7 @@ def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
     if target is None:
         return 0, 1
     copies = len(joins.reached_from(target)) if target in joins.by_source else 1
-    return sum(asked_of(state, target).values()), copies
+    return sum(selectors_of(state, target).values()), copies
 
 
 def refuse_costly(state: RealmState, number: int, text: str, selector: Selector | None) -> None:
