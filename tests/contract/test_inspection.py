@@ -114,6 +114,8 @@ def test_a_sound_engine_is_found_well_and_left_as_it_is(servers: NatsServers) ->
     assert sorted(each.name for each in told) == ["n0", "n1", "n2"]
     assert [each.name for each in told if each.leads] == [health.leader]
     assert all(each.room for each in told)
+    assert sorted(health.rooms) == ["n0", "n1", "n2"]
+    assert health.room in health.rooms.values()
     assert streams(servers) == before
 
 

@@ -243,6 +243,9 @@ def test_no_room_is_told_before_anything_is_decided(servers: NatsServers) -> Non
         with pytest.raises(StorageFailed, match="max_file_store"):
             await journal.reserve(1 << 50)
         await journal.reserve(1 << 20)
+        health = await told_in.engine.health()
+        assert health.room
+        assert (len(health.rooms), health.room in health.rooms.values()) == (3, True)
 
     tell(servers, told)
 

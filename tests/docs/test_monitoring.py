@@ -44,6 +44,8 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
         "penstock_engine_damaged",
         "penstock_appends_ambiguous",
         "penstock_withheld",
+        "penstock_engine_room_bytes",
+        "penstock_engine_server_room_bytes",
         "penstock_unsealed_age_seconds",
         "penstock_blob_cache_bytes",
         "penstock_blob_cache_hits",

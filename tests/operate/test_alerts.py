@@ -32,6 +32,17 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "NodeDown": ({f'penstock_node_up{{{REALM},node="n2"}}': "1 0x30"}, f'{REALM},node="n2"'),
     "EngineWaits": ({f"penstock_engine_waiting_seconds{{{REALM}}}": "0 3+60x30"}, REALM),
     "EngineDamaged": ({f"penstock_engine_damaged_total{{{REALM}}}": "0 0 1x30"}, REALM),
+    "EngineAlmostFull": (
+        {f"penstock_engine_room_bytes{{{REALM}}}": f"{3 << 30} {1 << 30}x30"},
+        REALM,
+    ),
+    "EngineServerAlmostFull": (
+        {
+            f'penstock_engine_server_room_bytes{{{REALM},server="s1"}}': f"{3 << 30} {1 << 30}x30",
+            f'penstock_engine_server_room_bytes{{{REALM},server="s2"}}': f"{3 << 30}x31",
+        },
+        f'{REALM},server="s1"',
+    ),
     "SealingWaits": (
         {f'penstock_unsealed_age_seconds{{{REALM},shard="0"}}': "0 540+60x30"},
         f'{REALM},shard="0"',

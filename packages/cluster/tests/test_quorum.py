@@ -109,17 +109,19 @@ async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
 
 
 @simulated
-async def test_who_leads_the_engine_and_what_is_damaged_there_is_noted() -> None:
+async def test_the_leader_of_the_engine_its_room_and_its_damage_are_noted() -> None:
     valve, damage = Valve(), ["s1: a hole"]
 
     class Watched(MemoryEngine):
         async def health(self) -> EngineHealth:
-            return replace(await super().health(), leader="s2", damage=tuple(damage))
+            health = replace(await super().health(), leader="s2", damage=tuple(damage))
+            return replace(health, room=5, rooms={"s1": 9, "s2": 5})
 
     counts = TenureCounts({})
     watching = the_loop().create_task(watch_engine(Watched(call=valve), counts, Incidents()))
     await pass_time(1)
     assert (counts.leader, counts.damages) == ("s2", {"s1: a hole"})
+    assert (counts.room, counts.rooms) == (5, {"s1": 9, "s2": 5})
     damage.append("s3: a hole")
     await pass_time(25)
     assert len(counts.damages) == 2, "each is counted once"
@@ -128,4 +130,5 @@ async def test_who_leads_the_engine_and_what_is_damaged_there_is_noted() -> None
     await pass_time(25)
 
     assert counts.leader == "", "nobody is known to lead"
+    assert (counts.room, counts.rooms) == (None, {}), "an old report is not shown"
     watching.cancel()

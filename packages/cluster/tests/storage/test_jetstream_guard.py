@@ -20,6 +20,7 @@ from penstock_cluster.storage.jetstream.guard import (
     monitors_of,
     read_server,
     room_of,
+    rooms_of,
     version_of,
 )
 from penstock_cluster.storage.jetstream.stream import (
@@ -99,6 +100,7 @@ def test_a_server_that_is_down_has_no_room_and_without_a_majority_none_is_known(
 
     assert room_of([full, roomy, absent(down)]) == 0
     assert room_of([roomy, absent(full), absent(down)]) is None
+    assert rooms_of([roomy, absent(full), down]) == {roomy.name: 43 << 30, down.name: 0}
 
 
 def test_one_server_may_be_down() -> None:

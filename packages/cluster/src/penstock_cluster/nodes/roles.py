@@ -90,20 +90,20 @@ class NodeRoles:
 async def watch_engine(
     engine: StorageEngine, counts: TenureCounts, incidents: Incidents
 ) -> NoReturn:
-    """Record every few seconds which server of the engine takes appends, and the damage on the
-    servers, until cancelled."""
+    """Record every few seconds which server of the engine takes appends, the room and the damage
+    on the servers, until cancelled."""
     while True:
-        leader = ""
+        leader, room, rooms = "", None, dict[str, int]()
         with (
             incidents.barrier("engine", ends=()),
-            suppress(TimeoutError, Unavailable),  # then the leader is unknown
+            suppress(TimeoutError, Unavailable),  # then the leader and the room are unknown
         ):
             async with asyncio.timeout(ENGINE_LOOK_S):
                 health = await engine.health()
-            leader = health.leader
+            leader, room, rooms = health.leader, health.room, dict(health.rooms)
             if len(counts.damages) < _DAMAGES_MAX:
                 counts.damages.update(health.damage)
-        counts.leader = leader
+        counts.leader, counts.room, counts.rooms = leader, room, rooms
         await asyncio.sleep(ENGINE_LOOK_S)
 
 

@@ -48,5 +48,10 @@ class TenureCounts(msgspec.Struct):
     """How often the realm was taken from it without having been handed over."""
     leader: str = ""
     """The engine's server that takes appends, as it was found last; empty: none is known."""
+    room: int | None = None
+    """Bytes that a majority of the engine's servers may still store, as reported last; None if too
+    few servers have reported their room."""
+    rooms: Mapping[str, int] = {}
+    """Bytes that each server of the engine may still store, of the servers that reported it."""
     damages: set[str] = msgspec.field(default_factory=set)
     """The damage that was found on the engine's servers."""

@@ -394,6 +394,10 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     """How many appends the server that is farthest behind has still to store."""
     damage: tuple[str, ...] = ()
     """Damage that was found on its servers."""
+    room: int | None = None
+    """Bytes that a majority of its servers may still store; None if too few report their room."""
+    rooms: Mapping[str, int] = {}
+    """Bytes that each server may still store, of the servers that report it."""
 
 
 class EngineServer(Struct, frozen=True, kw_only=True):

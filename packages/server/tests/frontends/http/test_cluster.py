@@ -41,6 +41,10 @@ TOLD = {
     "penstock_deposed_total 3.0",
     'penstock_engine_leader{server="s2"} 1.0',
     "penstock_engine_damaged_total 2.0",
+    "penstock_engine_room_bytes 5.0",
+    'penstock_engine_server_room_bytes{server="s1"} 9.0',
+    'penstock_engine_server_room_bytes{server="s2"} 5.0',
+    'penstock_engine_server_room_bytes{server="s3"} 0.0',
     'penstock_withheld_total{what="answers"} 4.0',
     'penstock_withheld_total{what="deliveries"} 0.0',
     'penstock_unsealed_age_seconds{shard="0"} 0.0',
@@ -65,7 +69,9 @@ def test_nodes_and_who_of_them_is_there_are_told(monkeypatch: pytest.MonkeyPatch
         for name in ("takeover", "takeovers", "deposed", "engine_append"):
             assert f"penstock_{name}" not in web.ask("GET", "/metrics").data.decode()
         realm._running.cluster = lambda: FOUND
-        realm._running.tenures = TenureCounts({}, leader="s2", damages={"a", "b"})
+        realm._running.tenures = TenureCounts(
+            {}, leader="s2", room=5, rooms={"s1": 9, "s2": 5, "s3": 0}, damages={"a", "b"}
+        )
         figures = NodeFigures(
             takeovers={"first": 1, "silent": 2}, takeover_us=1_250_000, deposed=3, relays=4, epoch=7
         )

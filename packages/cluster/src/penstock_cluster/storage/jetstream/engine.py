@@ -20,6 +20,7 @@ from penstock_cluster.storage.jetstream.guard import (
     monitors_of,
     read_server,
     room_of,
+    rooms_of,
     version_of,
 )
 from penstock_cluster.storage.jetstream.journal import LOOKING, JetStreamJournal
@@ -189,6 +190,8 @@ class JetStreamEngine:
             sync="always" if all(server.syncs_always for server in read) else "interval",
             lag=max(lags, default=0),
             damage=tuple(damage),
+            room=room_of(servers),
+            rooms=rooms_of(servers),
         )
 
     async def close(self) -> None:

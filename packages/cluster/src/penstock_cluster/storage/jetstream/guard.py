@@ -194,6 +194,11 @@ def room_of(servers: Sequence[ServerState]) -> int | None:
     return room_of_majority((server.room for server in read), max(size, len(servers)))
 
 
+def rooms_of(servers: Sequence[ServerState]) -> dict[str, int]:
+    """Return the bytes that each server may still store, by its name, of those that were read."""
+    return {server.name: server.room for server in servers if not server.failure}
+
+
 def are_joining(servers: Sequence[ServerState]) -> bool:
     """Return whether a server's view of the cluster lacks servers that are already running: the
     first leader counts the others one after the other."""

@@ -102,6 +102,8 @@ class JetStreamInspector:
             sync="always" if read and all(state.syncs_always for state in read) else "interval",
             lag=lag,
             damage=tuple(await self._holes(0)),
+            room=guard.room_of(states),
+            rooms=guard.rooms_of(states),
         )
 
     async def servers(self) -> Sequence[EngineServer]:

@@ -411,6 +411,20 @@ class RealmCollector(Collector):
         yield _counter(
             "engine_damaged", "Damage found on the engine's servers.", len(counts.damages)
         )
+        majority = GaugeMetricFamily(
+            "penstock_engine_room_bytes",
+            "Bytes that a majority of the engine's servers may still store.",
+        )
+        if counts.room is not None:
+            majority.add_metric([], counts.room)
+        servers = GaugeMetricFamily(
+            "penstock_engine_server_room_bytes",
+            "Bytes that a server of the engine may still store.",
+            labels=["server"],
+        )
+        for server, room in sorted(counts.rooms.items()):
+            servers.add_metric([server], room)
+        yield from (majority, servers)
 
     def _of_owner(self) -> Iterator[Metric]:
         """What the owner has kept back or could not put away, and what it reads of its files."""
