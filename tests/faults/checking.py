@@ -117,7 +117,7 @@ def check_durable(
     asked = IdSet()
     for line in lines:
         if line.what == "ack":
-            asked.add_all(IdSet.of(sorted(line.ids)))
+            asked.add_all(IdSet.from_ids(sorted(line.ids)))
     missed = [event_id for event_id in events if event_id not in asked]
     if missed:
         wrong.append(f"{kind}: nobody acknowledged {some(missed)}")

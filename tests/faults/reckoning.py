@@ -125,7 +125,7 @@ def _goes_to(publisher: str, queue: str) -> bool:
 
 
 def _only(acknowledged: IdSet, numbers: Numbers) -> IdSet:
-    return IdSet.of([number for number in acknowledged if number in numbers])
+    return IdSet.from_ids([number for number in acknowledged if number in numbers])
 
 
 def _moved(published: Published, here: Numbers, dead: Numbers) -> tuple[Published, Numbers]:

@@ -45,11 +45,11 @@ def test_scattered_acknowledgements_and_counts_are_read_from_both_formats(
 ) -> None:
     found = read(f"{format}/{name}")
     durable = found.durables["d"]
-    left = IdSet.of(range(1, 1_000, 2))
+    left = IdSet.from_ids(range(1, 1_000, 2))
 
     assert IdSet(durable.outstanding_spans(found.stored)) == left
-    assert durable.redeliveries(left.spans) == ((1, IdSet.of(range(1, 1_000, 10)).spans),)
-    assert found.acked == IdSet.of(range(0, 1_000, 2))
+    assert durable.redeliveries(left.spans) == ((1, IdSet.from_ids(range(1, 1_000, 10)).spans),)
+    assert found.acked == IdSet.from_ids(range(0, 1_000, 2))
     assert (found.counters.published, found.counters.redelivered) == (1_000, 200)
 
 

@@ -199,7 +199,7 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
             info = channel.info()
             ids = [event.event_id for event in channel.browse()]
             assert len(ids) == info.events
-            assert info.counters.published == info.events + info.counters.gone
+            assert info.counters.published == info.events + info.counters.departed_count
             assert not info.storage.quarantined
     assert verify(directory).findings == []
 

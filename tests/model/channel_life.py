@@ -65,7 +65,7 @@ FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
 def _spans(ids: set[int]) -> tuple[Span, ...]:
-    return IdSet.of(ids).spans
+    return IdSet.from_ids(ids).spans
 
 
 class ChannelLife(Publishing, Leasing, Seeking):

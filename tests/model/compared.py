@@ -174,7 +174,7 @@ class Compared(RuleBasedStateMachine):
                 self.hands_hold_what_comes_first(name)
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)
-        assert state.counters.published == len(state.stored) + state.counters.gone
+        assert state.counters.published == len(state.stored) + state.counters.departed_count
 
     def waits_as_long(self, durable: Durable, ledger: Ledger) -> None:
         """SEM D18: what is over is forgotten with the next step."""

@@ -18,7 +18,7 @@ from tests.model.compared import Compared
 
 
 def spans(ids: set[int]) -> Spans:
-    return IdSet.of(ids).spans
+    return IdSet.from_ids(ids).spans
 
 
 class Publishing(Compared):
@@ -66,7 +66,7 @@ class Publishing(Compared):
             transient=spans(set(passing)),
             ttls=((own_ttl, spans(set(range(0, count, 3)))),) if own_ttl else (),
             matched={"even": spans(set(range(0, count, 2)))},
-            superseded=listed(IdSet.of(superseded)) if superseded else b"",
+            superseded=listed(IdSet.from_ids(superseded)) if superseded else b"",
         )
         self.sequence += 1
         command = Publish(digest, "p" if producer else "", self.sequence)

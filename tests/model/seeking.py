@@ -31,7 +31,7 @@ class Seeking(Compared):
             start = random.choice((min(self.model.stored, default=next_id), next_id))
         after = self.model.outstanding_from(ledger, start)
         self.sought += 1
-        matched = IdSet.of(after).spans if ledger.selector else ()
+        matched = IdSet.from_ids(after).spans if ledger.selector else ()
         command = Seek(name, start, matched, is_exact=is_exact, key=f"seek {self.sought}")
         if self.definition.kind == "queue":
             with pytest.raises(IllegalState, match="is a queue"):

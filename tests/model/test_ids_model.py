@@ -134,17 +134,17 @@ class OneSetLives(RuleBasedStateMachine):
 
     @rule(other=id_sets())
     def add_all(self, other: set[int]) -> None:
-        self.ours.add_all(IdSet.of(other))
+        self.ours.add_all(IdSet.from_ids(other))
         self.plain |= other
 
     @rule(other=id_sets())
     def remove_all(self, other: set[int]) -> None:
-        assert_same(self.ours.remove_all(IdSet.of(other)), self.plain & other)
+        assert_same(self.ours.remove_all(IdSet.from_ids(other)), self.plain & other)
         self.plain -= other
 
     @rule(other=id_sets())
     def discard_all(self, other: set[int]) -> None:
-        self.ours.discard_all(IdSet.of(other))
+        self.ours.discard_all(IdSet.from_ids(other))
         self.plain -= other
 
     @rule(limit=st.sampled_from([0, 1, 3, BLOCK, 5 * BLOCK]), times=st.integers(1, 60))
@@ -173,7 +173,7 @@ class OneSetLives(RuleBasedStateMachine):
     @invariant()
     def is_the_same_set(self) -> None:
         assert_same(self.ours, self.plain)
-        fresh = IdSet.of(self.plain)
+        fresh = IdSet.from_ids(self.plain)
         assert self.ours == fresh
         assert fresh == self.ours
         assert self.ours.packed() == fresh.packed(), "whatever it lived through"
@@ -188,7 +188,7 @@ test_one_set_lives = OneSetLives.TestCase
 @pytest.mark.slow
 @given(id_sets(), id_sets())
 def test_two_sets_meet(one: set[int], two: set[int]) -> None:
-    ours, theirs = IdSet.of(one), IdSet.of(two)
+    ours, theirs = IdSet.from_ids(one), IdSet.from_ids(two)
 
     assert_same(ours.overlap(theirs), one & two)
     assert_same(theirs.overlap(ours), one & two)
@@ -199,7 +199,7 @@ def test_two_sets_meet(one: set[int], two: set[int]) -> None:
 
 @pytest.mark.slow
 def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
-    ours = IdSet.of(MIXED)
+    ours = IdSet.from_ids(MIXED)
     ordered = sorted(MIXED)
     for first, end in combinations(EDGES, 2):
         span = Span(first, end)
@@ -221,7 +221,7 @@ def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5, 2 * BLOCK, 9 * BLOCK])
 def test_the_next_span_from_every_edge(limit: int) -> None:
-    ours = IdSet.of(MIXED)
+    ours = IdSet.from_ids(MIXED)
     spans = IdSet([Span(event_id, event_id + 1) for event_id in MIXED]).spans
     for at in EDGES:
         after = [Span(max(at, span.first), span.end) for span in spans if span.end > at]
@@ -232,7 +232,7 @@ def test_the_next_span_from_every_edge(limit: int) -> None:
 @pytest.mark.slow
 @given(id_sets())
 def test_a_set_meets_itself(plain: set[int]) -> None:
-    ours = IdSet.of(plain)
+    ours = IdSet.from_ids(plain)
     ours.add_all(ours)
     assert_same(ours, plain)
     assert_same(ours.overlap(ours), plain)
@@ -248,7 +248,7 @@ def test_a_set_meets_itself(plain: set[int]) -> None:
 @pytest.mark.slow
 @given(id_sets(), spans(), st.integers(1, 2 * BLOCK))
 def test_questions_about_a_part(plain: set[int], span: Span, limit: int) -> None:
-    ours = IdSet.of(plain)
+    ours = IdSet.from_ids(plain)
     rest = Span(span.first, 1 << 63)
 
     assert_same(ours.within(span), inside(plain, span))
@@ -274,19 +274,19 @@ def test_a_set_is_made_of_spans_in_any_order(given_spans: list[Span], plain: set
 
     assert_same(IdSet([*given_spans, *more]), expected)
     assert_same(IdSet(iter([*more, *given_spans])), expected)
-    assert_same(IdSet.of([*expected, *plain]), expected)
+    assert_same(IdSet.from_ids([*expected, *plain]), expected)
 
 
 @pytest.mark.parametrize("change", [IdSet.add, IdSet.remove])
 def test_a_set_made_of_the_ranges_of_another_is_its_own(
     change: Callable[[IdSet, Span], object],
 ) -> None:
-    ids = IdSet.of(range(0, 1_000, 2))
+    ids = IdSet.from_ids(range(0, 1_000, 2))
     ranges = ids.spans
     twin = IdSet(ranges)
     change(ids, Span(10, 13))
     change(twin, Span(500, 900))
 
-    assert IdSet(ranges) == IdSet.of(range(0, 1_000, 2))
+    assert IdSet(ranges) == IdSet.from_ids(range(0, 1_000, 2))
     assert set(ids) ^ set(range(0, 1_000, 2)) <= {10, 11, 12}
     assert set(twin) ^ set(range(0, 1_000, 2)) <= set(range(500, 900))

@@ -72,7 +72,7 @@ def test_while_another_durable_wants_it_the_event_is_dead_for_the_one_alone() ->
     assert left(play) == [(Cause.CONSUMED, [0], [])]
     play.do(PurgeEvents((span(1),)))
     counters = play.channel.state.counters
-    assert counters.published == counters.gone == 2
+    assert counters.published == counters.departed_count == 2
 
 
 @pytest.mark.spec("T10", "D6")

@@ -369,7 +369,7 @@ class Worker:
         previous: bool = False,
         delay_ms: int | None = None,
     ) -> None:
-        spans = IdSet.of(sorted(ids)).spans
+        spans = IdSet.from_ids(sorted(ids)).spans
         if previous:
             spans = (Span(max(ids), max(ids) + 1),)
         settle, number = self.world.realm.subscriptions.settle, self._subscription

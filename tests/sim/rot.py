@@ -160,7 +160,7 @@ def _lost(whole: Content, served: Content) -> dict[str, IdSet]:
             was, now = rows[event_id], there[event_id]
             assert was == now, f"event {event_id} of {name} has changed: {was} to {now}"
         if missing := rows.keys() - there.keys():
-            lost[name] = IdSet.of(sorted(missing))
+            lost[name] = IdSet.from_ids(sorted(missing))
     return lost
 
 

@@ -547,7 +547,9 @@ class World:
 
 
 def _check_conserved(name: str, counters: Counters, live: int) -> None:
-    assert counters.published == live + counters.gone, f"{name}: {live} are live of {counters}"
+    assert counters.published == live + counters.departed_count, (
+        f"{name}: {live} are live of {counters}"
+    )
 
 
 def _kind(definition: Definition) -> Kind:

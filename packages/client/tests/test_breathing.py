@@ -124,7 +124,7 @@ def test_a_blocking_client_has_all_of_it(session: Session, orders: Channel) -> N
 
     assert sorted(i for ids in found.waits.values() for i in ids) == [0, 1, 2, 3, 4]
     assert len(found.waits) == 4
-    assert IdSet(found.id_set.spans) == IdSet.of(range(5))
+    assert IdSet(found.id_set.spans) == IdSet.from_ids(range(5))
     work = session.queues.create("work", backoff={"first": LONG, "most": LONG})
     work.push(b"x")
     with work.reader(transactional=True) as reader:

@@ -114,9 +114,9 @@ def test_what_a_batch_settles_is_what_it_holds_however_its_ids_are_known(
             batch = subscription.next_batch()
             assert batch is not None
             inner = batch._inner
-            looked_up = IdSet.of(batch.event_ids.tolist())
+            looked_up = IdSet.from_ids(batch.event_ids.tolist())
             assert inner._ids() == looked_up
-            assert inner._part(1)._ids() == IdSet.of(batch.event_ids.tolist()[1:])
+            assert inner._part(1)._ids() == IdSet.from_ids(batch.event_ids.tolist()[1:])
             rest = inner._without(IdSet((Span(3, 5),)))
             looked_up.discard_all(IdSet((Span(3, 5),)))
             assert rest is not None

@@ -46,8 +46,8 @@ def test_what_was_held_comes_back_counted(lake: Durable) -> None:
         hold.take(0, 1)
     with lake.hold() as hold:
         again = hold.take(0, 2)
-    assert again.redelivered == {1: IdSet.of([0, 1])}
-    assert lake.outstanding().redelivered == {1: IdSet.of([2]), 2: IdSet.of([0, 1])}
+    assert again.redelivered == {1: IdSet.from_ids([0, 1])}
+    assert lake.outstanding().redelivered == {1: IdSet.from_ids([2]), 2: IdSet.from_ids([0, 1])}
     assert lake.info().redelivered == 3
 
 

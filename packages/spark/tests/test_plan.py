@@ -67,7 +67,7 @@ def locations(draw: st.DrawFn) -> tuple[Location, IdSet, bool]:
     wanted = IdSet([Span(0, end)])
     for first, size in draw(st.lists(st.tuples(st.integers(0, 119), st.integers(1, 9)))):
         wanted.remove(Span(first, first + size))
-    volatile = IdSet.of(draw(st.sets(st.integers(0, 119), max_size=3)))
+    volatile = IdSet.from_ids(draw(st.sets(st.integers(0, 119), max_size=3)))
     in_memory = IdSet(
         span for kept in volatile.spans for span in wanted.within(kept.clipped(Span(0, end))).spans
     )

@@ -168,7 +168,7 @@ class Patient(Worker):
         is_extended = random.random() < 0.3
         if is_extended:
             try:
-                await holding.extend(self._subscription, IdSet.of(ids).spans, 4 * TIMEOUT_MS)
+                await holding.extend(self._subscription, IdSet.from_ids(ids).spans, 4 * TIMEOUT_MS)
             except IllegalState:
                 return False
             until_us = clock.now_us() + 4_040 * TIMEOUT_MS
@@ -183,7 +183,7 @@ class Patient(Worker):
         """Whether they are dead now; there may be no room where they go."""
         self._waits.rejecting.update(ids)
         self.receipts.asking(ids, self.world.now_us)
-        holding, spans = self.world.realm.subscriptions.holding, IdSet.of(ids).spans
+        holding, spans = self.world.realm.subscriptions.holding, IdSet.from_ids(ids).spans
         try:
             count = await holding.bury(self._subscription, spans, "unfit")
         except StorageFailed:

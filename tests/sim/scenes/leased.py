@@ -180,7 +180,7 @@ class Consumer:
     async def _ask(
         self, held: Held, ids: list[int], how: str, delay_ms: int | None = None
     ) -> Settled:
-        chosen = LeasedEvents(IdSet.of(sorted(ids)).spans)
+        chosen = LeasedEvents(IdSet.from_ids(sorted(ids)).spans)
         settle = SettleLease(
             self._number,
             self._durable,
@@ -236,7 +236,7 @@ class Leased:
     async def _is_over(self, durable: str, receipts: Receipts, held: Held) -> None:
         """A lease of the life before has ended: only what was done is answered as done."""
         number = ChannelId(self.world.numbers[receipts.ledger.store])
-        for chosen in (LeasedEvents(), LeasedEvents(IdSet.of(sorted(held.ids)).spans)):
+        for chosen in (LeasedEvents(), LeasedEvents(IdSet.from_ids(sorted(held.ids)).spans)):
             asked = SettleLease(number, durable, held.lease, how="ack", chosen=chosen)
             try:
                 told = await self.world.realm.leases.settle(asked, "", lambda _: None)

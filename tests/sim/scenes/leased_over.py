@@ -225,7 +225,9 @@ class OverPattern:
             group.create_task(PatternConsumer(self, quiet=quiet).run())
 
     async def settle(self, lease: str, ids: Ids, how: How) -> Settled:
-        chosen = {name: LeasedEvents(IdSet.of(sorted(own)).spans) for name, own in ids.items()}
+        chosen = {
+            name: LeasedEvents(IdSet.from_ids(sorted(own)).spans) for name, own in ids.items()
+        }
         asked = SettlePatternLease(PATTERN, DURABLE, lease, how=how, channels=chosen)
         return await self.world.realm.leases.settle(asked, "", lambda _: None)
 

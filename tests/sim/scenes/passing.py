@@ -199,7 +199,7 @@ class Passing:
         info = await self._world.realm.describe_channel("aloud")
         before, counters = self._counted, info.counters
         relayed = counters.relayed - before.relayed
-        assert counters.gone - before.gone == relayed, "nothing else leaves"
+        assert counters.departed_count - before.departed_count == relayed, "nothing else leaves"
         passed = [each for each in ledger.ids if ledger.content[each] in self._transient]
         sure = sum(ledger.lives[each] == life for each in passed)
         assert sure <= relayed <= sum(each >= self._here_from for each in passed) + sure

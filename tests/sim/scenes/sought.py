@@ -220,7 +220,7 @@ class Client:
             assert not late, f"{late} came before a seek, and were settled after it"
 
     async def _ask(self, ids: list[int], *, roll_back: bool) -> None:
-        spans = IdSet.of(sorted(ids)).spans
+        spans = IdSet.from_ids(sorted(ids)).spans
         settle, number = self._world.realm.subscriptions.settle, self._subscription
         await answer(
             lambda reply: settle(number, spans, reply, roll_back=roll_back, previous=False)

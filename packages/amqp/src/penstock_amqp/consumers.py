@@ -414,7 +414,7 @@ class Consumer:
         if not self.manner.seat:
             return None
         if not self.manner.cumulative:
-            spans = IdSet.of(sorted(ids)).spans
+            spans = IdSet.from_ids(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
         acknowledged_ids = frozenset(ids)
         # A cumulative durable knows one position, so only the prefix before the lowest unsettled
@@ -442,7 +442,7 @@ class Consumer:
         sorted_ids = sorted(ids)
         self._confirming.append(sorted_ids)
         self._realm.subscriptions.arrived(
-            self.subscription, IdSet.of(sorted_ids).spans, lambda *_: self._report_answered()
+            self.subscription, IdSet.from_ids(sorted_ids).spans, lambda *_: self._report_answered()
         )
 
     def _report_answered(self) -> None:
@@ -494,7 +494,7 @@ class Consumer:
         elif not self.manner.seat:  # a browser holds nothing
             reply(None, None)
         else:
-            spans = IdSet.of(sorted(ids)).spans
+            spans = IdSet.from_ids(sorted(ids)).spans
             self._realm.subscriptions.give_back(
                 self.number,
                 self.subscription,
@@ -513,7 +513,7 @@ class Consumer:
             reply(None, None)
             return
         self.kept.forget(ids)
-        spans = IdSet.of(sorted(ids)).spans
+        spans = IdSet.from_ids(sorted(ids)).spans
         self._realm.subscriptions.give_back(
             self.number, self.subscription, spans, reply=reply, counted=True, delay_ms=delay_ms
         )
@@ -569,7 +569,7 @@ class Consumer:
     def lose(self) -> None:
         """Leave after a lost connection: the realm keeps the subscriber's position for a time (SEM
         J5)."""
-        arrived = IdSet.of(sorted(event_id for ids in self._confirming for event_id in ids))
+        arrived = IdSet.from_ids(sorted(event_id for ids in self._confirming for event_id in ids))
         self.is_over = True
         self._forget()
         self._realm.subscriptions.lose(self.subscription, arrived.spans)

@@ -33,7 +33,7 @@ def test_a_fact_about_what_is_gone_is_harmless(fact: StoredFact) -> None:
     play.channel.apply(fact)
 
     assert outstanding(play) == [0, 1, 2]
-    assert play.channel.state.counters.gone == 0
+    assert play.channel.state.counters.departed_count == 0
 
 
 def test_events_matched_for_a_durable_that_is_gone_are_stored() -> None:
@@ -52,4 +52,4 @@ def test_each_cause_has_its_counter() -> None:
     counters = play.channel.state.counters
     names = [COUNTED_AS.get(cause, cause.value) for cause in stored]
     assert [getattr(counters, name) for name in names] == [names.count(name) for name in names]
-    assert counters.gone == counters.published == len(stored)
+    assert counters.departed_count == counters.published == len(stored)

@@ -36,7 +36,7 @@ def test_a_subscriber_with_credit_gets_what_was_published(
     state = play.channel.state
     assert len(state.stored) == (10 if engine == "default" else 0)
     assert not state.leaving
-    assert state.counters.published == len(state.stored) + state.counters.gone
+    assert state.counters.published == len(state.stored) + state.counters.departed_count
     assert delivered(play.do(publish(1))) == {1: [50]}
 
 

@@ -277,7 +277,7 @@ def test_the_lowest_of_some_ids() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 999, 4_999, 5_000, 6_000])
 def test_of_scattered_ids_exactly_the_lowest_go(limit: int) -> None:
-    scattered = IdSet.of([7, *range(1_000, 11_000, 2)])
+    scattered = IdSet.from_ids([7, *range(1_000, 11_000, 2)])
 
     assert list(scattered.lowest_part(limit)) == [7, *range(1_000, 11_000, 2)][:limit]
     assert len(scattered) == 5_001

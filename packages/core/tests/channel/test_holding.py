@@ -151,7 +151,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
     assert in_hands(play) == [0, 1, 2, 4]
     assert outstanding(play) == [0, 1, 2, 4, 5, 6, 8, 9]
     counters = play.channel.state.counters
-    assert (counters.dead, counters.gone) == (2, 2)
+    assert (counters.dead, counters.departed_count) == (2, 2)
     play.do(BuryEvents(9, (span(3),)))
     assert play.answer == 0
     play.restart()

@@ -56,7 +56,7 @@ def test_what_a_restart_finds_is_up_to_the_type(
     assert (play.answer.first == 7) == (ids == "start again")
     assert (play.answer.first > 10) == (ids == "go on")
     counters = play.channel.state.counters
-    assert counters.published == len(play.channel.state.stored) + counters.gone
+    assert counters.published == len(play.channel.state.stored) + counters.departed_count
 
 
 @pytest.mark.spec("C1a")
@@ -134,7 +134,7 @@ def test_every_event_is_live_or_accounted_for(how: str) -> None:
     play.sweep()
     for _ in range(2):
         state = play.channel.state
-        assert state.counters.published == len(state.stored) + state.counters.gone
+        assert state.counters.published == len(state.stored) + state.counters.departed_count
         getattr(play, how)()
 
     assert len(play.channel.state.stored) == 2

@@ -149,7 +149,7 @@ def test_the_rest_of_its_batch_is_kept_over_a_restart(how: str) -> None:
     state = play.channel.state
 
     assert list(state.stored) == [0, 2]
-    assert state.counters.published == len(state.stored) + state.counters.gone
+    assert state.counters.published == len(state.stored) + state.counters.departed_count
 
 
 @pytest.mark.spec("E8", "T4")
@@ -175,7 +175,7 @@ def test_a_snapshot_in_the_middle_of_its_turn_accounts_for_it() -> None:
         play.channel.apply(fact)
     counters = play.channel.snapshot().counters
 
-    assert counters.published == counters.gone == counters.relayed == 1
+    assert counters.published == counters.departed_count == counters.relayed == 1
 
 
 @pytest.mark.spec("E8", "T1")

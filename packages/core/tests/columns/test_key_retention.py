@@ -84,4 +84,4 @@ def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[in
     found = newest.superseded(last, ids + int(ids[-1]) + 1, IdSet())
 
     assert len(found) == len(ids)
-    assert listed(found) == listed(IdSet.of(ids.tolist()))
+    assert listed(found) == listed(IdSet.from_ids(ids.tolist()))

@@ -122,7 +122,7 @@ def test_many_spans_are_gathered_in_few_batches(rows_per_batch: int) -> None:
     image = sealed(rows_per_batch)
     reader = SegmentReader(image.buffer, image.index)
     there = [place for place in IDS if place % 3]
-    spans = IdSet.of(there).spans
+    spans = IdSet.from_ids(there).spans
     damage: list[Span] = []
     found = list(reader.gather([Span(0, 1), *spans], lambda _, span: damage.append(span)))
 

@@ -109,6 +109,6 @@ def test_merged_states_are_those_of_a_model_that_takes_event_by_event(
     for event_id, change in enumerate(change for changes in batches for change in changes):
         model.publish(event_id, change)
 
-    assert seen(states, list(IdSet.of(sorted(model.events)).spans)) == model.seen()
-    states.compact(IdSet.of(sorted(model.events)))
+    assert seen(states, list(IdSet.from_ids(sorted(model.events)).spans)) == model.seen()
+    states.compact(IdSet.from_ids(sorted(model.events)))
     assert seen(states, [Span(0, end)]) == model.seen()

@@ -10,7 +10,7 @@ SECOND = 1_000_000
 
 
 def ids(*wanted: int) -> IdSet:
-    return IdSet.of(wanted)
+    return IdSet.from_ids(wanted)
 
 
 def test_what_was_not_acknowledged_in_time_is_due_once() -> None:

@@ -40,7 +40,7 @@ def held(play: Play, reader: int) -> list[int]:
 
 def matching(every: int, count: int) -> tuple[Span, ...]:
     """Every ``every``-th of ``count`` events, from the first."""
-    return IdSet.of(range(0, count, every)).spans
+    return IdSet.from_ids(range(0, count, every)).spans
 
 
 def test_its_readers_are_a_durable_without_a_name() -> None:

@@ -11,7 +11,7 @@ from penstock_core.ids.ids import IdSet, Span
 def counted(*given_back: range) -> RedeliveryCounts:
     counts = RedeliveryCounts()
     for ids in given_back:
-        counts.raise_by_one(IdSet.of(ids))
+        counts.raise_by_one(IdSet.from_ids(ids))
     return counts
 
 
@@ -34,8 +34,8 @@ def test_counts_that_no_event_has_any_more_take_no_room() -> None:
 def test_events_that_were_given_back_often_enough_are_told_apart() -> None:
     counts = counted(range(5), range(3, 5))
 
-    assert list(counts.at_least(2, IdSet.of(range(10)))) == [3, 4]
-    assert list(counts.at_least(1, IdSet.of(range(2)))) == [0, 1]
+    assert list(counts.at_least(2, IdSet.from_ids(range(10)))) == [3, 4]
+    assert list(counts.at_least(1, IdSet.from_ids(range(2)))) == [0, 1]
 
 
 def test_events_of_a_delivery_are_told_with_their_counts() -> None:

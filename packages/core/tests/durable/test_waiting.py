@@ -8,7 +8,7 @@ from penstock_testing.play import span
 
 
 def ids(*wanted: int) -> IdSet:
-    return IdSet.of(wanted)
+    return IdSet.from_ids(wanted)
 
 
 def test_what_is_due_is_taken_out_by_time() -> None:

@@ -43,7 +43,7 @@ def gone(play: Play) -> dict[str, int]:
 
 def conserved(play: Play) -> bool:
     counters = play.channel.state.counters
-    return counters.published == len(play.channel.state.stored) + counters.gone
+    return counters.published == len(play.channel.state.stored) + counters.departed_count
 
 
 def written(play: Play) -> list[Appended]:

@@ -67,7 +67,7 @@ def test_a_state_stays_whatever_durables_acknowledge() -> None:
     assert list(play.channel.state.stored) == [0, 2, 3]
     assert left(play) == [(Cause.REPLACED, [1], [])]
     counters = play.channel.state.counters
-    assert (counters.published, counters.gone) == (4, 1)
+    assert (counters.published, counters.departed_count) == (4, 1)
     play.restart_from_snapshot()
     assert list(play.channel.state.stored) == [0, 2, 3]
 

@@ -16,7 +16,7 @@ from penstock_core.ids.ids import IdSet, Span
     | st.lists(st.integers(1, 300)).map(lambda gaps: set(accumulate(gaps)))
 )
 def test_what_is_listed_is_read_again(ids: set[int]) -> None:
-    wanted = IdSet.of(ids)
+    wanted = IdSet.from_ids(ids)
     written = listed(wanted)
 
     assert count_in(written) == len(ids)
@@ -32,10 +32,10 @@ def test_the_bytes_are_the_same_everywhere() -> None:
         "04" + "0100000000000000" + "ffff0f00"
     )
     close = [*range(0, 40, 4), 1000]
-    assert listed(IdSet.of(close)).hex() == (
+    assert listed(IdSet.from_ids(close)).hex() == (
         "01" + "0000000000000000" + "0a000000" + "04" * 9 + "ffc403"
     )
-    assert listed(IdSet.of(close[:-1])).hex() == (
+    assert listed(IdSet.from_ids(close[:-1])).hex() == (
         "01" + "0000000000000000" + "09000000" + "04" * 9 + "00"
     )
 

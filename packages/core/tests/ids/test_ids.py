@@ -48,7 +48,7 @@ def test_a_set_of_ids_is_a_set(steps: list[tuple[str, Span]], probe: Span) -> No
     assert ours.highest == max(plain, default=None)
     assert set(ours.within(probe)) == plain & set(range(*probe))
     assert [i in ours for i in range(60)] == [i in plain for i in range(60)]
-    assert ours == IdSet.of(plain)
+    assert ours == IdSet.from_ids(plain)
 
 
 SCATTERED = st.lists(
@@ -61,16 +61,16 @@ SCATTERED = st.lists(
 @pytest.mark.slow
 @given(st.lists(SCATTERED, max_size=4))
 def test_the_union_of_sets_has_the_ids_of_each(sets: list[set[int]]) -> None:
-    ours = [IdSet.of(each) for each in sets]
+    ours = [IdSet.from_ids(each) for each in sets]
 
-    assert IdSet.union(ours) == IdSet.of(set().union(*sets))
-    assert ours == [IdSet.of(each) for each in sets], "they are what they were"
+    assert IdSet.union(ours) == IdSet.from_ids(set().union(*sets))
+    assert ours == [IdSet.from_ids(each) for each in sets], "they are what they were"
 
 
 @pytest.mark.slow
 @given(SCATTERED, st.integers(0, 8_000))
 def test_the_lowest_ids_of_a_set(ids: set[int], limit: int) -> None:
-    assert list(IdSet.of(ids).lowest_part(limit)) == sorted(ids)[:limit]
+    assert list(IdSet.from_ids(ids).lowest_part(limit)) == sorted(ids)[:limit]
 
 
 @given(STEPS)
@@ -121,8 +121,8 @@ def test_a_span_says_its_size_moves_and_is_clipped() -> None:
 def test_a_set_of_ranges_is_the_set_of_their_ids_and_may_change() -> None:
     ranges = IdSet.of_runs([3 * i for i in range(100)], [3 * i + 1 for i in range(100)])
 
-    assert ranges == IdSet.of(range(0, 300, 3))
-    assert ranges.spans == IdSet.of(range(0, 300, 3)).spans
+    assert ranges == IdSet.from_ids(range(0, 300, 3))
+    assert ranges.spans == IdSet.from_ids(range(0, 300, 3)).spans
     ranges.add(Span(1, 3))
     assert list(ranges)[:3] == [0, 1, 2]
     assert len(ranges) == 102
@@ -138,5 +138,5 @@ def test_a_set_is_made_of_bitmaps() -> None:
     made = IdSet.of_bitmaps([0, 7], [0b1011, 1 << 1023])
 
     assert list(made) == [0, 1, 3, 8 * 1024 - 1]
-    assert made == IdSet.of([0, 1, 3, 8 * 1024 - 1])
+    assert made == IdSet.from_ids([0, 1, 3, 8 * 1024 - 1])
     assert len(made) == 4

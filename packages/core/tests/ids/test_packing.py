@@ -16,7 +16,7 @@ VERSION = b"\x01"
 COMB = bytes([0x55] * (BLOCK // 8))
 """Every second id of one block."""
 
-EIGHT_THOUSAND = IdSet.of(Random(5).sample(range(20_000), 8_000))
+EIGHT_THOUSAND = IdSet.from_ids(Random(5).sample(range(20_000), 8_000))
 
 
 def test_no_ids_are_one_byte() -> None:
@@ -32,7 +32,7 @@ def test_golden_runs() -> None:
 
 
 def test_golden_bitmaps_between_runs() -> None:
-    comb = IdSet.of(range(2 * BLOCK, 4 * BLOCK, 2))
+    comb = IdSet.from_ids(range(2 * BLOCK, 4 * BLOCK, 2))
     comb.add(Span(BLOCK, BLOCK + 3))
     comb.add(Span(4 * BLOCK, 6 * BLOCK))
     expected = VERSION + bytes.fromhex("801003 0102") + COMB + COMB + bytes.fromhex("008010")
@@ -42,7 +42,7 @@ def test_golden_bitmaps_between_runs() -> None:
 
 
 def test_a_block_goes_over_to_a_bitmap_above_48_runs() -> None:
-    runs, bitmap = IdSet.of(range(0, 96, 2)), IdSet.of(range(0, 98, 2))
+    runs, bitmap = IdSet.from_ids(range(0, 96, 2)), IdSet.from_ids(range(0, 98, 2))
 
     assert len(runs.packed()) == 1 + 2 * 48
     assert len(bitmap.packed()) == 1 + 2 + BLOCK // 8
@@ -52,7 +52,7 @@ def test_a_block_goes_over_to_a_bitmap_above_48_runs() -> None:
 
 @pytest.mark.slow
 def test_a_random_half_of_a_million_takes_a_bit_an_id() -> None:
-    ids = IdSet.of(Random(1).sample(range(1_000_000), 500_000))
+    ids = IdSet.from_ids(Random(1).sample(range(1_000_000), 500_000))
 
     assert len(ids.packed()) < 126_000
     assert IdSet.unpacked(ids.packed()) == ids

@@ -19,9 +19,9 @@ from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.definitions import Definition
 from penstock_testing.play import publish
 
-FEW = IdSet.of(range(0, 20, 2))
+FEW = IdSet.from_ids(range(0, 20, 2))
 PART = 50_000
-MANY = IdSet.of(range(0, 1_000, 2))
+MANY = IdSet.from_ids(range(0, 1_000, 2))
 
 
 @pytest.mark.spec("D4")
@@ -64,7 +64,7 @@ def test_events_acknowledged_here_and_there_cost_a_bit_each(count: int) -> None:
     play.do(TakeSeat("d", 1, "s1", count))
     for _ in range(0, count, PART):
         play.do(publish(PART))
-    back = IdSet.of(range(1, count, 10))
+    back = IdSet.from_ids(range(1, count, 10))
     for first in range(0, count, PART):
         play.do(RollBack(1, back.within(Span(first, first + PART)).spans))
         play.do(Ack(1, tuple(Span(i, i + 1) for i in range(first, first + PART, 2))))
@@ -75,7 +75,7 @@ def test_events_acknowledged_here_and_there_cost_a_bit_each(count: int) -> None:
     assert len(durable) < 2 * count // 8 + 5_000, "a bit an event, and one for the counts"
     assert len(facts) < 6 * count // 8
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Restored)
-    left = IdSet.of(range(1, count, 2))
+    left = IdSet.from_ids(range(1, count, 2))
     for how in (play.restart, play.restart_from_snapshot):
         how()
         found = play.channel.state.durables["d"]

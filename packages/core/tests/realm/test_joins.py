@@ -22,11 +22,11 @@ def test_joins_are_found_from_both_ends_in_the_order_they_were_made() -> None:
     for source, destination in ((1, 3), (1, 2), (2, 3)):
         joins.add(Join(source, destination, f"n > {destination}"))
 
-    assert [join.destination for join in joins.of(1)] == [3, 2]
+    assert [join.destination for join in joins.copying_from(1)] == [3, 2]
     assert [join.source for join in joins.into(3)] == [1, 2]
     assert joins.find(1, 2) == Join(1, 2, "n > 2")
     assert joins.find(3, 1) is None
-    assert joins.of(9) == ()
+    assert joins.copying_from(9) == ()
 
 
 @pytest.mark.spec("L1")
@@ -71,7 +71,7 @@ def test_a_join_out_of_a_node_has_an_outbox_that_nobody_finds_by_its_name() -> N
     assert found.find("orders") is None
     assert found.names("channel") == ["readings"]
     assert found.channels[outbox].state.name == "orders"
-    assert [each.selector for each in found.joins.of(1)] == ["n > 1"]
+    assert [each.selector for each in found.joins.copying_from(1)] == ["n > 1"]
     assert found.joins.reached_from(1) == {1, outbox}
     with pytest.raises(NameAlreadyBound, match="a join from readings to orders already exists"):
         out(found, "readings", "orders")
@@ -96,7 +96,7 @@ def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_
         with pytest.raises(NameDoesNotExist, match="what it copied before waits"):
             found.decide_unjoin("readings", "orders")
         assert out(found, "readings", "orders", selector="n > 2") == outbox
-        assert [each.selector for each in found.joins.of(1)] == ["n > 2"]
+        assert [each.selector for each in found.joins.copying_from(1)] == ["n > 2"]
         found.apply(found.decide_unjoin("readings", "orders"))
     else:
         (gone,) = found.decide_delete("readings")
@@ -104,7 +104,7 @@ def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_
         create(found, "readings")
         with pytest.raises(IllegalState, match="create this one when they have left"):
             out(found, "readings", "orders")
-    assert found.joins.of(1) == ()
+    assert found.joins.copying_from(1) == ()
     ending = found.decide_end(outbox)
     assert ending is not None
     for fact in ending:

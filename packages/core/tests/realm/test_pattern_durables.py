@@ -49,8 +49,8 @@ def test_a_pattern_takes_channels_that_stay_and_no_queues() -> None:
 def test_a_channel_has_each_name_once_whatever_the_number_of_patterns() -> None:
     both = table(BILLING, PatternDurable("*/eu", "billing", "serial"))
 
-    assert [each.name for each in both.of("orders/eu")] == ["billing"]
-    assert both.of("trades") == []
+    assert [each.name for each in both.applying_to("orders/eu")] == ["billing"]
+    assert both.applying_to("trades") == []
     assert len(both) == 2
 
 

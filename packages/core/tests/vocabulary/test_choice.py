@@ -32,7 +32,7 @@ def test_a_list_is_sorted_and_canonical() -> None:
     assert choice == Choice(("orders/eu", "orders/us", "trades"), ("orders/*",))
     assert choice.text == "orders/eu, orders/us, trades, orders/*"
     assert not choice.is_one
-    assert choice.of(["orders/asia", "orders/eu", "other"]) == [
+    assert choice.select(["orders/asia", "orders/eu", "other"]) == [
         "orders/asia",
         "orders/eu",
         "orders/us",
@@ -43,7 +43,7 @@ def test_a_list_is_sorted_and_canonical() -> None:
 def test_one_name_is_one_channel_and_a_pattern_never_is() -> None:
     assert choice_of("orders").is_one
     assert not choice_of("orders*").is_one
-    assert choice_of("orders*").of([]) == []
+    assert choice_of("orders*").select([]) == []
 
 
 @pytest.mark.spec("C2")

@@ -7,8 +7,8 @@ import pytest
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.stored_ids import id_set, ranges, written
 
-FEW = IdSet.of(range(0, 20, 2))
-MANY = IdSet.of(range(0, 1_000, 2))
+FEW = IdSet.from_ids(range(0, 20, 2))
+MANY = IdSet.from_ids(range(0, 1_000, 2))
 
 
 @pytest.mark.spec("D4")

@@ -337,5 +337,9 @@ class DurableFeed:
                 _log.debug("mqtt.not_settled", reason=str(error))
 
         self._realm.subscriptions.settle(
-            self._subscription, IdSet.of(settled).spans, reply, roll_back=False, previous=False
+            self._subscription,
+            IdSet.from_ids(settled).spans,
+            reply,
+            roll_back=False,
+            previous=False,
         )

@@ -345,7 +345,10 @@ class Lives:
         for channel in self.realm.directory.channels.values():
             state = channel.state
             counters = state.counters
-            assert counters.published == len(state.stored) + counters.gone, (state.name, counters)
+            assert counters.published == len(state.stored) + counters.departed_count, (
+                state.name,
+                counters,
+            )
 
 
 class Worker:
@@ -367,7 +370,7 @@ class Worker:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._lives.realm.subscriptions.settle(
             self.number,
-            IdSet.of(ids).spans,
+            IdSet.from_ids(ids).spans,
             _into(done),
             roll_back=back,
             previous=False,

@@ -262,8 +262,8 @@ async def test_every_event_is_committed_once_whatever_readers_do(seed: int) -> N
                 total = span.end
                 await pass_time(0.01)
                 reader = random.choice(readers)
-                gone = IdSet.of(committed)
-                held = IdSet.of(reader.outlet.ids)
+                gone = IdSet.from_ids(committed)
+                held = IdSet.from_ids(reader.outlet.ids)
                 held.remove_all(gone)
                 if random.random() < 0.3:
                     await reader.leave()

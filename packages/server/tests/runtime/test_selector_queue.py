@@ -464,6 +464,6 @@ async def test_a_browse_of_what_waits_begins_at_what_is_stored(
         done = lives.send("orders", *large(200))
         await done
         assert elsewhere.on_loop == 0, "what nobody waits for was told aside"
-        matching = IdSet.of(waiting.ids)
+        matching = IdSet.from_ids(waiting.ids)
         assert 0 < len(await waiting.has(1)) < 200
         assert len(matching) <= len(waiting.ids)

@@ -42,7 +42,7 @@ async def work(lives: Lives, parts: dict[str, Sequence[Event]], *acknowledged: A
 
 
 def acknowledged(lives: Lives, name: str, seat: int, *ids: int) -> Acknowledged:
-    return Acknowledged(lives.number(name), seat, IdSet.of(ids).spans)
+    return Acknowledged(lives.number(name), seat, IdSet.from_ids(ids).spans)
 
 
 @pytest.mark.spec("X1", "X4")

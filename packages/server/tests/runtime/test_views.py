@@ -41,8 +41,8 @@ def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_
     play.channel.attend(Sweep(), play.now_us + 2_000_000)
     info = channel_info(play.channel.state, ChannelStore(Meter()))
 
-    assert (info.events, info.overdue, info.counters.gone) == (0, 3, 0)
-    assert info.counters.published == info.events + info.overdue + info.counters.gone
+    assert (info.events, info.overdue, info.counters.departed_count) == (0, 3, 0)
+    assert info.counters.published == info.events + info.overdue + info.counters.departed_count
 
 
 @pytest.mark.parametrize("selector", ["", "n > 1"])

@@ -154,7 +154,7 @@ class Lanes:
             lane = self._in_flight[event_id]
             lowest.setdefault(id(lane), (event_id, lane))
         found = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
-        later = IdSet.of(found)
+        later = IdSet.from_ids(found)
         later.discard_all(ids)
         return later
 
@@ -183,7 +183,9 @@ class Lanes:
                 if room > 1:
                     following.append((seat, room - 1))
             left = following
-        return [(seat, IdSet.of(ids)) for seat, _ in turns if (ids := taken[seat.subscription])]
+        return [
+            (seat, IdSet.from_ids(ids)) for seat, _ in turns if (ids := taken[seat.subscription])
+        ]
 
     def _next(self, seat: Seat, below: int, ready: IdSet) -> int | None:
         own = self._own.get(seat.subscription)

@@ -99,10 +99,10 @@ def ids_in(written: bytes) -> IdSet:
     if newest is written and count_in(written) == len(ids):
         return ids
     if len(written) % 2 == 0:
-        return IdSet.of(_numbers("q", written))
+        return IdSet.from_ids(_numbers("q", written))
     first = int.from_bytes(written[1 : 1 + ID_BYTES], "little")
     gaps = _narrow(written) if written[0] == 1 else _of_size(written)
-    return IdSet.of(accumulate(chain((first,), gaps)))
+    return IdSet.from_ids(accumulate(chain((first,), gaps)))
 
 
 def _of_size(written: bytes) -> Iterable[int]:

@@ -99,7 +99,7 @@ class IdSet:
             self._scatter()
 
     @classmethod
-    def of(cls, ids: Iterable[int]) -> IdSet:
+    def from_ids(cls, ids: Iterable[int]) -> IdSet:
         """The set of ``ids``, in any order, runs collapsed."""
         ordered = sorted(ids)
         runs = _few_runs(ordered)

@@ -116,10 +116,10 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
     if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
         raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
     live, counters = len(stored), restored.counters
-    if counters.published != live + counters.gone:
+    if counters.published != live + counters.departed_count:
         raise DamagedExport(
             f"the counters do not add up: {counters.published} published, {live} live, "
-            f"{counters.gone} gone"
+            f"{counters.departed_count} gone"
         )
     if strange := {cause for cause, _ in restored.departed}.difference(Cause):
         raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")

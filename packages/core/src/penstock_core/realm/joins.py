@@ -43,7 +43,7 @@ class JoinTable:
     def find(self, source: int, destination: int) -> Join | None:
         return self.by_source.get(source, {}).get(destination)
 
-    def of(self, source: int) -> tuple[Join, ...]:
+    def copying_from(self, source: int) -> tuple[Join, ...]:
         """The joins that copy what is published here, in the order they were made."""
         return tuple(join for join in self.by_source.get(source, {}).values() if not join.ending)
 
@@ -62,7 +62,7 @@ class JoinTable:
         """The stores that what is published on ``source`` may come to, itself among them."""
         reached, left = {source}, [source]
         while left:
-            found = {join.destination for join in self.of(left.pop())} - reached
+            found = {join.destination for join in self.copying_from(left.pop())} - reached
             reached |= found
             left += found
         return reached

@@ -49,7 +49,7 @@ class PatternTable:
             raise NameDoesNotExist(f"there is no durable {key[1]} over the pattern {key[0]}")
         return found
 
-    def of(self, channel: str, kind: str = "channel") -> list[PatternDurable]:
+    def applying_to(self, channel: str, kind: str = "channel") -> list[PatternDurable]:
         """What a store has because of its name, each durable once."""
         found: dict[str, PatternDurable] = {}
         for each in self:
@@ -59,7 +59,7 @@ class PatternTable:
 
     def refuse_removal(self, channel: str, durable: str) -> None:
         """Raises ``IllegalState`` for a durable that belongs to a pattern."""
-        for each in self.of(channel):
+        for each in self.applying_to(channel):
             if each.name == durable:
                 raise IllegalState(
                     f"durable {durable} of {channel} belongs to the pattern {each.pattern}; delete "

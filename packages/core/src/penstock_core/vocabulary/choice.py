@@ -57,7 +57,7 @@ class Choice(Struct, frozen=True):
         """Whether a channel of this name is meant."""
         return name in self.names or any(fits(name, pattern) for pattern in self.patterns)
 
-    def of(self, there: Iterable[str]) -> list[str]:
+    def select(self, there: Iterable[str]) -> list[str]:
         """The names that are read, in order: those that were named, and of those that are
         ``there`` what the patterns take."""
         found = {name for name in there if any(fits(name, pattern) for pattern in self.patterns)}

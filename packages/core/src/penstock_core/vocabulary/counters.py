@@ -29,7 +29,7 @@ class Counters(Struct, array_like=True, gc=False):
     """Dropped by the JMS engine, because nobody waited for them."""
 
     @property
-    def gone(self) -> int:
+    def departed_count(self) -> int:
         """All events that have left."""
         counted: int = sum(getattr(self, name) for name in self.__struct_fields__)
         return counted - self.published - self.redelivered

@@ -33,7 +33,7 @@ def links_of(session: Session, options: SourceOptions) -> Links:
     if options.choice.patterns:
         existing = session.queues.list() if options.choice.queues else session.channels.list()
     links = {}
-    for name in options.choice.of(existing):
+    for name in options.choice.select(existing):
         try:
             links[name] = link(session, options.where_is(name))
         except NameDoesNotExist:

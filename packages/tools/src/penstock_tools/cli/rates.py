@@ -146,10 +146,10 @@ def between(before: Sample, now: Sample) -> RealmRates:
 def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
     for name, info in now.stores.items():
         earlier = before.stores.get(name)
-        published, removed = info.counters.published, info.counters.gone
+        published, removed = info.counters.published, info.counters.departed_count
         if earlier is not None and earlier.counters.published <= published:
             published -= earlier.counters.published
-            removed -= earlier.counters.gone
+            removed -= earlier.counters.departed_count
         yield StoreLine(
             name=name,
             kind=info.definition.kind,

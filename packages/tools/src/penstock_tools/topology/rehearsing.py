@@ -123,7 +123,7 @@ class Rehearsal:
     def _create(self, store: WantedStore) -> None:
         directory = self._directory
         made = directory.decide_create(store.name, store.definition)
-        pattern_durables = directory.patterns.of(made.name, made.definition.kind)
+        pattern_durables = directory.patterns.applying_to(made.name, made.definition.kind)
         rehearsed(pattern_durables, made.name, made.definition, rules=directory.rules)
         directory.apply(made)
         for pattern_durable in pattern_durables:
@@ -141,7 +141,8 @@ class Rehearsal:
                 for machine in self._directory.channels.values():
                     state = machine.state
                     kept = {
-                        durable.name for durable in patterns.of(state.name, state.definition.kind)
+                        durable.name
+                        for durable in patterns.applying_to(state.name, state.definition.kind)
                     }
                     if removed.takes(state.name, state.definition.kind) and name not in kept:
                         machine.apply(DurableDeleted(name))

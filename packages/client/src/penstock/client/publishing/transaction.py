@@ -385,12 +385,12 @@ class JointTransaction(Unit):
         commit raises ``IllegalState`` and changes nothing.
         """
         await self._in(store)
-        self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+        self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.from_ids(ids))
 
     async def purge(self, store: Named, ids: Iterable[int]) -> None:
         """Remove unwanted events in the same step, as :meth:`redrive` does (SEM T9)."""
         await self._in(store)
-        self._purged.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+        self._purged.setdefault(store.number, IdSet()).add_all(IdSet.from_ids(ids))
 
     def _leaving(self) -> tuple[Leaving, ...]:
         none = IdSet()

@@ -61,12 +61,12 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        await self._seat.reject(IdSet.of((self._number,)), self._generation, reason)
+        await self._seat.reject(IdSet.from_ids((self._number,)), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        await self._seat.extend(IdSet.of((self._number,)), self._generation, time)
+        await self._seat.extend(IdSet.from_ids((self._number,)), self._generation, time)
 
 
 class DeliveredBatch(ReceivedBatch):
@@ -208,7 +208,7 @@ class DeliveredBatch(ReceivedBatch):
         ids = self.event_ids
         if (np.diff(ids) == 1).all():
             return IdSet((Span(int(ids[0]), int(ids[-1]) + 1),))
-        return IdSet.of(ids.tolist())
+        return IdSet.from_ids(ids.tolist())
 
 
 def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
@@ -235,7 +235,7 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
     """The publisher of each event, with every id named."""
-    ids = IdSet.of(part.event_ids.tolist()).spans
+    ids = IdSet.from_ids(part.event_ids.tolist()).spans
     return [(publisher, spans or ids) for publisher, spans in part.publishers]
 
 

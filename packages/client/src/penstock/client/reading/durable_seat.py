@@ -112,7 +112,7 @@ class DurableSeat(SeatAttachment[B]):
         """Note that the application has a batch now."""
         self.has_rolled_back = self.has_recalled = False
         if self.recalled:
-            self.recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
+            self.recalled.remove_all(IdSet.from_ids(batch.event_ids.tolist()))
 
     @property
     def may_recall(self) -> bool:

@@ -211,7 +211,7 @@ class DurableSubscription(DeliveringLoops):
         Events that a reconnect has brought again, and that wait here, are not handed out then.
         """
         seat = self._seat
-        await seat.settle(IdSet.of(event_ids), previous=previous, on_done=seat.acknowledged)
+        await seat.settle(IdSet.from_ids(event_ids), previous=previous, on_done=seat.acknowledged)
 
     async def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
         """Give back by id, with a ``delay`` (``"5s"``, or seconds) to come again no sooner than
@@ -221,7 +221,7 @@ class DurableSubscription(DeliveringLoops):
         are left as they are: they have gone back already.
         """
         delay_ms = None if delay is None else milliseconds(delay, "delay")
-        ids = IdSet.of(event_ids)
+        ids = IdSet.from_ids(event_ids)
         for batch in self._to_come():
             ids.remove_all(ids.overlap(batch._ids()))
         await self._seat.settle(ids, roll_back=True, delay_ms=delay_ms)
@@ -234,12 +234,12 @@ class DurableSubscription(DeliveringLoops):
     async def extend(self, event_ids: Iterable[int], time: Duration) -> int:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
         Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
-        return await self._seat.extend(IdSet.of(event_ids), self._seat.generation, time)
+        return await self._seat.extend(IdSet.from_ids(event_ids), self._seat.generation, time)
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
         """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
         T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        return await self._seat.reject(IdSet.of(event_ids), self._seat.generation, reason)
+        return await self._seat.reject(IdSet.from_ids(event_ids), self._seat.generation, reason)
 
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.

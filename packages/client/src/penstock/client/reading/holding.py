@@ -110,7 +110,7 @@ class DurableHold(Closing):
         Gives their number; events that are acknowledged or rejected already are left out. Raises
         ``IllegalState`` without a dead event store.
         """
-        ids = IdSet.of(event_ids)
+        ids = IdSet.from_ids(event_ids)
         if not ids:
             raise InvalidArgument("give the ids of the events to reject")
         count: int = await self._asked(Bury(self._attachment.number, ids.spans, reason))

@@ -317,7 +317,7 @@ class Reader(Closing):
 
     def _taken(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
         batch = part.take(limit)
-        ids = IdSet.of(batch.event_ids.tolist())
+        ids = IdSet.from_ids(batch.event_ids.tolist())
         if self._transactional:
             self._hold(ids)
         else:

@@ -218,14 +218,14 @@ class Settlements:
         previous, self._previous = self._previous, False
         self.takes_acks_of = NO_GENERATION
         if acks and self.is_timed and not previous:
-            self._send_apart(IdSet.of(acks), self._under_way)
+            self._send_apart(IdSet.from_ids(acks), self._under_way)
         elif acks:
-            self.watch(self.send(IdSet.of(acks), previous=previous))
+            self.watch(self.send(IdSet.from_ids(acks), previous=previous))
         waits: dict[int | None, list[int]] = {}
         for event_id, delay_ms in backs.items():
             waits.setdefault(delay_ms, []).append(event_id)
         for delay_ms, ids in waits.items():
-            self.watch(self.send(IdSet.of(ids), roll_back=True, delay_ms=delay_ms))
+            self.watch(self.send(IdSet.from_ids(ids), roll_back=True, delay_ms=delay_ms))
 
     def _send_apart(self, ids: IdSet, under_way: set[asyncio.Future[Any]]) -> None:
         """Acknowledge events that were acknowledged one by one: if some are refused because they

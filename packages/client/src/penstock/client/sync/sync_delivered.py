@@ -63,7 +63,7 @@ class DeliveredEvent(ReceivedEvent):
 
     def _id_set(self) -> IdSet:
         assert self.event_id is not None, "a delivered event has an id"
-        return IdSet.of((self.event_id,))
+        return IdSet.from_ids((self.event_id,))
 
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None

@@ -68,7 +68,7 @@ class NewestByKey:
         unsure, sure = np.searchsorted(older, (0, self._sure)).tolist()
         found = _of_ascending(np.concatenate((older[sure:], ids[~is_last])))
         if unsure < sure:
-            found.add_all(stored.overlap(IdSet.of(older[unsure:sure].tolist())))
+            found.add_all(stored.overlap(IdSet.from_ids(older[unsure:sure].tolist())))
         return found
 
     def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
@@ -170,7 +170,7 @@ def _of_scattered(ids: Int64s) -> IdSet:
     np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
     starts = np.flatnonzero(begins)
     if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # a full block
-        return IdSet.of(ids.tolist())
+        return IdSet.from_ids(ids.tolist())
     bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
     rows = np.cumsum(begins) - 1
     bits[(rows << _BLOCK_SHIFT) + (ids & (_BLOCK - 1))] = True
@@ -237,14 +237,14 @@ class NewestFew:
             found += cut.live[: cut.older]
             if cut.own:
                 found += ids[groups.order[start : start + cut.own]].tolist()
-        return IdSet.of(found)
+        return IdSet.from_ids(found)
 
     def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
         """Ids to remove when one event with this slot is appended."""
         if len(self._ids[slot]) < self._depth:
             return IdSet()
         cut = self._cut(slot, 1, stored)
-        return IdSet.of(cut.live[: cut.older])
+        return IdSet.from_ids(cut.live[: cut.older])
 
     def append_one(self, slot: int, event_id: int) -> None:
         """Record that an event with this slot is stored, and drop the ids that

@@ -89,7 +89,7 @@ class FetchedInTurn:
 
     def _look(self) -> None:
         """Find the channels that have the durable now."""
-        for name in self._choice.of(self._realm.channels.list()):
+        for name in self._choice.select(self._realm.channels.list()):
             if name in self._seats:
                 continue
             try:

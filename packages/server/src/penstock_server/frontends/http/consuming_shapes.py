@@ -166,4 +166,4 @@ SettledAnswer = shown(Settled, "SettledAnswer", moments=("ends_us",))
 
 
 def _spans(ids: Sequence[int]) -> tuple[Span, ...]:
-    return IdSet.of(sorted(set(ids))).spans
+    return IdSet.from_ids(sorted(set(ids))).spans

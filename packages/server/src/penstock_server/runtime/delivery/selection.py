@@ -149,7 +149,7 @@ def matching_ids(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
     ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
     firsts, ends = runs_of(ids)
     if len(firsts) - 1 > _MANY:
-        return IdSet.of(ids.tolist())
+        return IdSet.from_ids(ids.tolist())
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
 
 

@@ -161,7 +161,7 @@ async def pop_events(by: Caller, asked: reading.PopEvents) -> list[Event]:
 
 
 async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
-    ids = IdSet.of(event.event_id for event in events if event.event_id is not None)
+    ids = IdSet.from_ids(event.event_id for event in events if event.event_id is not None)
     if not ids:
         return
     settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -220,7 +220,7 @@ class MergeStore(ChannelStore):
         self.settle()
         left = stored.copy()
         for chunk in self.states.chunks:
-            left.discard_all(IdSet.of(chunk.ids.tolist()))
+            left.discard_all(IdSet.from_ids(chunk.ids.tolist()))
         return left
 
     def kept(self, stored: IdSet) -> list[tuple[pa.RecordBatch, Publishers]]:
@@ -263,7 +263,7 @@ class MergeStore(ChannelStore):
             return ((self._publishers[codes[0]], ()),) if codes[0] else ()
         found = []
         for code in codes[codes > 0].tolist():
-            ids = IdSet.of(chunk.ids[chunk.codes == code].tolist())
+            ids = IdSet.from_ids(chunk.ids[chunk.codes == code].tolist())
             found.append((self._publishers[code], ids.spans))
         return tuple(found)
 
@@ -275,7 +275,7 @@ class _StatePiece(TailBatch):
 
     def __init__(self, chunk: StateChunk, publisher: str, home: Home) -> None:
         span = Span(int(chunk.ids[0]), int(chunk.ids[-1]) + 1)
-        ids = IdSet.of(chunk.ids.tolist())
+        ids = IdSet.from_ids(chunk.ids.tolist())
         body = memoryview(batch_bytes(chunk.batch))
         super().__init__(
             span,

@@ -113,7 +113,7 @@ class PatternDurableOperations:
             for channel_id in _taken(group, gone):
                 state = group.channel(channel_id).state
                 durable = state.durables.get(gone.name)
-                kept = [each.name for each in directory.patterns.of(state.name)]
+                kept = [each.name for each in directory.patterns.applying_to(state.name)]
                 if durable is not None and gone.name not in kept:
                     seats += [seat.subscription for seat in durable.seats]
                     group.do(channel_id, RemoveDurable(gone.name))

@@ -113,7 +113,7 @@ def copies(
     """Yield what the joins of a channel copy of a publish. Each of these publishes is to be done,
     with all that follows from it, before the next one is asked for: what has reached a store by
     then is not copied there again."""
-    joins = realm.directory.joins.of(channel_id)
+    joins = realm.directory.joins.copying_from(channel_id)
     if not joins:
         return
     channel = realm.channels[channel_id]

@@ -169,7 +169,7 @@ def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
 
 def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Runs of rows whose ids follow one another."""
-    for first, end in IdSet.of(ids_of(batch).tolist()).spans:
+    for first, end in IdSet.from_ids(ids_of(batch).tolist()).spans:
         start = int(ids_of(batch).searchsorted(first))
         yield batch.slice(start, end - first)
 

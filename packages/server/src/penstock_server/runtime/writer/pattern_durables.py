@@ -27,7 +27,7 @@ def check_new(
     it has another one of the name.
     """
     directory = group.state.directory
-    wanted = directory.patterns.of(name, definition.kind)
+    wanted = directory.patterns.applying_to(name, definition.kind)
     would = rehearsed(wanted, name, definition, rules=directory.rules)
     there = {each.name: each for each in already}
     for each in wanted:

@@ -71,7 +71,7 @@ def _reached(state: RealmState, number: int) -> Iterator[tuple[int, ChannelMachi
         if channel is None:
             continue
         yield each, channel
-        for join in state.directory.joins.of(each):
+        for join in state.directory.joins.copying_from(each):
             if join.destination not in seen:
                 seen.add(join.destination)
                 left.append(join.destination)
@@ -186,4 +186,4 @@ def _texts(state: RealmState, number: int) -> set[str]:
 
 def _of_joins(state: RealmState, number: int) -> set[str]:
     """Selectors of the joins from one store."""
-    return {join.selector for join in state.directory.joins.of(number) if join.selector}
+    return {join.selector for join in state.directory.joins.copying_from(number) if join.selector}

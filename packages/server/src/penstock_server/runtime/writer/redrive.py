@@ -158,7 +158,7 @@ class _Step:
         for rows in read:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
-                gone.add_all(IdSet.of(ids_of(batch).tolist()))
+                gone.add_all(IdSet.from_ids(ids_of(batch).tolist()))
         self._ask(group, by_target)
         if gone and not self.dry_run and not self._publish(group, by_target, gone):
             return at, end

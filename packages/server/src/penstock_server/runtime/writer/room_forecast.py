@@ -116,7 +116,7 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
         source = left.pop()
         # Fields inside messages were not examined.
         looks_inside = bool(state.channels[source].state.definition.descriptors)
-        for join in state.directory.joins.of(source):
+        for join in state.directory.joins.copying_from(source):
             copied = reached[source] & matching.rows("" if looks_inside else join.selector)
             before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
             if join.archive:  # accepts duplicates, too
@@ -192,7 +192,7 @@ def _reached(state: RealmState, number: int) -> list[int]:
     found = {number: None}
     left = [number]
     while left:
-        for join in state.directory.joins.of(left.pop()):
+        for join in state.directory.joins.copying_from(left.pop()):
             if join.destination not in found:
                 found[join.destination] = None
                 left.append(join.destination)
