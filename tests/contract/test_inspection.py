@@ -59,7 +59,7 @@ def wrong(inspector: EngineInspector) -> Awaitable[dict[str, str]]:
     async def found() -> dict[str, str]:
         checks = await inspector.checks(0)
         assert len({check.name for check in checks}) >= 1
-        return {check.name: check.found for check in checks if not check.is_ok}
+        return {check.name: check.finding for check in checks if not check.is_ok}
 
     return found()
 

@@ -285,8 +285,8 @@ def test_a_node_that_could_not_serve_and_damage_of_the_owner_fail() -> None:
 
 def test_what_was_not_seen_of_the_engine_is_not_ok() -> None:
     checks = [
-        EngineCheck(name="sync", found="always on a", is_ok=True, not_checked=("b", "c")),
-        EngineCheck(name="version", found="", is_ok=True, not_checked=("a", "b", "c")),
+        EngineCheck(name="sync", finding="always on a", is_ok=True, not_checked=("b", "c")),
+        EngineCheck(name="version", finding="", is_ok=True, not_checked=("a", "b", "c")),
     ]
     found = said(node("n1", "owner"), checks=checks)
 
@@ -386,8 +386,10 @@ def test_a_port_that_is_not_reached_fails() -> None:
 
 def test_what_an_engine_says_is_split_from_what_to_change() -> None:
     checks = [
-        EngineCheck(name="sync", found="a is lazy. To change: sync_interval: always", is_ok=False),
-        EngineCheck(name="version", found="NATS 2.15", is_ok=True),
+        EngineCheck(
+            name="sync", finding="a is lazy. To change: sync_interval: always", is_ok=False
+        ),
+        EngineCheck(name="version", finding="NATS 2.15", is_ok=True),
     ]
     found = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
     told = list(checks_of("orders", found))

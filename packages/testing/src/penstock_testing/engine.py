@@ -182,7 +182,7 @@ class MemoryEngine:
         self._journals.append(journal)
         return journal
 
-    async def look(self, shard: int) -> EngineJournal | None:
+    async def open_read_only(self, shard: int) -> EngineJournal | None:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
         log = self.servers.log(shard)
         if not log.last:
@@ -248,7 +248,7 @@ class MemoryInspector:
         description = f"{self._servers.present} of {self._servers.servers} servers are present"
         if not self._has_quorum:
             description += ". To change: start a majority of them"
-        return [EngineCheck(name="servers", found=description, is_ok=self._has_quorum)]
+        return [EngineCheck(name="servers", finding=description, is_ok=self._has_quorum)]
 
     async def clusters(self) -> Sequence[str]:
         """Return the name of the only cluster if it has records."""

@@ -249,16 +249,16 @@ class EngineContract(ABC):
 
     async def check_a_reader_of_a_journal_does_not_fence_its_owner(self) -> None:
         engine = await self.engine()
-        assert await engine.look(0) is None, "the journal does not exist yet"
+        assert await engine.open_read_only(0) is None, "the journal does not exist yet"
         journal = await engine.journal(0, 3, begins=7)
         await journal.append(7, [b"one"])
-        seen = await (await self.engine()).look(0)
+        seen = await (await self.engine()).open_read_only(0)
         assert seen is not None
         assert (seen.info().floor, seen.info().tail) == (7, 8)
         assert await blocks_of(seen, 8) == [(8, b"one")]
         await raises(Deposed, seen.append(8, [b"not mine"]))
         assert await journal.append(8, [b"two"]) == 9, "its owner goes on"
-        seen = await (await self.engine()).look(0)
+        seen = await (await self.engine()).open_read_only(0)
         assert seen is not None
         assert await blocks_of(seen, 8) == [(8, b"one"), (9, b"two")]
 

@@ -202,7 +202,7 @@ class EngineWithFiles:
         self.check = engine.check
         self.registry = engine.registry
         self.journal = engine.journal
-        self.look = engine.look
+        self.open_read_only = engine.open_read_only
         self.health = engine.health
         self.close = engine.close
 

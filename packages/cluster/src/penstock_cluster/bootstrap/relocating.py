@@ -370,7 +370,7 @@ async def _copied(
 
 async def _seen(engine: StorageEngine, blobs: Blobs) -> Relocation:
     """Read the current realm without taking it from its owner."""
-    journal = await engine.look(SHARD)
+    journal = await engine.open_read_only(SHARD)
     if journal is None:
         raise Damaged("the register names a realm, but the engine has no journal of it")
     try:

@@ -63,13 +63,13 @@ def _engine_check(check: EngineCheck) -> Check:
     name = f"engine {check.name}"
     if check.is_ok and check.not_checked:
         silent = f"not checked: {', '.join(check.not_checked)}"
-        result = f"{check.found}; {silent}" if check.found else silent
+        result = f"{check.finding}; {silent}" if check.finding else silent
         return Check(
             name, "warning", result, remedy="start what is down, or let this machine reach it"
         )
     if check.is_ok:
-        return Check(name, "ok", check.found)
-    result, _, remedy = check.found.partition(_CHANGE)
+        return Check(name, "ok", check.finding)
+    result, _, remedy = check.finding.partition(_CHANGE)
     return Check(name, "failed", result, remedy=remedy)
 
 

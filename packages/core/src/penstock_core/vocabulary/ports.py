@@ -420,8 +420,8 @@ class EngineCheck(Struct, frozen=True, kw_only=True):
     """One thing that a storage engine has to promise, and whether it does."""
 
     name: str
-    found: str
-    """How it is; where it is wrong, with the line to change."""
+    finding: str
+    """The observed state; if it is wrong, with the setting to change."""
     is_ok: bool
     not_checked: tuple[str, ...] = ()
     """Servers of which it is not known, because they did not answer."""
@@ -475,10 +475,13 @@ class StorageEngine(Protocol):
         """
         ...
 
-    async def look(self, shard: int) -> Journal | None:
-        """The journal of a shard as it is now, to be read only; None: it was never begun. Nothing
-        is fenced or made, and its owner goes on: what that one trims meanwhile is ``Trimmed``, and
-        what it appends is not seen. Raises ``Damaged`` when no whole copy is left."""
+    async def open_read_only(self, shard: int) -> Journal | None:
+        """Open the journal of a shard as it is now, for reading only; None: it was never begun.
+
+        Nothing is fenced or created, and the owner of the shard continues. Reading a block that the
+        owner trims meanwhile raises ``Trimmed``; blocks that it appends are not visible. Raises
+        ``Damaged`` when no complete copy is left.
+        """
         ...
 
     async def blobs(self, shard: int) -> Blobs:

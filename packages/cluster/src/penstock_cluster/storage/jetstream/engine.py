@@ -126,7 +126,7 @@ class JetStreamEngine:
         self._start_going_near()
         return journal
 
-    async def look(self, shard: int) -> JetStreamJournal | None:
+    async def open_read_only(self, shard: int) -> JetStreamJournal | None:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
         journal = await self._journal(shard, LOOKING)
         try:

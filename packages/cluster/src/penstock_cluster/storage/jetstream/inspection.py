@@ -159,7 +159,7 @@ class JetStreamInspector:
         try:
             await self._connected()
         except Unavailable as error:
-            return [EngineCheck(name="connection", found=f"{error}", is_ok=False)]
+            return [EngineCheck(name="connection", finding=f"{error}", is_ok=False)]
         return await together(
             [
                 _waited("streams", self._check_streams(shard)),
@@ -298,8 +298,8 @@ def _checked(name: str, check: Callable[[], None], found: str) -> EngineCheck:
     try:
         check()
     except Unavailable as error:
-        return EngineCheck(name=name, found=f"{error}", is_ok=False)
-    return EngineCheck(name=name, found=found, is_ok=True)
+        return EngineCheck(name=name, finding=f"{error}", is_ok=False)
+    return EngineCheck(name=name, finding=found, is_ok=True)
 
 
 def _servers(states: Sequence[ServerState]) -> EngineCheck:
@@ -314,7 +314,7 @@ def _servers(states: Sequence[ServerState]) -> EngineCheck:
         f". To change: start the others; if they run, http_port: {guard.MONITORING_PORT} in their "
         f"nats-server.conf"
     )
-    return EngineCheck(name="servers", found=problem, is_ok=False)
+    return EngineCheck(name="servers", finding=problem, is_ok=False)
 
 
 def _check_each(
@@ -328,12 +328,12 @@ def _check_each(
     if wrong:
         yield from wrong
     else:
-        yield EngineCheck(name=name, found=found if read else "", is_ok=True, not_checked=silent)
+        yield EngineCheck(name=name, finding=found if read else "", is_ok=True, not_checked=silent)
 
 
 async def _waited(name: str, check: Awaitable[str], seconds: float = ANSWER_S) -> EngineCheck:
     try:
         async with _in_time(seconds):
-            return EngineCheck(name=name, found=await check, is_ok=True)
+            return EngineCheck(name=name, finding=await check, is_ok=True)
     except PenstockError as error:
-        return EngineCheck(name=name, found=f"{error}", is_ok=False)
+        return EngineCheck(name=name, finding=f"{error}", is_ok=False)

@@ -72,7 +72,7 @@ class PostgresEngine:
         self._journals.append(journal)
         return journal
 
-    async def look(self, shard: int) -> PostgresJournal | None:
+    async def open_read_only(self, shard: int) -> PostgresJournal | None:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
         journal = await PostgresJournal.look(self._servers(), self._journal_name(shard))
         if journal is not None:

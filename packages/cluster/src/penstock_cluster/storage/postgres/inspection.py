@@ -64,7 +64,7 @@ class PostgresInspector:
         failures = "; ".join(f"{server.address}: {server.failure}" for server in silent)
         count = len(self._urls) - len(silent)
         servers = EngineCheck(
-            name="servers", found=failures or f"{count} of {count} answer", is_ok=not silent
+            name="servers", finding=failures or f"{count} of {count} answer", is_ok=not silent
         )
         try:
             async with self._primary() as (primary, server):
@@ -74,7 +74,7 @@ class PostgresInspector:
                 ]
                 checks.append(await self._check_history(primary, server, shard))
         except Unavailable as error:
-            return [servers, EngineCheck(name="primary", found=f"{error}", is_ok=False)]
+            return [servers, EngineCheck(name="primary", finding=f"{error}", is_ok=False)]
         return [servers, *checks]
 
     async def _check_history(self, primary: Any, server: str, shard: int) -> EngineCheck:
@@ -171,5 +171,5 @@ async def _checked(
     try:
         await check(connection, server)
     except (Unavailable, Damaged) as error:
-        return EngineCheck(name=name, found=f"{error}", is_ok=False)
-    return EngineCheck(name=name, found=found, is_ok=True)
+        return EngineCheck(name=name, finding=f"{error}", is_ok=False)
+    return EngineCheck(name=name, finding=found, is_ok=True)
