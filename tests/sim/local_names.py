@@ -228,7 +228,7 @@ class LocalNamesWorld:
         is_alone = node.link.is_cut
         try:
             async with asyncio.timeout(0.4):
-                number = realm.directory.number_of(name)
+                number = realm.directory.channel_id_of(name)
                 await self._do(realm, publish(realm, number, body([b"an event"])))
         except TimeoutError:
             if node.realm is realm:

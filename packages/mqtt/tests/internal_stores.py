@@ -66,7 +66,7 @@ async def put(
 
 def number_of(realm: RunningRealm, name: str) -> ChannelId:
     """The number of a store, internal or not."""
-    number = realm.directory.internal.numbers.get(name) or realm.directory.find(name)
+    number = realm.directory.internal.ids_by_name.get(name) or realm.directory.find(name)
     assert number is not None, f"there is no store {name}"
     return number
 
@@ -84,7 +84,7 @@ def made_before(realm: penstock.Realm, name: str, definition: Definition) -> Non
     assert running is not None
 
     def make(group: Group) -> None:
-        number = running.directory.next_number
+        number = running.directory.next_channel_id
         group.realm_fact(0, ChannelCreated(number, name, definition))
 
     realm._loop.call(running.shard.act(make))
@@ -108,6 +108,6 @@ async def replace_by_unfit(realm: RunningRealm, name: str) -> None:
 
     def replace(group: Group) -> None:
         group.realm_fact(0, ChannelDeleted(number_of(realm, name)))
-        group.realm_fact(0, ChannelCreated(realm.directory.next_number, name, definition))
+        group.realm_fact(0, ChannelCreated(realm.directory.next_channel_id, name, definition))
 
     await realm.shard.act(replace)

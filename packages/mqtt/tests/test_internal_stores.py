@@ -102,7 +102,7 @@ def test_reading_is_all_that_may_be_asked_of_retained_messages_by_number() -> No
     with penstock.Realm() as realm:
         realm.listen_mqtt()
         directory = realm._running.directory  # type: ignore[union-attr]
-        retained = directory.internal.retained
+        retained = directory.internal.retained_id
         assert retained is not None
         pairs = {
             ask.pair for it in REQUESTS.values() for ask in it.asks if isinstance(ask, Numbered)

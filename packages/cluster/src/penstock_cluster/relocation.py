@@ -265,7 +265,7 @@ class Relocation:
             definition = machine.state.definition
             deciding = definition
             if definition.kind == "schedule":
-                parent = directory.number_of(definition.dead_event_store)
+                parent = directory.channel_id_of(definition.dead_event_store)
                 deciding = directory.channels[parent].state.definition
             clusterable = self._rules.types[deciding.type].clusterable
             home = NewHome(self._rules.is_cluster, clusterable)
@@ -321,7 +321,7 @@ def _check_directory(
     ways = [(join.source, join.destination, "is joined to") for join in directory.joins]
     for number, definition in definitions.items():
         if definition.dead_event_store and definition.kind != "schedule":
-            dead = directory.number_of(definition.dead_event_store)
+            dead = directory.channel_id_of(definition.dead_event_store)
             ways.append((number, dead, "has the dead event store"))
     for source, destination, how in ways:
         if leads_out(definitions[source], definitions[destination]):

@@ -49,7 +49,7 @@ def delete(found: Directory, name: str) -> None:
 def test_two_spellings_of_a_name_are_one_channel() -> None:
     found = directory("a/b")
 
-    assert found.number_of("/a::b") == 1
+    assert found.channel_id_of("/a::b") == 1
     with pytest.raises(NameAlreadyBound):
         found.decide_create("a\\b", Definition())
 
@@ -63,8 +63,8 @@ def test_a_store_may_lie_beside_a_folder_of_its_name(there: str, wanted: str) ->
     delete(found, there)
     assert found.names("channel") == [wanted]
     create(found, there, kind="queue")
-    assert found.number_of(wanted) == 2
-    assert found.number_of(there) == 3
+    assert found.channel_id_of(wanted) == 2
+    assert found.channel_id_of(there) == 3
 
 
 def test_a_channel_deleted_and_made_again_is_another_one() -> None:
@@ -72,14 +72,14 @@ def test_a_channel_deleted_and_made_again_is_another_one() -> None:
     delete(found, "a")
     create(found, "a")
 
-    assert found.number_of("a") == 2
+    assert found.channel_id_of("a") == 2
     found.apply(ChannelDeleted(1))
-    assert found.number_of("a") == 2, "deleting what is gone is not a change"
+    assert found.channel_id_of("a") == 2, "deleting what is gone is not a change"
 
 
 def test_a_wrong_case_is_pointed_out() -> None:
     with pytest.raises(NameDoesNotExist, match="case-sensitive: there is Orders"):
-        directory("Orders").number_of("orders")
+        directory("Orders").channel_id_of("orders")
 
 
 @pytest.mark.spec("C3")
@@ -113,7 +113,7 @@ def test_every_spelling_leads_to_the_same_store(given: str) -> None:
     create(found, given)
 
     assert found.channels[1].state.name == "orders/new"
-    assert found.number_of("orders/new") == found.number_of(given) == 1
+    assert found.channel_id_of("orders/new") == found.channel_id_of(given) == 1
 
 
 @pytest.mark.spec("C2")
@@ -139,9 +139,9 @@ def test_channels_and_queues_have_one_namespace(first: str, second: str) -> None
         create(found, "work", kind=second)
     create(found, "work/below", kind=second)
     with pytest.raises(NameDoesNotExist, match=f"work is a {first}, not a {second}"):
-        found.number_of("work", second)
+        found.channel_id_of("work", second)
 
-    assert found.number_of("work", first) == 1
+    assert found.channel_id_of("work", first) == 1
     assert found.names(second) == ["work/below"]
 
 
@@ -346,7 +346,7 @@ def test_the_name_of_a_local_channel_is_taken_and_whoever_asks_for_it_is_told_wh
     with pytest.raises(NameAlreadyBound, match="as a local channel of node n2, at penstock://b:90"):
         create(found, "readings")
     with pytest.raises(NameDoesNotExist, match="a local channel of node n2, at penstock://b:9001"):
-        found.number_of("readings")
+        found.channel_id_of("readings")
     found.local_names = {}
     create(found, "readings")
 
@@ -434,8 +434,8 @@ def test_a_dead_event_store_is_any_store_there_is() -> None:
     with pytest.raises(NameDoesNotExist, match="the dead event store Dead does not exist"):
         create(found, "a", dead_event_store="Dead")
 
-    assert found.dead_event_store_of(found.number_of("work")) == found.number_of("dead")
-    assert found.dead_event_store_of(found.number_of("dead")) is None
+    assert found.dead_event_store_of(found.channel_id_of("work")) == found.channel_id_of("dead")
+    assert found.dead_event_store_of(found.channel_id_of("dead")) is None
     assert found.channels[2].state.definition.dead_event_store == "dead"
 
 
@@ -459,9 +459,9 @@ def test_a_schedule_comes_and_goes_with_its_channel() -> None:
     assert found.names("schedule") == ["$a/b"]
     assert found.find("$a/b") is None
     with pytest.raises(NameDoesNotExist):
-        found.number_of("$a/b")
+        found.channel_id_of("$a/b")
     create(found, "$a/b")
-    assert found.number_of("$a/b") == 3
+    assert found.channel_id_of("$a/b") == 3
     delete(found, "a/b")
     assert found.names("schedule") == []
     delete(found, "$a/b")

@@ -36,7 +36,7 @@ def test_users_cannot_make_what_the_realm_makes_for_itself_whether_mqtt_is_serve
     assert directory.find("plant-sessions") is None
     assert directory.names("channel") == []
     with pytest.raises(NameDoesNotExist, match="which no right opens"):
-        directory.number_of("plant-sessions")
+        directory.channel_id_of("plant-sessions")
     with pytest.raises(NameAlreadyBound, match="already exists"):
         directory.decide_internal("plant-sessions", SESSIONS)
     directory.apply(directory.decide_create("mqtt-sessions", Definition()))
@@ -47,13 +47,13 @@ def test_a_store_of_another_shape_that_has_the_name_is_its_users() -> None:
     directory = realm()
     directory.apply(ChannelCreated(1, "mqtt-sessions", Definition()))
 
-    assert directory.number_of("mqtt-sessions") == 1
+    assert directory.channel_id_of("mqtt-sessions") == 1
     with pytest.raises(NameAlreadyBound, match="already exists"):
         directory.decide_internal("mqtt-sessions", SESSIONS)
     for fact in directory.decide_delete("mqtt-sessions"):
         directory.apply(fact)
     directory.apply(directory.decide_internal("mqtt-sessions", SESSIONS))
-    assert directory.internal.numbers == {"mqtt-sessions": 2}
+    assert directory.internal.ids_by_name == {"mqtt-sessions": 2}
 
 
 def test_a_store_becomes_internal_when_mqtt_is_served_beside_it() -> None:
@@ -64,12 +64,12 @@ def test_a_store_becomes_internal_when_mqtt_is_served_beside_it() -> None:
     directory.serve_mqtt("plant")
 
     assert directory.names("channel") == ["plant"]
-    assert directory.internal.numbers == {"plant-sessions": 1}
+    assert directory.internal.ids_by_name == {"plant-sessions": 1}
     with pytest.raises(IllegalState, match="the channel of all topics of MQTT"):
         directory.decide_delete("plant")
     directory.apply(ChannelDeleted(1))
     assert not directory.internal.machines
-    assert not directory.internal.numbers
+    assert not directory.internal.ids_by_name
 
 
 def test_no_user_makes_what_would_be_internal_beside_another_channel() -> None:

@@ -173,7 +173,7 @@ def _read_through(by: Caller, channel: ChannelId) -> StoreView:
     retained messages, which may contain messages of every channel with topics; otherwise the
     channel itself. Raises ``AccessDenied``, ``InvalidArgument``, ``NameDoesNotExist``."""
     directory = by.realm.directory
-    retained = directory.internal.retained
+    retained = directory.internal.retained_id
     if retained is None or channel != directory.find(directory.internal.mqtt_channel):
         return _keyed(by.realm, channel)
     _check_through(by, channel, READ)
@@ -196,14 +196,14 @@ def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
 
 async def open_retained(by: Caller, request: topics.OpenRetained) -> ChannelOpened:
     _check_through(by, request.channel, READ)
-    if (channel_id := by.realm.directory.internal.retained) is None:
+    if (channel_id := by.realm.directory.internal.retained_id) is None:
         raise NameDoesNotExist("the realm has no retained messages: it has not served MQTT yet")
     return by.realm.shard.state.opened(channel_id)
 
 
 async def forget_retained(by: Caller, request: topics.ForgetRetained) -> int:
     _check(request.filter)
-    channel_id = by.realm.directory.internal.retained
+    channel_id = by.realm.directory.internal.retained_id
     if channel_id is None:
         return 0
     _check_through(by, request.channel, PURGE)

@@ -36,7 +36,7 @@ async def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> No
         async with lives.life("closed", damaged=True):
             assert lives.realm.recovered.has_gaps
             assert lives.realm.directory.find("orders") is None
-            await lives.create(f"new{lives.realm.directory.next_number}")
+            await lives.create(f"new{lives.realm.directory.next_channel_id}")
             await pass_time(1.0)
         assert await lives.store.blobs.list("snapshots/") == both
     kept = [each.name for each in lives.disk.list("/realm/journal")]

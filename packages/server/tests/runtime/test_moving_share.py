@@ -38,12 +38,12 @@ async def with_dying_events(realm: RunningRealm) -> None:
     await realm.create_channel("orders", dying)
     await realm.create_channel("other", Definition(type="persistent"))
     for _ in range(EVENTS // 10_000):
-        await publish(realm, realm.directory.number_of("orders"), body([b"x"] * 10_000))
+        await publish(realm, realm.directory.channel_id_of("orders"), body([b"x"] * 10_000))
 
 
 def moved(realm: RunningRealm) -> int:
     """How many have moved, without a place in the order of what is asked."""
-    dead = realm.directory.number_of("dead")
+    dead = realm.directory.channel_id_of("dead")
     return len(realm.directory.channels[dead].state.stored)
 
 
@@ -53,7 +53,7 @@ def moved(realm: RunningRealm) -> int:
 async def test_most_publishers_never_wait_for_events_that_move() -> None:
     async with living(SlowJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
         await with_dying_events(realm)
-        other = realm.directory.number_of("other")
+        other = realm.directory.channel_id_of("other")
         loop = asyncio.get_running_loop()
         while not moved(realm):
             await pass_time(0.001)
@@ -76,7 +76,7 @@ async def test_they_go_on_moving_where_nobody_publishes() -> None:
         await pass_time(20)
         orders = await realm.describe_channel("orders")
         assert (orders.events, orders.overdue, orders.counters.dead) == (0, 0, EVENTS)
-        assert len(await events(realm, realm.directory.number_of("dead"))) == EVENTS
+        assert len(await events(realm, realm.directory.channel_id_of("dead"))) == EVENTS
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ async def test_they_go_on_moving_where_nobody_publishes() -> None:
 async def test_what_expires_between_two_steps_is_not_delivered() -> None:
     async with living(SlowJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
         await with_dying_events(realm)
-        orders = realm.directory.number_of("orders")
+        orders = realm.directory.channel_id_of("orders")
         for _ in range(100):
             now_us = realm.clock.now_us()
             await publish(realm, orders, body([b"%d" % now_us]))
@@ -123,7 +123,7 @@ async def test_events_that_end_at_any_time_move_in_steps() -> None:
         await realm.create_channel("dead", Definition(type="persistent"))
         dying = Definition(type="persistent", event_ttl=True, dead_event_store="dead")
         await realm.create_channel("orders", dying)
-        orders = realm.directory.number_of("orders")
+        orders = realm.directory.channel_id_of("orders")
         ttls = [2_000 + (i * 7_919) % 1_000 for i in range(10_000)]
         batch = body_of_columns([b"x"] * 10_000, ttls=ttls)
         for _ in range(3):
@@ -136,4 +136,4 @@ async def test_events_that_end_at_any_time_move_in_steps() -> None:
         await pass_time(2)
         info = await realm.describe_channel("orders")
         assert (info.events, info.overdue, info.counters.dead) == (1, 0, 30_000)
-        assert len(await events(realm, realm.directory.number_of("dead"))) == 30_000
+        assert len(await events(realm, realm.directory.channel_id_of("dead"))) == 30_000

@@ -44,7 +44,7 @@ async def contents_of(
     dispatch = Dispatch(blobs, SystemClock(), inline)
     await dispatch.files.load(state, inline)
     contents: dict[str, Any] = {
-        "next number": state.directory.next_number,
+        "next number": state.directory.next_channel_id,
         "joins": msgspec.to_builtins(sorted(state.directory.joins)),
         "transactions": msgspec.to_builtins(state.transactions.state()),
         "producers": msgspec.to_builtins(list(state.producers.remembered())),

@@ -55,13 +55,13 @@ class Directory:
         self.local_names: Mapping[str, str] = {}
         """Names of stores that single nodes of the cluster have for themselves, each with what it
         is and where; no store may get one (SEM N8)."""
-        self._numbers: dict[str, ChannelId] = {}
+        self._ids_by_name: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
         self.internal = InternalStores(rules.mqtt_channel)
         self.temporary: dict[int, ChannelMachine] = {}
         """Temporary destinations, which no list has (SEM R2)."""
-        self.next_number = 1
+        self.next_channel_id = 1
         self._newest = Definition()
         """The attributes that a store was made with last."""
 
@@ -71,10 +71,10 @@ class Directory:
         self.internal.reserve(channel)
         self.internal.is_serving_mqtt = True
         for name in self.internal.reserved:
-            number = self._numbers.get(name)
+            number = self._ids_by_name.get(name)
             made = None if number is None else self.channels[number]
             if made is not None and self.internal.takes(name, made.state.definition):
-                self.internal.add(self._numbers.pop(name), made)
+                self.internal.add(self._ids_by_name.pop(name), made)
 
     # --- deciding ------------------------------------------------------------------------
 
@@ -93,15 +93,15 @@ class Directory:
         if definition.kind in HIDDEN_KINDS:
             plural = {"schedule": "schedules", "outbox": "outboxes"}[definition.kind]
             raise InvalidArgument(f"only the realm makes {plural}; create a channel or a queue")
-        return ChannelCreated(self.next_number, name, self.checked(name, definition))
+        return ChannelCreated(self.next_channel_id, name, self.checked(name, definition))
 
     def decide_internal(self, name: str, definition: Definition) -> ChannelCreated:
         """An internal store. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         self._refuse_taken(name)
-        return ChannelCreated(self.next_number, name, self.checked(name, definition))
+        return ChannelCreated(self.next_channel_id, name, self.checked(name, definition))
 
     def _refuse_taken(self, name: str) -> None:
-        if name in self._numbers or name in self.internal.numbers:
+        if name in self._ids_by_name or name in self.internal.ids_by_name:
             raise NameAlreadyBound(f"{name} already exists")
         if name in self.local_names:
             raise NameAlreadyBound(
@@ -119,11 +119,11 @@ class Directory:
             storage=Storage(sync=state.definition.storage.sync),
             cluster_wide=state.definition.cluster_wide if self.rules.is_cluster else None,
         )
-        return ChannelCreated(self.next_number, SCHEDULE_PREFIX + state.name, definition)
+        return ChannelCreated(self.next_channel_id, SCHEDULE_PREFIX + state.name, definition)
 
     def decide_delete(self, name: str, kind: str | None = None) -> list[ChannelDeleted]:
         """Raises ``NameDoesNotExist``; ``IllegalState`` when other stores need it."""
-        channel_id = self.number_of(name, kind)
+        channel_id = self.channel_id_of(name, kind)
         name = self.channels[channel_id].state.name
         self.internal.refuse_deletion(name)
         for channel in self.channels.values():
@@ -160,7 +160,7 @@ class Directory:
                     f"store of that node or a cluster-wide one; none leads to it from here, for "
                     f"what every node keeps would then be with one of them"
                 )
-        origin, target = self._source(source), self.number_of(destination)
+        origin, target = self._source(source), self.channel_id_of(destination)
         state, other = self.channels[origin].state, self.channels[target].state
         if origin == target:
             raise InvalidArgument(f"a join from {state.name} to itself would never end")
@@ -195,7 +195,7 @@ class Directory:
                 f"a join from an earlier channel {source} to {name} still has events that wait for "
                 f"the cluster; create this one when they have left"
             )
-        outbox = self.next_number if known is None else known.destination
+        outbox = self.next_channel_id if known is None else known.destination
         drawn = join.outbox if known is None else known.outbox
         wanted = replace(join, source=origin, destination=outbox, source_name=source, outbox=drawn)
         made = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
@@ -213,7 +213,7 @@ class Directory:
                 f"the join from {source} to {destination} has been deleted; what it copied before "
                 f"waits for the cluster"
             )
-        origin, target = self.number_of(source), self.number_of(destination)
+        origin, target = self.channel_id_of(source), self.channel_id_of(destination)
         if self.joins.find(origin, target) is None:
             raise NameDoesNotExist(f"there is no join from {source} to {destination}")
         return JoinDeleted(origin, target)
@@ -235,7 +235,7 @@ class Directory:
 
     def _source(self, name: str) -> ChannelId:
         """The channel a join begins at. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
-        origin = self.number_of(name)
+        origin = self.channel_id_of(name)
         state = self.channels[origin].state
         if state.definition.kind == "queue":
             raise InvalidArgument(
@@ -295,7 +295,7 @@ class Directory:
                     f"--cluster)"
                 )
             return None
-        known = self._numbers.get(name)
+        known = self._ids_by_name.get(name)
         if known is not None:
             there = bool(self.channels[known].state.definition.cluster_wide)
             if wanted is not None and wanted != there:
@@ -383,9 +383,9 @@ class Directory:
                     f"move in a circle"
                 )
             path.append(at)
-            if at not in self._numbers:
+            if at not in self._ids_by_name:
                 if self.rules.local_to or at in self.internal.reserved:
-                    self.number_of(at)
+                    self.channel_id_of(at)
                 if at in self.local_names:
                     raise InvalidArgument(
                         f"the dead event store {at} is a local {self.local_names[at]}, so it would "
@@ -394,8 +394,8 @@ class Directory:
                 raise NameDoesNotExist(
                     f"the dead event store {at} does not exist{self._near(at)}; create it first"
                 )
-            at = self.channels[self._numbers[at]].state.definition.dead_event_store
-        if self._leads_out(definition, self.channels[self._numbers[dead]].state.definition):
+            at = self.channels[self._ids_by_name[at]].state.definition.dead_event_store
+        if self._leads_out(definition, self.channels[self._ids_by_name[dead]].state.definition):
             raise InvalidArgument(
                 f"the dead event store {dead} is not cluster-wide, so it would not keep what "
                 f"{name} does; choose a cluster-wide one"
@@ -411,7 +411,7 @@ class Directory:
     def apply(self, fact: AnyRealmFact) -> None:
         match fact:
             case ChannelCreated(channel_id, name, definition):
-                self.next_number = max(self.next_number, channel_id + 1)
+                self.next_channel_id = max(self.next_channel_id, channel_id + 1)
                 definition = self._shared(definition)
                 made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 if is_temporary_store(name, definition):
@@ -473,17 +473,17 @@ class Directory:
         """The dictionary that holds the number of a store, and its key there."""
         if definition.kind == "schedule":
             return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
-        return self._numbers, name
+        return self._ids_by_name, name
 
     # --- asking --------------------------------------------------------------------------
 
-    def number_of(self, name: str, kind: str | None = None) -> ChannelId:
+    def channel_id_of(self, name: str, kind: str | None = None) -> ChannelId:
         """The number of a channel or queue; with ``kind`` of one of that kind.
 
         Raises ``NameDoesNotExist``.
         """
         known = destination_name(name)
-        channel_id = self._numbers.get(known)
+        channel_id = self._ids_by_name.get(known)
         if channel_id is None:
             if (internal := self.internal.reserved.get(known)) is not None:
                 raise NameDoesNotExist(
@@ -512,7 +512,7 @@ class Directory:
 
     def find(self, name: str) -> ChannelId | None:
         """The number of the store with this canonical name, if there is one."""
-        return self._numbers.get(name)
+        return self._ids_by_name.get(name)
 
     def names(self, kind: str) -> list[str]:
         """The names of all stores of a kind, sorted, but for internal and temporary ones."""
@@ -522,7 +522,7 @@ class Directory:
 
     def is_taken(self, name: str) -> bool:
         """Whether no other store may get this name."""
-        return name in self._numbers or name in self.internal.reserved
+        return name in self._ids_by_name or name in self.internal.reserved
 
     def is_shown(self, channel_id: int) -> bool:
         """Whether lists have a store."""
@@ -537,10 +537,10 @@ class Directory:
     def dead_event_store_of(self, channel_id: int) -> ChannelId | None:
         """The channel or queue that dead events of ``channel_id`` go to; None: none."""
         name = self.channels[channel_id].state.definition.dead_event_store
-        return self._numbers.get(name) if name else None
+        return self._ids_by_name.get(name) if name else None
 
     def _near(self, name: str) -> str:
-        for other in self._numbers:
+        for other in self._ids_by_name:
             if other.casefold() == name.casefold():
                 return f" (names are case-sensitive: there is {other})"
         return ""

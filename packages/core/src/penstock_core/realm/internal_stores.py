@@ -58,7 +58,7 @@ class InternalStores:
     def __init__(self, mqtt_channel: str) -> None:
         self.machines: dict[int, ChannelMachine] = {}
         """The stores that were made, by number."""
-        self.numbers: dict[str, ChannelId] = {}
+        self.ids_by_name: dict[str, ChannelId] = {}
         """Their ids by name; users do not find them."""
         self.reserved: dict[str, InternalStore] = {}
         """By name; no user may give one to another store."""
@@ -72,9 +72,9 @@ class InternalStores:
             self.reserved[store.name] = store
 
     @property
-    def retained(self) -> ChannelId | None:
+    def retained_id(self) -> ChannelId | None:
         """The number of the store with retained messages, if it was made."""
-        return self.numbers.get(retained_store(self.mqtt_channel).name)
+        return self.ids_by_name.get(retained_store(self.mqtt_channel).name)
 
     def refuse_as_chosen(self, name: str, definition: Definition) -> None:
         """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal one,
@@ -102,11 +102,11 @@ class InternalStores:
     def add(self, channel_id: int, made: ChannelMachine) -> None:
         """Take in a store that was made."""
         self.machines[channel_id] = made
-        self.numbers[made.state.name] = ChannelId(channel_id)
+        self.ids_by_name[made.state.name] = ChannelId(channel_id)
 
     def remove(self, channel_id: int) -> None:
         """Forget a store that is gone."""
-        del self.numbers[self.machines.pop(channel_id).state.name]
+        del self.ids_by_name[self.machines.pop(channel_id).state.name]
 
     def refuse_deletion(self, name: str) -> None:
         """Raise ``IllegalState`` for the channel of all topics while it is served."""

@@ -409,7 +409,7 @@ class RunningRealm:
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
         def look(group: Group) -> ChannelOpened:
-            return group.state.opened(self.directory.number_of(name, kind))
+            return group.state.opened(self.directory.channel_id_of(name, kind))
 
         opened: ChannelOpened = await self.shard.act(look, sweeps=())
         return opened
@@ -437,7 +437,7 @@ class RunningRealm:
         Rewrites nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
         ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
         """
-        channel_id = await self.shard.act(lambda _: self.directory.number_of(name, kind))
+        channel_id = await self.shard.act(lambda _: self.directory.channel_id_of(name, kind))
         done = await self._sealer.maintainer.maintain(channel_id)
         await self._sealer.free_journal()
         return done
@@ -446,7 +446,7 @@ class RunningRealm:
         checked_descriptors(definition.descriptors)
 
         def number(_: Group) -> ChannelId:
-            return self.directory.number_of(name, definition.kind)
+            return self.directory.channel_id_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
             channel_id = number(group)
@@ -470,7 +470,7 @@ class RunningRealm:
 
     async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
         def look(group: Group) -> ChannelInfo:
-            channel_id = self.directory.number_of(name, kind)
+            channel_id = self.directory.channel_id_of(name, kind)
             group.sweep(channel_id)
             schedule = self.directory.schedule_of(channel_id)
             waiting = self.directory.channels[schedule].state.stored if schedule else ()

@@ -54,7 +54,7 @@ class Rehearsal:
         )
         self._directory = directory = Directory(rehearsal_rules)
         for name, store in existing.stores.items():
-            number = directory.next_number
+            number = directory.next_channel_id
             directory.apply(ChannelCreated(number, name, store.definition))
             for info in store.durables.values():
                 directory.channels[number].apply(_as_created(info))
@@ -111,7 +111,7 @@ class Rehearsal:
             case JoinToDelete(source, destination):
                 directory.apply(directory.decide_unjoin(source, destination))
             case DurableToDelete(channel, name):
-                number = directory.number_of(channel, "channel")
+                number = directory.channel_id_of(channel, "channel")
                 directory.channels[number].apply(DurableDeleted(name))
             case StoreToDelete(kind, name):
                 self._delete(step.what, lambda: directory.decide_delete(name, kind))
@@ -149,7 +149,7 @@ class Rehearsal:
 
     def _edit(self, act: StoreToEdit) -> None:
         store = next(store for store in self._wanted.stores if store.name == act.name)
-        machine = self._directory.channels[self._directory.number_of(act.name, act.kind)]
+        machine = self._directory.channels[self._directory.channel_id_of(act.name, act.kind)]
         with self._wanted.naming(store.place, store.what):
             definition = comparable(store.definition, machine.state.definition)
             kept = self._directory.checked(act.name, definition)
@@ -157,7 +157,7 @@ class Rehearsal:
             machine.apply(Edited(kept))
 
     def _create_durable(self, channel: str, durable: WantedDurable) -> None:
-        machine = self._directory.channels[self._directory.number_of(channel, "channel")]
+        machine = self._directory.channels[self._directory.channel_id_of(channel, "channel")]
         command = AddDurable(
             name=durable.name,
             kind=durable.type,

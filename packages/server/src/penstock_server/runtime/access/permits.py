@@ -355,7 +355,7 @@ def check_internal(directory: Directory, request: Request[Any]) -> None:
 def asked_of_internal(directory: Directory, number: int, pair: Pair) -> list[Asked]:
     """The rights to read retained messages: those to read all channels that they may have been
     published to. Raises ``NameDoesNotExist`` for everything else."""
-    if pair not in (READ, COLUMNS) or number != directory.internal.retained:
+    if pair not in (READ, COLUMNS) or number != directory.internal.retained_id:
         raise NameDoesNotExist(f"channel number {number} is an internal store of the realm")
     return rights_through(directory, pair)
 

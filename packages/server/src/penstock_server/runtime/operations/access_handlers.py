@@ -85,7 +85,7 @@ def check_exists(directory: Directory, kind: str, name: str) -> None:
     """Raise ``NameDoesNotExist`` for a grant on a channel or queue that does not exist. Patterns
     such as ``orders/*`` may be granted before anything matches them."""
     if kind in ("channel", "queue") and not name.endswith("*"):
-        directory.number_of(name, kind)
+        directory.channel_id_of(name, kind)
 
 
 async def grant(by: Caller, asked: access.Grant) -> access.AclInfo:

@@ -92,7 +92,7 @@ async def copy_in(by: Caller, asked: joins.CopyIn, content: memoryview | None) -
     if not by.is_node:
         raise AccessDenied("only nodes of the cluster bring copies; publish events instead")
     copies = copies_from(asked.parts, memoryview(b"") if content is None else content)
-    number = by.realm.directory.number_of(asked.destination)
+    number = by.realm.directory.channel_id_of(asked.destination)
     work = TakeCopies(number, asked.archive, asked.producer, copies=copies)
     taken: joins.CopiesTaken = await by.realm.shard.ask(work)
     return taken

@@ -18,7 +18,7 @@ async def make_internal(realm: RunningRealm, name: str, definition: Definition) 
     directory = realm.directory
 
     def make(group: Group) -> ChannelId:
-        if (there := directory.internal.numbers.get(name)) is not None:
+        if (there := directory.internal.ids_by_name.get(name)) is not None:
             return there
         fact = directory.decide_internal(name, definition)
         group.realm_fact(0, fact)

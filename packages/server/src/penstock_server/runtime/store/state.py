@@ -277,7 +277,7 @@ class RealmState:
             case SchemaSeen(schema):
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):
-                self.directory.next_number = next_number
+                self.directory.next_channel_id = next_number
             case _:
                 self._of_channel(number, fact, tail_batches)
 
@@ -467,7 +467,7 @@ class RealmState:
 
         The records can be made later, anywhere, and piece by piece: much of the work is in them.
         """
-        records = [FactRecord(0, RealmFacts(self.directory.next_number))]
+        records = [FactRecord(0, RealmFacts(self.directory.next_channel_id))]
         bodies: list[Buffer] = []
         of_channels: list[FactRecord | _Frozen] = []
         kept_bodies: list[Buffer] = []

@@ -276,7 +276,7 @@ class Leases(LeaseBook):
             count = 0
             for name, own in spans.items():
                 ids = IdSet(own)
-                channel = sole or group.state.directory.number_of(name, "channel")
+                channel = sole or group.state.directory.channel_id_of(name, "channel")
                 if not _are_acknowledged(group, channel, asked.durable, ids=ids):
                     raise unknown(asked.lease)
                 count += len(ids)

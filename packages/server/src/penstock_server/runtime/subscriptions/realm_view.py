@@ -237,7 +237,7 @@ class RealmView:
 
     def internal(self, name: str) -> StoreView | None:
         """The internal store of this name (SEM A6); None: the realm has not made it yet."""
-        channel_id = self._state.directory.internal.numbers.get(name)
+        channel_id = self._state.directory.internal.ids_by_name.get(name)
         return None if channel_id is None else self.store(channel_id)
 
     @property
@@ -247,7 +247,7 @@ class RealmView:
 
     def required(self, name: str) -> StoreView:
         """Raises ``NameDoesNotExist``, ``InvalidName``."""
-        channel_id = self._state.directory.number_of(name, None)
+        channel_id = self._state.directory.channel_id_of(name, None)
         found = self.store(channel_id)
         if found is None:
             raise NameDoesNotExist(f"there is no channel or queue {destination_name(name)}")

@@ -62,7 +62,7 @@ class ChannelWatches:
         no channel of the pattern has, and that is over no pattern.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
-        next_channel = self._state.directory.next_number
+        next_channel = self._state.directory.next_channel_id
         watch = ChannelWatch(
             short_choice_of(asked.pattern), durable, allows, next_channel=next_channel, tell=tell
         )

@@ -219,7 +219,7 @@ def _captured(
     group: Group, name: str, kind: str, readers: dict[str, _Mapped]
 ) -> _Captured | list[SealedFile]:
     """The channel as it stands in this very turn, or the files to be mapped first."""
-    number = group.state.directory.number_of(name, kind)
+    number = group.state.directory.channel_id_of(name, kind)
     group.sweep(number)
     state, store = group.state.channels[number].state, group.state.stores[number]
     missing = [

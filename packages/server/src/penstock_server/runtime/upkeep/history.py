@@ -314,7 +314,7 @@ class FlowHistory:
         """None: nothing has happened; or, where it is not kept, there was no room."""
         if channel is None:
             return self._realm, True
-        number = self._state.directory.number_of(channel, None)
+        number = self._state.directory.channel_id_of(channel, None)
         if durable is None:
             found = self._stores.get(number)
             return found, found is not None or self.has_room

@@ -187,7 +187,7 @@ class _Repair:
         """Write a snapshot of what is known, and drop all blocks before it."""
 
         def note(group: Group) -> None:
-            group.realm_fact(0, RealmFacts(self._realm.directory.next_number))
+            group.realm_fact(0, RealmFacts(self._realm.directory.next_channel_id))
 
         await self._realm.shard.act(note)  # a block of its own, which no snapshot includes yet
         await self._realm.snapshot()

@@ -189,7 +189,7 @@ class _Step:
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
-            targets = (directory.number_of(self.destination),)
+            targets = (directory.channel_id_of(self.destination),)
         own = (sum(selectors_of(group.state, each).values()) for each in targets)
         work = max(1.0, max(own, default=0) / MOVED_WORK)
         joins = directory.joins
@@ -252,7 +252,7 @@ class _Step:
             return ()
         directory = group.state.directory
         if self.destination:
-            return ((directory.number_of(self.destination), batch),)
+            return ((directory.channel_id_of(self.destination), batch),)
         origins = origins_of(batch)
         found = []
         for name in pc.unique(origins).to_pylist():
@@ -265,7 +265,7 @@ class _Step:
 
 def _checked(group: Group, source: str, destination: str) -> int:
     directory = group.state.directory
-    number = directory.number_of(source)
-    if destination and directory.number_of(destination) == number:
+    number = directory.channel_id_of(source)
+    if destination and directory.channel_id_of(destination) == number:
         raise InvalidArgument(f"a redrive from {source} to itself has no effect")
     return number
