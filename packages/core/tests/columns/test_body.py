@@ -84,7 +84,7 @@ def test_a_later_body_of_the_same_kind_keeps_its_own_names() -> None:
         ({"priorities": [1, 10]}, "event 1: priority 10 is not"),
         ({"persistents": [False, "no"]}, "event 1: persistent 'no' is not a bool"),
         ({"transients": [True, "no"]}, "event 1: transient 'no' is not a bool"),
-        ({"headers": [None, {"nope": 1}]}, "event 1: no header is named 'nope'; there are mess"),
+        ({"headers": [None, {"nope": 1}]}, "event 1: unknown header 'nope'; allowed are mess"),
         ({"headers": [None, {"user": 1}]}, "event 1: header user 1 is not a string"),
         ({"headers": [{"delivery_mode": 128}, None]}, "delivery_mode 128 is not a whole number"),
         (

@@ -102,7 +102,7 @@ def test_a_property_may_be_called_types() -> None:
         (["/a"], r"'types' is .*must be an object such as"),
         ({"/a": "date"}, "type 'date' of '/a' is unknown; allowed are time, bytes"),
         ({"/a": ["time"]}, "is unknown; allowed are time, bytes"),
-        ({"/b": "time"}, "'types' names '/b', which is no value of the properties"),
+        ({"/b": "time"}, "'types' names '/b', which is not in the properties"),
         ({"": "time"}, "'types' names '', which is no value"),
         ({"a": "time"}, "'types' names 'a', which is no value"),
         ({"/list/2": "time"}, "'types' names '/list/2'"),

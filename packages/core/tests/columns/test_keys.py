@@ -67,7 +67,7 @@ def reader_of(batch: pa.RecordBatch) -> Callable[[str], Any]:
     def value_of(name: str) -> Any:
         if form is None or form.digest_of(message) is None:
             return NotImplemented
-        place = form.place_of(name)
+        place = form.column_index(name)
         if place is None:
             return NotImplemented
         return None if place < 0 else form.value_in(message, place)

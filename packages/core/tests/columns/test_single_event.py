@@ -170,13 +170,13 @@ def test_a_property_name_no_event_may_have_is_refused() -> None:
 def test_forms_and_schemas_do_not_fill_memory() -> None:
     form = codec_of_schema(pa.schema([("data", pa.binary())]))
     assert form is not None, "it is plain"
-    for length in range(3 * single_event.FORMS_MAX):
+    for length in range(3 * single_event.TEMPLATES_MAX):
         assert form.written([bytes(length)]) is not None
     for number in range(2 * single_event.SCHEMAS_MAX):
         properties = pa.struct([(f"p{number}", pa.int64())])
         assert codec_in_message(schema_bytes(pa.schema([("properties", properties)]))) is not None
 
-    assert len(form._forms) <= single_event.FORMS_MAX
+    assert len(form._templates) <= single_event.TEMPLATES_MAX
     assert len(single_event._by_schema) <= single_event.SCHEMAS_MAX
 
 

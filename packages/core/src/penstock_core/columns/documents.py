@@ -1,8 +1,8 @@
-"""Events as JSON, one object per event. Output and input have one form.
+"""JSON documents of events: one object per event, in the same form for output and input.
 
-JSON has no bytes, times, NaN or infinity. Such a property is shown as base64, as text or as null,
-and the field ``types`` says what it is: it maps the JSON Pointer of a value inside the properties
-(RFC 6901) to one of `TYPES`. A document that is read back has the values and types of the event
+JSON has no bytes, times, NaN or infinity. Such a property is written as base64, as text or as null,
+and the field ``types`` names its type: it maps the JSON Pointer of a value inside the properties
+(RFC 6901) to one of `TYPES`. Reading a document back restores the values and types of the event
 (SEM E2).
 """
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from penstock_core.columns.events.event import Event
     from penstock_core.columns.protobuf import Messages
 
-_GIVEN_BY_REALM: Final = frozenset(
-    ("event_id", "published", "redelivery_count", "origin", "channel")
-)
+_SET_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin", "channel"))
 TYPES: Final = ("time", "bytes", "nan", "inf", "-inf")
-"""What ``types`` may say of a value; the last three are shown as null."""
+"""The types that ``types`` may name. The last three are shown as null."""
 _DEFAULTS: Final[dict[str, Any]] = {
     "is_delta": False,
     "ttl": 0,
@@ -39,12 +37,12 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "redelivery_count": 0,
     "origin": None,
 }
-"""Fields that a document has only where they say something else."""
+"""Fields that a document omits if they have these values."""
 _PLAIN: Final = (str, int, bool, type(None))
 
 
 def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:
-    """The JSON object that ``--format json`` prints for an event.
+    """Return the JSON object that ``--format json`` prints for an event.
 
     Data that is not text is base64. A message whose type is in ``messages`` is an object.
     """
@@ -75,7 +73,7 @@ def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any
 
 
 def types_of(properties: dict[str, Any]) -> dict[str, str]:
-    """The types of those values that JSON cannot show, by their JSON Pointers; empty for most
+    """Return the type names of values that JSON cannot represent, by JSON Pointer. Empty for most
     events."""
     types: dict[str, str] = {}
     for name, value in properties.items():
@@ -105,8 +103,10 @@ def _pointer_token(name: str) -> str:
 
 
 def _typed(properties: dict[str, Any], types: Any) -> dict[str, Any]:
-    """The properties with the values that ``types`` names; changes lists and dictionaries inside
-    them. Raises ``InvalidArgument``."""
+    """Return the properties with the typed values that ``types`` names.
+
+    Changes lists and dictionaries inside the properties. Raises ``InvalidArgument``.
+    """
     if not isinstance(types, dict):
         raise InvalidArgument(
             f'\'types\' is {str(types)[:40]!r}; it must be an object such as {{"/at": "time"}}'
@@ -123,13 +123,15 @@ def _typed(properties: dict[str, Any], types: Any) -> dict[str, Any]:
 
 
 def _place(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
-    """The dictionary or list that has the value of a pointer, and its key there."""
+    """Return the dictionary or list that holds the value of a pointer, and the key of the value in
+    it. Raises ``InvalidArgument`` if the properties have no such value."""
     start, *tokens = pointer.split("/")
     parent: Any = None
     key: Any = None
     value: Any = properties
     for token in tokens:
         parent, key = value, token.replace("~1", "/").replace("~0", "~")
+        # Nine digits are more than any list index needs; longer ones would be slow to convert.
         if isinstance(parent, list) and key.isdecimal() and int(key[:9]) < len(parent):
             key = int(key[:9])
         elif not isinstance(parent, dict) or key not in parent:
@@ -138,24 +140,24 @@ def _place(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
         value = parent[key]
     if start or parent is None:
         raise InvalidArgument(
-            f"'types' names {pointer[:80]!r}, which is no value of the properties; a name is "
-            'written "/name", one inside a list or an object "/name/0/inner"'
+            f"'types' names {pointer[:80]!r}, which is not in the properties; write "
+            '"/name" for a property, "/name/0/inner" for a value inside a list or an object'
         )
     return parent, key
 
 
-def _value(pointer: str, kind: str, given: Any) -> Any:
+def _value(pointer: str, kind: str, value: Any) -> Any:
     if kind == "time":
-        return _moment(pointer, given)
+        return _moment(pointer, value)
     if kind == "bytes":
-        return _base64(pointer, given)
-    if given is not None:
+        return _base64(pointer, value)
+    if value is not None:
         raise InvalidArgument(f"{pointer[:80]!r} is {kind} by its type, so its value must be null")
     return float(kind)
 
 
 def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None:
-    """The decoded message of the event; None when there is none, or it cannot be decoded.
+    """Return the decoded message of the event, or None if it has none or it cannot be decoded.
 
     The caller then shows the data instead.
     """
@@ -168,31 +170,31 @@ def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None
 
 
 def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = None) -> Event:
-    """The event that a line of JSON, or an already parsed object, describes.
+    """Return the event described by a line of JSON or by a parsed object.
 
-    An object with ``properties`` has the form that :func:`document_of` makes; the fields set by
-    the realm (id, time, origin, stamp) are ignored. In an object without ``properties``, every
-    field that is not a part of an event is a property.
-    Raises ``InvalidArgument`` or ``InvalidEvent``.
+    An object with ``properties`` has the form of :func:`document_of`; the fields set by the realm
+    (id, time, origin, stamp) are ignored. In an object without ``properties``, every field that is
+    not a part of an event becomes a property. Raises ``InvalidArgument`` or ``InvalidEvent``.
     """
     document = line if isinstance(line, dict) else _decoded(line)
     if not isinstance(document, dict):
         raise InvalidArgument(f"an event must be an object, {{...}}, not {str(document)[:40]!r}")
     is_whole = isinstance(document.get("properties"), dict)
     parts = _parts()
-    known = parts if is_whole else parts - {"message", "transient", "types"}
-    fields = {name: value for name, value in document.items() if name in known}
-    others = {name: value for name, value in document.items() if name not in known}
+    part_names = parts if is_whole else parts - {"message", "transient", "types"}
+    fields = {name: value for name, value in document.items() if name in part_names}
+    others = {name: value for name, value in document.items() if name not in part_names}
     if is_whole:
-        strange = sorted(others.keys() - _GIVEN_BY_REALM)
-        if strange:
+        unknown = sorted(others.keys() - _SET_BY_REALM)
+        if unknown:
             raise InvalidArgument(
-                f"{', '.join(strange)} beside 'properties'; an event has {', '.join(sorted(parts))}"
+                f"{', '.join(unknown)}: unknown next to 'properties'; an event has "
+                f"{', '.join(sorted(parts))}"
             )
         others = fields.pop("properties")
         if (types := fields.pop("types", None)) is not None:
             others = _typed(others, types)
-        others.pop(_stamp(), None)  # after the types, which name the times in it
+        others.pop(_stamp(), None)  # drop it after the types are applied: they name the times in it
     for name in _times() & fields.keys():
         if fields[name] is not None:
             fields[name] = _time(name, fields[name])
@@ -216,7 +218,7 @@ def _decoded(line: bytes | str) -> Any:
 def _message(
     fields: dict[str, Any], properties: dict[str, Any], messages: Messages | None
 ) -> Event:
-    """An event with a message of the type that the header ``message_type`` names."""
+    """Return an event with a message of the type named by the header ``message_type``."""
     kind = (fields.get("headers") or {}).get("message_type")
     if kind is None or messages is None:
         lacks = "the header message_type" if kind is None else "descriptors on the channel"
@@ -237,16 +239,17 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
 
 
 def _stamp() -> str:
-    """The name of the property in which a realm stamps publisher, host, time and id."""
-    from penstock_core.columns.schema.layout import DICTIONARY  # brings Arrow
+    """Return the name of the property with the realm's stamp: publisher, host, time and id."""
+    # imports Arrow, which is slow to load
+    from penstock_core.columns.schema.layout import DICTIONARY
 
     return DICTIONARY
 
 
 @cache
 def _parts() -> frozenset[str]:
-    """The fields of a document that are no properties."""
-    from penstock_core.columns.schema.layout import GIVEN  # brings Arrow
+    """Return the document fields that are parts of an event, not properties."""
+    from penstock_core.columns.schema.layout import GIVEN  # imports Arrow
 
     others = ("data_base64", "properties", "headers", "is_delta", "message", "transient", "types")
     return frozenset((*GIVEN, *others))
@@ -254,16 +257,16 @@ def _parts() -> frozenset[str]:
 
 @cache
 def _times() -> frozenset[str]:
-    """The fields that are times."""
-    from penstock_core.columns.schema.layout import BODY, UTC_MICROSECONDS  # brings Arrow
+    """Return the event fields that are times."""
+    from penstock_core.columns.schema.layout import BODY, UTC_MICROSECONDS  # imports Arrow
 
     return frozenset(name for name, kind in BODY.items() if kind == UTC_MICROSECONDS)
 
 
 @cache
 def _header_times() -> frozenset[str]:
-    """The headers that are times."""
-    from penstock_core.columns.schema.layout import HEADERS, UTC_MICROSECONDS  # brings Arrow
+    """Return the headers that are times."""
+    from penstock_core.columns.schema.layout import HEADERS, UTC_MICROSECONDS  # imports Arrow
 
     return frozenset(name for name, kind in HEADERS.items() if kind == UTC_MICROSECONDS)
 
@@ -275,21 +278,21 @@ def _headers(headers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _time(name: str, given: Any) -> datetime:
-    """A time in UTC unless it names another zone."""
-    moment = _moment(name, given)
+def _time(name: str, value: Any) -> datetime:
+    """Return a time, taken as UTC if it has no zone."""
+    moment = _moment(name, value)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _moment(name: str, given: Any) -> datetime:
-    """A time, with its zone if it has one."""
+def _moment(name: str, value: Any) -> datetime:
+    """Return a datetime, with a zone if the value has one. Raises ``InvalidArgument``."""
     try:
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            return datetime.fromtimestamp(given, UTC)
-        return given if isinstance(given, datetime) else datetime.fromisoformat(given)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        return value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError, OverflowError, OSError):
         raise InvalidArgument(
-            f"{name!r} is {str(given)[:40]!r}; it must be a time such as "
+            f"{name!r} is {str(value)[:40]!r}; it must be a time such as "
             "2026-05-04T12:00:00, or seconds since 1970"
         ) from None
 
@@ -304,8 +307,8 @@ def _data(text: Any, encoded: Any) -> bytes:
     return text.encode()
 
 
-def _base64(name: str, given: Any) -> bytes:
+def _base64(name: str, text: Any) -> bytes:
     try:
-        return base64.b64decode(given, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise InvalidArgument(f"{name[:80]!r} is not base64: {error}") from None

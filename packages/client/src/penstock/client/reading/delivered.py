@@ -13,7 +13,7 @@ from penstock.client.reading.inbox import OpenBatch
 from penstock.client.reading.looping import Looping, Openable
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements
-from penstock_core.columns.events.batch import stretches
+from penstock_core.columns.events.batch import row_ranges
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.schema.rows import Publishers
 from penstock_core.ids.ids import IdSet, Span, Spans
@@ -99,9 +99,9 @@ class DeliveredBatch(ReceivedBatch):
     def __iter__(self) -> Iterator[DeliveredEvent]:
         seat, generation = self._seat, self._generation
         settlements = seat.settlements
-        rows, numbers = self._in_order(), self.event_ids.tolist()
+        rows, numbers = self._sequential_reader(), self.event_ids.tolist()
         make = DeliveredEvent.__new__
-        for first, end in stretches(len(numbers)):
+        for first, end in row_ranges(len(numbers)):
             for row, data, properties, count in self._read(rows, first, end):
                 event = make(DeliveredEvent)  # as the events of its batch are made
                 event._rows = rows

@@ -1,1 +1,1 @@
-"""Events as Arrow batches: bodies, single events, the digest the core decides on."""
+"""Events as Arrow batches: bodies, single events and the digest that the core decides on."""

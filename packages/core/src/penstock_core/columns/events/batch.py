@@ -33,7 +33,8 @@ _stamped_schemas = SchemaMemo(_stamped)
 
 
 def stamp(body: pa.RecordBatch, ids: Span | Int64s, published_us: int | Int64s) -> pa.RecordBatch:
-    """The stored batch: ``ids`` and ``published_us`` (microseconds since 1970) before the body.
+    """Return the stored batch: the body with columns for ``ids`` and ``published_us`` (microseconds
+    since 1970) in front.
 
     The body's columns are shared, not copied.
     """
@@ -50,18 +51,17 @@ def stamp(body: pa.RecordBatch, ids: Span | Int64s, published_us: int | Int64s) 
 
 
 def _int64s(kind: pa.DataType, values: Int64s) -> pa.Array:
-    whole = np.ascontiguousarray(values, dtype=np.int64)
-    return pa.Array.from_buffers(kind, len(whole), [None, pa.py_buffer(whole)], 0)
+    contiguous = np.ascontiguousarray(values, dtype=np.int64)
+    return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)], 0)
 
 
 def ids_of(batch: pa.RecordBatch) -> Int64s:
-    """The event ids of a stored batch, without a copy."""
+    """Return the event ids of a stored batch, without a copy."""
     return _numbers(batch.column("event_id"))
 
 
 def times_of(batch: pa.RecordBatch) -> Int64s:
-    """When the events of a stored batch were published, in microseconds since 1970, without a
-    copy."""
+    """Return the publish times of a stored batch in microseconds since 1970, without a copy."""
     return _numbers(batch.column("published"))
 
 
@@ -69,18 +69,19 @@ def _numbers(column: pa.Array) -> Int64s:
     data = column.buffers()[1]
     if not len(column):
         return np.empty(0, dtype=np.int64)
-    # to_numpy() would import pandas where there is one: a third of a second at its first call.
+    # to_numpy() would import pandas if it is installed: a third of a second at the first call.
     return np.frombuffer(data, np.int64, len(column), column.offset * 8)
 
 
 def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
-    """The runs in ascending ids: the first of each, and the one after its last."""
+    """Return the firsts and ends (exclusive) of the runs of consecutive ids in ascending
+    ``ids``."""
     breaks = np.flatnonzero(np.diff(ids) != 1)
     return np.concatenate((ids[:1], ids[breaks + 1])), np.concatenate((ids[breaks], ids[-1:])) + 1
 
 
 def within(ids: Int64s, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-    """A mask of the ascending ``ids`` that lie in one of ``spans``."""
+    """Return a mask of the ascending ``ids`` that lie in one of ``spans``."""
     edges = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
     steps = np.bincount(np.searchsorted(ids, edges[:, 0]), minlength=len(ids) + 1).astype(np.int64)
     steps -= np.bincount(np.searchsorted(ids, edges[:, 1]), minlength=len(ids) + 1)
@@ -88,33 +89,34 @@ def within(ids: Int64s, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool
 
 
 def body_part(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A stored batch without what the realm stamped on it: ready to be published again."""
+    """Return a stored batch without the columns stamped by the realm, ready to be published
+    again."""
     names = [name for name in batch.schema.names if name not in STAMPED]
     return batch.select(names)
 
 
 def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> pa.RecordBatch:
-    """A stored batch as a flat one: ``event_id, published, tag, data``, then the properties.
+    """Return a stored batch as a flat one: ``event_id, published, tag, data``, then the properties.
 
-    ``properties`` picks them by name, all when None. A second type of one property keeps the
-    name of its field (``price::string``); a property named like one of the first four columns
-    becomes ``properties.<name>``. Properties that only ``more`` holds are left out.
+    ``properties`` selects them by name; None selects all. A second type of one property keeps the
+    name of its field (``price::string``). A property named like one of the first four columns
+    becomes ``properties.<name>``. Properties stored only in ``more`` are left out.
     """
     plan = _flat_plans.of(batch.schema) if properties is None else _flat(batch.schema, properties)
     return pa.RecordBatch.from_arrays(_flat_columns(batch, plan), schema=plan.schema)
 
 
 class _Flat(NamedTuple):
-    """How to build a flat batch: for each of its columns, the index of its source."""
+    """Plan for a flat batch: the source index of each of its columns."""
 
     schema: pa.Schema
     columns: tuple[int, ...]
-    """Index of each column of :data:`FLAT` in the stored batch; negative: absent."""
+    """Index of each column of :data:`FLAT` in the stored batch; negative if absent."""
     struct: int
     children: tuple[int, ...]
-    """Indexes of the picked fields in the struct of properties."""
+    """Indexes of the selected fields in the struct of properties."""
     has_joined: bool
-    """True if numbers of one property are in two fields."""
+    """True if the numbers of one property are in two fields."""
 
 
 def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
@@ -157,15 +159,16 @@ def _absent(name: str, count: int) -> pa.Array:
 
 
 _FIRST_ROWS: Final = 16
-"""Rows read first, event by event: they show whether data and properties are read at all.
+"""Number of rows that are read first, event by event, to learn whether the reader uses data and
+properties.
 
-Later rows are converted a block at a time, only for the parts that were read before.
+Later rows are converted a block at a time, and only the parts that were read before.
 """
 
 
-def stretches(count: int) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of rows to convert together: the first few rows, then the rest of their
-    block, then one block at a time."""
+def row_ranges(count: int) -> Iterator[tuple[int, int]]:
+    """Yield half-open ranges of rows to convert together: the first few rows, then the rest of
+    their block, then one block at a time."""
     first, end = 0, min(_FIRST_ROWS, count)
     while first < count:
         yield first, end
@@ -173,7 +176,7 @@ def stretches(count: int) -> Iterator[tuple[int, int]]:
 
 
 class EventBatch:
-    """Events in columns, as stored and delivered. An :class:`Event` is made on access."""
+    """Events in columns, as stored and delivered. Creates an :class:`Event` on access."""
 
     __slots__ = ("_batch", "_event_type", "_publishers", "_redeliveries", "_rows")
 
@@ -196,9 +199,9 @@ class EventBatch:
         return count
 
     def __iter__(self) -> Iterator[Event]:
-        rows, kind = self._in_order(), self._event_type
+        rows, kind = self._sequential_reader(), self._event_type
         make = kind.__new__
-        for first, end in stretches(len(self)):
+        for first, end in row_ranges(len(self)):
             for row, data, properties, count in self._read(rows, first, end):
                 event = make(kind)  # inlines Event.received: saves a call per event
                 event._rows = rows
@@ -211,9 +214,10 @@ class EventBatch:
     def _read(
         self, rows: Rows, first: int, end: int
     ) -> Iterator[tuple[int, bytes | None, dict[str, Any] | None, int]]:
-        """Row, data, properties and redeliveries of each event from ``first`` to ``end``.
+        """Return row, data, properties and redelivery count of each event from ``first`` to
+        ``end``.
 
-        Data or properties are None where no event before them was asked for its own.
+        Data or properties are None if no earlier event's data or properties were read.
         """
         datas, properties = rows.wanted(first, end)
         counts: Iterable[int] = repeat(0)
@@ -227,12 +231,12 @@ class EventBatch:
             strict=False,
         )
 
-    def _in_order(self) -> Rows:
-        """A row reader for access from the first row to the last, which converts whole blocks."""
+    def _sequential_reader(self) -> Rows:
+        """Return a row reader for access from the first row to the last. It converts whole
+        blocks."""
         return self._reader(in_order=True)
 
     def _reader(self, *, in_order: bool) -> Rows:
-        """What reads its rows one at a time."""
         return Rows(self._batch, self._publishers, in_order=in_order)
 
     def __getitem__(self, row: int) -> Event:
@@ -255,7 +259,8 @@ class EventBatch:
 
     @property
     def redeliveries(self) -> Mapping[int, int]:
-        """Number of earlier deliveries by event id. Events never delivered before are missing."""
+        """Number of earlier deliveries by event id, without events that were never delivered
+        before."""
         return self._redeliveries or {}
 
     @property
@@ -264,20 +269,20 @@ class EventBatch:
         return self._publishers
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The stored batch itself. :mod:`penstock_core.columns.schema.layout` describes its
+        """Return the stored batch itself. :mod:`penstock_core.columns.schema.layout` describes its
         columns."""
         return self._batch
 
     def to_table(self) -> pa.Table:
-        """A flat table: ``event_id, published, tag, data``, then one column per property, with
-        its integers and floats in one (SEM E10)."""
+        """Return a flat table: ``event_id, published, tag, data``, then one column per property,
+        with its integers and floats in one (SEM E10)."""
         plan = _flat_plans.of(self._batch.schema)
         if plan.has_joined or "more" in self._batch.schema.names:
             return table_of([self._batch])
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 
     def to_pandas(self) -> Any:
-        """The flat table as a pandas DataFrame. pandas must be installed."""
+        """Return the flat table as a pandas DataFrame. pandas must be installed."""
         try:
             return self.to_table().to_pandas()
         except ModuleNotFoundError as error:

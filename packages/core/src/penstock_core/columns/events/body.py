@@ -1,4 +1,4 @@
-"""Bodies: from events or from column lists to one Arrow record batch."""
+"""Bodies: one Arrow record batch from events or from lists of column values."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ Headers = Mapping[str, Any]
 
 _SCHEMAS_MAX: Final = 1024
 _schemas: dict[tuple[object, ...], tuple[pa.Schema, pa.StructType | None]] = {}
-"""Schemas met before; the type that gave the key its id is held, so the id stays its own."""
+"""Schemas by the id of their property type and their column names. The entry also holds that type:
+while it lives, no other object can have its id."""
 
 
 def body_of(events: Sequence[Event]) -> pa.RecordBatch:
-    """The body for events, in their order. Received events can be published again."""
+    """Return the body for events, in their order. Received events can be published again."""
     if not events:
-        raise InvalidEvent("there are no events to publish; give at least one")
+        raise InvalidEvent("the list of events is empty; publish at least one")
     if set(map(type, events)) != {Event}:
         for index, event in enumerate(events):
             if not isinstance(event, Event):
                 raise InvalidEvent(f"item {index} is {type(event).__name__}; pass penstock.Event")
     if any(map(_ROWS, events)) or list(map(_OPTIONS, events)).count(NO_OPTIONS) < len(events):
         return _body_of_any(events)
-    # A list of the values of each attribute, made in C: a list of calls takes twice as long.
+    # map() with attrgetter collects attributes in C; a comprehension takes twice as long.
     return body_of_columns(
         list(map(_DATA, events)), list(map(_TAG, events)), list(map(_PROPERTIES, events))
     )
@@ -53,7 +54,7 @@ _PROPERTIES = attrgetter("_properties")
 
 
 def _body_of_any(events: Sequence[Event]) -> pa.RecordBatch:
-    """The body for events some of which were received, or have options."""
+    """Return the body for events if some of them were received or have options."""
     return body_of_columns(
         [event.data for event in events],
         [event.tag for event in events],
@@ -69,7 +70,7 @@ def _body_of_any(events: Sequence[Event]) -> pa.RecordBatch:
 
 
 def _own_properties(event: Event) -> Properties:
-    """Without what the realm stamped on a received event."""
+    """Return the properties of an event without the realm's stamp on a received event."""
     properties = event.properties
     if event._rows is None or DICTIONARY not in properties:
         return properties
@@ -93,38 +94,41 @@ def body_of_columns(
     deliver_ats: Sequence[datetime | None] | None = None,
     deltas: Sequence[bool] | None = None,
 ) -> pa.RecordBatch:
-    """The body for lists that are columns already, one item an event; None: not used.
-    ``properties`` may be Arrow columns, too."""
+    """Return the body for lists that are columns already, with one item per event.
+
+    A list that is None is not used. ``properties`` may be Arrow columns. Raises
+    :class:`InvalidEvent`.
+    """
     columns: dict[str, pa.Array] = {}
     if tags is not None and tags.count(None) < len(tags):
         columns["tag"] = _tags(tags)
     if any(datas) or not datas:
         columns["data"] = _data(datas)
-    found = _properties(properties)
-    if found is not None and found.properties is not None:
-        columns["properties"] = found.properties
+    property_arrays = _properties(properties)
+    if property_arrays is not None and property_arrays.properties is not None:
+        columns["properties"] = property_arrays.properties
     if headers is not None and any(headers):
         columns["headers"] = _header_struct(headers)
     _add_options(columns, ttls, persistents, priorities=priorities, transients=transients)
     _add_times(columns, deliver_ats)
     if deltas is not None and any(deltas):
-        columns["delta"] = _column("delta", deltas, _is_flag, wanted="a bool")
-    if found is not None:
+        columns["delta"] = _column("delta", deltas, _is_flag, expected="a bool")
+    if property_arrays is not None:
         for name in ("sparse", "nulls", "more"):
-            array = getattr(found, name)
+            array = getattr(property_arrays, name)
             if array is not None:
                 columns[name] = array
-    if not columns:  # a batch without columns has no rows
+    if not columns:  # a batch without columns would have no rows
         columns["data"] = array_of(datas, pa.binary())
-    return _batch(columns, len(datas), None if found is None else found.plan)
+    return _batch(columns, len(datas), None if property_arrays is None else property_arrays.plan)
 
 
 def _properties(
-    given: Sequence[Properties | None] | PropertyColumns | None,
+    properties: Sequence[Properties | None] | PropertyColumns | None,
 ) -> PropertyColumns | None:
-    if given is None or isinstance(given, PropertyColumns):
-        return given
-    return property_columns(given)
+    if properties is None or isinstance(properties, PropertyColumns):
+        return properties
+    return property_columns(properties)
 
 
 def _add_options(
@@ -140,14 +144,14 @@ def _add_options(
         columns["ttl"] = pa.array([ttl or None for ttl in ttls], pa.int64())
     if persistents is not None and False in persistents:
         columns["persistent"] = _column(
-            "persistent", persistents, _is_flag, wanted="a bool or None"
+            "persistent", persistents, _is_flag, expected="a bool or None"
         )
     if priorities is not None and priorities.count(None) < len(priorities):
         for index, priority in enumerate(priorities):
             _checked(index, check_priority, priority)
         columns["priority"] = pa.array(priorities, pa.int8())
     if transients is not None and any(transients):
-        columns["transient"] = _column("transient", transients, _is_flag, wanted="a bool or None")
+        columns["transient"] = _column("transient", transients, _is_flag, expected="a bool or None")
 
 
 def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | None] | None) -> None:
@@ -174,14 +178,14 @@ def _is_flag(value: object) -> bool:
 
 
 def _column(
-    name: str, values: Sequence[Any], allowed: Callable[[object], bool], wanted: str
+    name: str, values: Sequence[Any], allowed: Callable[[object], bool], expected: str
 ) -> pa.Array:
     try:
         return pa.array(values, FIELDS[name].type)
     except (TypeError, ValueError, pa.ArrowException) as error:
         for index, value in enumerate(values):
             if value is not None and not allowed(value):
-                raise InvalidEvent(f"event {index}: {name} {value!r} is not {wanted}") from None
+                raise InvalidEvent(f"event {index}: {name} {value!r} is not {expected}") from None
         raise InvalidEvent(f"{name}: {error}") from None
 
 
@@ -191,7 +195,7 @@ def _tags(tags: Sequence[str | None]) -> pa.StringArray:
             return array_of(tags, pa.string())
         except UnicodeEncodeError as error:
             raise InvalidEvent(f"tag: {error}") from None
-    return _column("tag", tags, _is_text, wanted="a string or None")
+    return _column("tag", tags, _is_text, expected="a string or None")
 
 
 def _data(datas: Sequence[bytes]) -> pa.BinaryArray:
@@ -216,7 +220,7 @@ def _header_struct(rows: Sequence[Headers | None]) -> pa.StructArray:
         for name, value in (row or {}).items():
             if name not in HEADERS:
                 raise InvalidEvent(
-                    f"event {index}: no header is named {name!r}; there are {', '.join(HEADERS)}"
+                    f"event {index}: unknown header {name!r}; allowed are {', '.join(HEADERS)}"
                 )
             if name not in used:
                 used[name] = [None] * len(rows)
@@ -234,16 +238,16 @@ def _header(index: int, name: str, value: Any) -> Any:
     if kind == UTC_MICROSECONDS:
         if isinstance(value, datetime) and value.utcoffset() is not None:
             return value
-        wanted = "a datetime with a time zone"
+        expected = "a datetime with a time zone"
     elif kind == pa.int8():
         if type(value) is int and -128 <= value < 128:
             return value
-        wanted = "a whole number from -128 to 127"
+        expected = "a whole number from -128 to 127"
     else:
         if isinstance(value, str):
             return value
-        wanted = "a string"
-    raise InvalidEvent(f"event {index}: header {name} {value!r} is not {wanted}")
+        expected = "a string"
+    raise InvalidEvent(f"event {index}: header {name} {value!r} is not {expected}")
 
 
 def _batch(columns: dict[str, pa.Array], count: int, plan: pa.StructType | None) -> pa.RecordBatch:
@@ -257,12 +261,12 @@ def _schema(columns: dict[str, pa.Array], plan: pa.StructType | None) -> pa.Sche
     if "headers" in columns or ("properties" in columns and plan is None):
         return _new_schema(columns)
     key = (id(plan), *columns)
-    known = _schemas.get(key)
-    if known is None:
+    cached = _schemas.get(key)
+    if cached is None:
         if len(_schemas) >= _SCHEMAS_MAX:
             _schemas.clear()
-        known = _schemas[key] = (_new_schema(columns), plan)
-    return known[0]
+        cached = _schemas[key] = (_new_schema(columns), plan)
+    return cached[0]
 
 
 def _new_schema(columns: dict[str, pa.Array]) -> pa.Schema:

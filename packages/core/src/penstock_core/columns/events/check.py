@@ -45,27 +45,27 @@ def check_body(batch: pa.RecordBatch) -> None:
     """Raise :class:`InvalidEvent` unless ``batch`` is a body as described in
     :mod:`penstock_core.columns.schema.layout`.
 
-    Checks the columns, their types, that the buffers are sound, and the values: ``data`` has no
-    nulls, ``ttl`` and ``priority`` are in bounds, timestamps are in the years 1 to 9999,
-    ``more`` can be decoded. A body with what only the realm may write (ids, times, ``origin``,
-    properties with the reserved prefix) is refused, and so is a batch without events.
+    Checks the columns, their types and buffers, and the values: ``data`` has no nulls, ``ttl`` and
+    ``priority`` are in bounds, timestamps are in the years 1 to 9999, ``more`` can be decoded.
+    Refuses a batch without events, and a body with parts that only the realm may write: ids, times,
+    ``origin``, properties with the reserved prefix.
     """
     if batch.num_rows > BODY_ROWS_MAX:
         raise InvalidEvent(
             f"the batch has {batch.num_rows} events; publish at most {BODY_ROWS_MAX} at once"
         )
-    ruled = _schemas.of(batch.schema)
+    checked_columns = _schemas.of(batch.schema)
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidEvent(f"the batch is damaged: {error}") from error
     if not batch.num_rows:
         raise InvalidEvent("the batch has no events; publish at least one")
-    if not ruled:
+    if not checked_columns:
         return
     # Nulls in lists take no bytes: without this limit a few offsets could claim billions of them.
-    elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes) if ruled[-1][1] in _NESTED else 0
-    for index, name in ruled:
+    elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes) if checked_columns[-1][1] in _NESTED else 0
+    for index, name in checked_columns:
         _check_values(name, batch.column(index), elements_max)
 
 
@@ -91,7 +91,8 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
-    """Index and name of each column whose values must be checked, nested columns last."""
+    """Return index and name of each column whose values must be checked, nested columns last.
+    Raises :class:`InvalidEvent`."""
     try:
         for field in schema:
             _check_field(field)
@@ -103,20 +104,21 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
         raise InvalidEvent(
             f"{error.path} has type {error.kind}, which properties cannot have ({PROPERTY_TYPES})"
         ) from None
-    ruled = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
-    return tuple(sorted(ruled, key=lambda column: column[1] in _NESTED))
+    checked = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
+    return tuple(sorted(checked, key=lambda column: column[1] in _NESTED))
 
 
 def _has_rules(field: pa.Field) -> bool:
     if field.name in _NESTED:
-        return _holds_ruled(field.type)
+        return _holds_checked_type(field.type)
     return field.name in ("data", "ttl", "priority", "more", DELIVERY_TIME)
 
 
-def _holds_ruled(kind: pa.DataType) -> bool:
-    """True if the type contains lists (limited in length) or timestamps (limited in years)."""
+def _holds_checked_type(kind: pa.DataType) -> bool:
+    """Return True if the type contains lists (limited in length) or timestamps (limited in
+    years)."""
     if pa.types.is_struct(kind):
-        return any(_holds_ruled(field.type) for field in kind)
+        return any(_holds_checked_type(field.type) for field in kind)
     return bool(pa.types.is_list(kind) or pa.types.is_timestamp(kind))
 
 
@@ -129,7 +131,7 @@ def _check_field(field: pa.Field) -> None:
         raise InvalidEvent(f"column {name!r} is set by the realm; leave it out")
     if name not in BODY:
         raise InvalidEvent(
-            f"no column is named {name!r}; there are {', '.join(BODY)}; put it in properties"
+            f"unknown column {name!r}; allowed are {', '.join(BODY)}; put it in properties"
         )
     kind = BODY[name]
     if kind is not None:
@@ -146,16 +148,16 @@ def _check_field(field: pa.Field) -> None:
 def _check_headers(kind: pa.StructType) -> None:
     names = [kind.field(index).name for index in range(kind.num_fields)]
     for index, name in enumerate(names):
-        wanted = HEADERS.get(name)
-        if wanted is None:
-            raise InvalidEvent(f"no header is named {name!r}; there are {', '.join(HEADERS)}")
-        if kind.field(index).type != wanted:
+        expected = HEADERS.get(name)
+        if expected is None:
+            raise InvalidEvent(f"unknown header {name!r}; allowed are {', '.join(HEADERS)}")
+        if kind.field(index).type != expected:
             raise InvalidEvent(
-                f"header {name!r} has type {kind.field(index).type}; it must be {wanted}"
+                f"header {name!r} has type {kind.field(index).type}; it must be {expected}"
             )
     if not names or len(set(names)) < len(names):
         raise InvalidEvent(
-            f"headers must have fields, each of them once; it has: {', '.join(names) or 'none'}"
+            f"headers must have fields with distinct names; it has: {', '.join(names) or 'none'}"
         )
 
 
@@ -186,8 +188,8 @@ def _check_slots(shape: Shape) -> None:
     by_name: dict[str, list[Shape]] = {}
     for slot in shape.slots:
         check_property_name(slot.logical)
-        for other in by_name.get(slot.logical, ()):
-            if united(other, slot.shape) is not None:
+        for earlier_shape in by_name.get(slot.logical, ()):
+            if united(earlier_shape, slot.shape) is not None:
                 raise InvalidEvent(
                     f"property {slot.logical!r} has two fields whose types could share one"
                 )

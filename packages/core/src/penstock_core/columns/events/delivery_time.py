@@ -1,5 +1,4 @@
-"""Events that wait for their time (SEM X4), a whole batch or table at once: the column
-``deliver_at``."""
+"""Delayed events (SEM X4), for whole batches or tables: reads the column ``deliver_at``."""
 
 from __future__ import annotations
 
@@ -15,19 +14,19 @@ from penstock_core.ids.ids import Spans
 
 
 def waiting_rows(rows: pa.RecordBatch | pa.Table) -> int:
-    """How many of the events wait."""
+    """Return the number of events with a delivery time."""
     index = rows.schema.get_field_index(DELIVERY_TIME)
     return rows.num_rows - rows.column(index).null_count if index >= 0 else 0
 
 
 def all_wait(parts: Iterable[pa.RecordBatch | pa.Table]) -> bool:
-    """Whether no event is to be published at once."""
+    """Return True if every event has a delivery time."""
     return all(waiting_rows(part) == part.num_rows for part in parts)
 
 
 def split_by_waiting(table: pa.Table) -> list[pa.Table]:
-    """The events that wait and the others, each in a table of its own; a publish takes only one of
-    the two kinds."""
+    """Split a table into delayed events and others, because one publish takes only one of the two
+    kinds."""
     waiting = waiting_rows(table)
     if DELIVERY_TIME not in table.column_names or waiting == table.num_rows:
         return [table]
@@ -37,16 +36,17 @@ def split_by_waiting(table: pa.Table) -> list[pa.Table]:
 
 
 def due_times_us(batch: pa.RecordBatch) -> Int64s:
-    """When each event is due; all of them wait."""
+    """Return the delivery time of each event in microseconds since 1970. All events must have
+    one."""
     times: Int64s = batch.column(DELIVERY_TIME).view(pa.int64()).to_numpy()
     return times
 
 
 def waiting_times_ms(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spans], ...]:
-    """How long each event still waits, in whole milliseconds rounded up, at least 1.
+    """Return the remaining delay of each event in whole milliseconds, rounded up, at least 1.
 
-    Each time comes with the offsets of its events in the batch, shortest time first. An event that
-    does not wait gets 1 ms.
+    Each delay comes with the offsets of its events in the batch, shortest delay first. An event
+    without a delivery time gets 1 ms.
     """
     index = batch.schema.get_field_index(DELIVERY_TIME)
     if index < 0:

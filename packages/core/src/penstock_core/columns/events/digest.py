@@ -1,4 +1,4 @@
-"""The digest: all that the core needs to know about a batch, computed by columns."""
+"""Digests of batches, computed by columns: all that the core needs to know about a batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import EventTooLarge
 
 _MEASURED_ABOVE: Final = 64 * 1024
-"""Bytes of a batch up to which events are not measured one by one, when there is no size limit.
+"""Size in bytes up to which a batch's events are not measured one by one if event size is
+unlimited.
 
-The size of the whole batch then stands for that of its largest event.
+The size of the whole batch then stands for the size of its largest event.
 """
 _UNLIMITED: Final = 1 << 62
 
@@ -25,14 +26,14 @@ Sizes = npt.NDArray[np.int64]
 
 
 def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
-    """The digest of a body or stored batch.
+    """Return the digest of a body or stored batch.
 
-    Raises :class:`EventTooLarge` (SEM E7) with the offset of the first event that is too large,
-    its size and the limit, in bytes.
+    Raises :class:`EventTooLarge` (SEM E7) with the offset of the first event that is too large, its
+    size and the limit, in bytes.
     """
     size = batch.nbytes
     largest = size
-    # A batch not larger than the limit of one event holds no event above it: no need to measure.
+    # No event of a batch can be larger than the batch: measure only batches above the limit.
     exact_above = max_event_bytes if max_event_bytes < _UNLIMITED else _MEASURED_ABOVE
     if size > exact_above and batch.num_rows:
         sizes = event_sizes(batch)
@@ -71,7 +72,7 @@ def _ttls(column: pa.Int64Array) -> tuple[tuple[int, Spans], ...]:
 
 
 def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
-    """Each distinct value with the offsets that have it, smallest value first."""
+    """Return each distinct value with the offsets of its occurrences, smallest value first."""
     if not len(values):
         return ()
     if (values == values[0]).all():
@@ -81,14 +82,14 @@ def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
     starts = np.flatnonzero((np.diff(ranked) != 0) | (np.diff(order) != 1)) + 1
     edges = np.concatenate((np.zeros(1, dtype=np.int64), starts, [len(values)]))
     firsts, sizes = order[edges[:-1]].tolist(), np.diff(edges).tolist()
-    found: dict[int, list[Span]] = {}
+    spans_by_value: dict[int, list[Span]] = {}
     for value, first, size in zip(ranked[edges[:-1]].tolist(), firsts, sizes, strict=True):
-        found.setdefault(value, []).append(Span(first, first + size))
-    return tuple((value, tuple(spans)) for value, spans in found.items())
+        spans_by_value.setdefault(value, []).append(Span(first, first + size))
+    return tuple((value, tuple(spans)) for value, spans in spans_by_value.items())
 
 
 def spans_of(mask: pa.BooleanArray) -> Spans:
-    """The runs of true in a mask, as half-open ranges of offsets. Null counts as false."""
+    """Return the runs of true in a mask as half-open ranges of offsets. Null counts as false."""
     return _flagged(mask, flag=True)
 
 
@@ -100,7 +101,7 @@ def _spans(mask: Bools) -> Spans:
 
 
 def event_sizes(batch: pa.RecordBatch) -> Sizes:
-    """Size of each event in bytes: its values, without the id and time that the realm adds."""
+    """Return the size of each event in bytes, without the id and time that the realm adds."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name not in STAMPED:

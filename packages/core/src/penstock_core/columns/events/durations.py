@@ -13,17 +13,18 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
 EXAMPLES: Final = "a text such as '500ms', '5s', '2m', '1h' or '1d', or a timedelta"
 
 
-def duration_ms(given: object) -> float:
-    """The milliseconds of a text or a ``timedelta``; NaN: it is neither."""
-    if isinstance(given, str):
-        found = _DURATION.fullmatch(given)
-        return float(found[1]) * _UNIT_MS[found[2]] if found else math.nan
-    if isinstance(given, timedelta):
-        return given.total_seconds() * 1_000
+def duration_ms(value: object) -> float:
+    """Return the milliseconds of a text or a ``timedelta``; NaN for any other value."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        return float(match[1]) * _UNIT_MS[match[2]] if match else math.nan
+    if isinstance(value, timedelta):
+        return value.total_seconds() * 1_000
     return math.nan
 
 
-def whole_ms(given: object) -> object:
-    """A duration in whole milliseconds; anything else as it is, so that a check can name it."""
-    ms = duration_ms(given)
-    return round(ms) if ms >= 0 else given
+def whole_ms(value: object) -> object:
+    """Return a duration in whole milliseconds; any other value unchanged, so that a check can name
+    it."""
+    ms = duration_ms(value)
+    return round(ms) if ms >= 0 else value

@@ -19,26 +19,26 @@ Moment = datetime | float
 
 
 class Origin(Struct, frozen=True):
-    """Where a dead event, or a copy made by a join, was stored before (SEM E3)."""
+    """The previous store of a dead event or of a copy made by a join (SEM E3)."""
 
     store: str
-    """Name of the channel or queue that it came from."""
+    """Name of the channel or queue where the event was stored."""
     event_id: int
-    """Its id there."""
+    """The event's id in that store."""
     published: datetime
-    """When the realm stored it there, in UTC."""
+    """Time when the realm stored it there, in UTC."""
     cause: str
-    """Why it left: the cause of its removal, or ``join`` for a copy made by a join."""
+    """Cause of its removal, or ``join`` for a copy made by a join."""
     at: datetime
-    """When it left, in UTC."""
+    """Time when it left that store, in UTC."""
     durables: tuple[str, ...] = ()
-    """The durables that had not acknowledged it."""
+    """Names of the durables that had not acknowledged it."""
     redeliveries: int = 0
-    """Number of redeliveries it had there."""
+    """Number of redeliveries in that store."""
     ttl: int = 0
-    """The event's own TTL there, in milliseconds; 0 if it had none."""
+    """The event's own TTL in that store, in milliseconds; 0 if it had none."""
     path: tuple[str, ...] = ()
-    """All stores it has been on, oldest first."""
+    """Names of all stores that held it, oldest first."""
     reason: str = ""
     """The reason that the client gave for rejecting it (cause ``rejected``)."""
 
@@ -56,7 +56,7 @@ class Origin(Struct, frozen=True):
 
 
 class EventOptions(NamedTuple):
-    """What few events that are made say of themselves; a received one has it in its batch."""
+    """Options that most new events do not set. A received event reads them from its batch."""
 
     headers: dict[str, Any] | None = None
     ttl: int = 0
@@ -71,10 +71,10 @@ NO_OPTIONS: Final = EventOptions()
 
 
 class Event:
-    """One event: made by you to publish it, or received, and then read lazily from its batch.
+    """An event: created by you to publish it, or received, and then read lazily from its batch.
 
     ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
-    has no TTL of its own. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
+    does not set a TTL. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
     channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at``, a datetime with a
     time zone or seconds since 1970, holds the event back until that time. An event with
     ``is_delta`` carries the key of a merge channel and only the properties to change (SEM K2).
@@ -92,7 +92,7 @@ class Event:
     )
 
     _row: int
-    """Its row in the batch that it was received in."""
+    """Row of the event in the batch it was received in."""
     redelivery_count: int
     """Number of earlier deliveries to this durable (SEM E9)."""
 
@@ -143,7 +143,7 @@ class Event:
 
     @classmethod
     def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
-        """The event in a row of a batch. Values are read on first access."""
+        """Return the event in a row of a batch. Its values are read on first access."""
         event = cls.__new__(cls)
         event._rows = rows
         event._row = row
@@ -158,7 +158,7 @@ class Event:
 
     @property
     def published(self) -> datetime | None:
-        """When the realm stored it, in UTC; None for an event not yet published."""
+        """Time when the realm stored it, in UTC; None for an event not yet published."""
         return None if self._rows is None else self._rows.published(self._row)
 
     @property
@@ -169,20 +169,20 @@ class Event:
     @property
     def data(self) -> bytes:
         """The payload; may be empty."""
-        found = self._data
-        if found is None:
+        data = self._data
+        if data is None:
             rows = self._rows
-            found = self._data = b"" if rows is None else rows.data(self._row)
-        return found
+            data = self._data = b"" if rows is None else rows.data(self._row)
+        return data
 
     @property
     def properties(self) -> dict[str, Any]:
         """The properties: typed values by name, exactly as published (SEM E2)."""
-        found = self._properties
-        if found is None:
+        properties = self._properties
+        if properties is None:
             rows = self._rows
-            found = self._properties = {} if rows is None else rows.properties(self._row)
-        return found
+            properties = self._properties = {} if rows is None else rows.properties(self._row)
+        return properties
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Event:
 
     @property
     def persistent(self) -> bool:
-        """False only where the publisher said so."""
+        """False only if the publisher set it to False."""
         if self._rows is None:
             return self._options.persistent is not False
         return self._rows.persistent(self._row)
@@ -207,8 +207,8 @@ class Event:
     def priority(self) -> int:
         """The priority, 0 to 9."""
         if self._rows is None:
-            own = self._options.priority
-            return PRIORITY_DEFAULT if own is None else own
+            priority = self._options.priority
+            return PRIORITY_DEFAULT if priority is None else priority
         return self._rows.priority(self._row)
 
     @property
@@ -237,13 +237,13 @@ class Event:
 
     @property
     def origin(self) -> Origin | None:
-        """Where a dead or joined event came from; None for other events."""
-        found = None if self._rows is None else self._rows.value("origin", self._row)
-        return None if found is None else _origin(found)
+        """Previous store of a dead or joined event; None for other events."""
+        fields = None if self._rows is None else self._rows.value("origin", self._row)
+        return None if fields is None else _origin(fields)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickle a received event as a plain :class:`Event`: another process has no session to
-        settle it in, or to reply with."""
+        """Pickle a received event as a plain :class:`Event`, because another process has no session
+        in which it could be settled or answered."""
         if self._rows is None:
             return super().__reduce_ex__(protocol)
         return _restored, (*self._rows.alone(self._row), self.redelivery_count)
@@ -266,7 +266,7 @@ def _restored(schema: bytes, values: bytes, publishers: Publishers, count: int) 
 
 
 def event_data(data: object) -> bytes:
-    """``data`` as bytes. Raises :class:`InvalidEvent` if it is not bytes-like."""
+    """Return ``data`` as bytes. Raises :class:`InvalidEvent` if it is not bytes-like."""
     if isinstance(data, str):
         raise InvalidEvent("data is a str; events carry bytes: pass data.encode()")
     if isinstance(data, bytes | bytearray | memoryview):
@@ -275,11 +275,11 @@ def event_data(data: object) -> bytes:
 
 
 def ttl_ms(ttl: int | str | timedelta) -> int:
-    """A TTL in milliseconds: a number of them, a text such as ``"1h"``, or a ``timedelta``. Raises
-    :class:`InvalidEvent`."""
-    ttl = whole_ms(ttl)  # type: ignore[assignment]  # checked next
+    """Return a TTL in milliseconds. It may be a number of milliseconds, a text such as ``"1h"``, or
+    a ``timedelta``. Raises :class:`InvalidEvent`."""
+    ttl = whole_ms(ttl)  # type: ignore[assignment]  # check_ttl refuses other types
     check_ttl(ttl)
-    return ttl  # type: ignore[return-value]  # a number
+    return ttl  # type: ignore[return-value]  # check_ttl accepts only an int
 
 
 def check_ttl(ttl: object) -> None:
@@ -297,21 +297,21 @@ def check_priority(priority: object) -> None:
         raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
 
 
-def moment(given: object) -> datetime:
-    """The time to publish at, as a datetime.
+def moment(value: object) -> datetime:
+    """Return a delivery time as a datetime.
 
-    Raises :class:`InvalidEvent` unless ``given`` is a datetime with a time zone, or seconds
-    since 1970.
+    Raises :class:`InvalidEvent` unless ``value`` is a datetime with a time zone, or seconds since
+    1970.
     """
-    if isinstance(given, datetime) and given.utcoffset() is not None:
-        return given
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return value
     try:
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            return datetime.fromtimestamp(given, UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
     except (OverflowError, ValueError, OSError) as error:
-        raise InvalidEvent(f"deliver_at {given!r} is not a time: {error}") from error
+        raise InvalidEvent(f"deliver_at {value!r} is not a time: {error}") from error
     raise InvalidEvent(
-        f"deliver_at {given!r} is not a datetime with a time zone or a number of seconds since 1970"
+        f"deliver_at {value!r} is not a datetime with a time zone or a number of seconds since 1970"
     )
 
 
@@ -319,18 +319,18 @@ def _in_utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone(UTC)
 
 
-def _origin(found: Mapping[str, Any]) -> Origin:
-    cause, reason = cause_and_reason(found["cause"])
+def _origin(fields: Mapping[str, Any]) -> Origin:
+    cause, reason = cause_and_reason(fields["cause"])
     return Origin(
-        store=found["store"],
-        event_id=found["event_id"],
-        published=found["published"].astimezone(UTC),
+        store=fields["store"],
+        event_id=fields["event_id"],
+        published=fields["published"].astimezone(UTC),
         cause=cause,
-        at=found["at"].astimezone(UTC),
-        durables=tuple(found["durables"] or ()),
-        redeliveries=found["redeliveries"] or 0,
-        ttl=found["ttl"] or 0,
-        path=tuple(found["path"] or ()),
+        at=fields["at"].astimezone(UTC),
+        durables=tuple(fields["durables"] or ()),
+        redeliveries=fields["redeliveries"] or 0,
+        ttl=fields["ttl"] or 0,
+        path=tuple(fields["path"] or ()),
         reason=reason,
     )
 

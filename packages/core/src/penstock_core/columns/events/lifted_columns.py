@@ -42,86 +42,103 @@ from penstock_core.vocabulary.errors import InvalidArgument
 
 UNLIMITED: Final = 1 << 30
 SCATTERED: Final = 64
-"""A column with values in fewer than one of this many rows is built from pieces."""
+"""A column with values in fewer than one of this many rows is built from slices."""
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def rows_with_more(batch: pa.RecordBatch) -> Indices:
-    """The rows that have properties in ``more``."""
-    at = batch.schema.get_field_index("more")
-    if at < 0 or batch.column(at).null_count == batch.num_rows:
+    """Return the indexes of the rows with properties in ``more``."""
+    index = batch.schema.get_field_index("more")
+    if index < 0 or batch.column(index).null_count == batch.num_rows:
         return np.empty(0, dtype=np.int64)
-    valid = batch.column(at).is_valid().to_numpy(zero_copy_only=False)
+    valid = batch.column(index).is_valid().to_numpy(zero_copy_only=False)
     return np.flatnonzero(valid)
 
 
 def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.RecordBatch:
-    """The events of ``batch`` with properties moved from ``more`` into columns.
+    """Return the events of ``batch`` with properties moved from ``more`` into columns.
 
     ``names`` are the properties to move, None for all. Values that no column can hold stay in
     ``more``. This is a Python loop over the rows, so the cost grows with their number.
     """
     if not len(rows_with_more(batch)):
         return batch
-    wanted = None if names is None else frozenset(names)
+    selected_names = None if names is None else frozenset(names)
     cells = [cell and overflow.typed(cell) for cell in batch.column("more").to_pylist()]
-    chosen = [
-        {name: value for name, value in (cell or {}).items() if wanted is None or name in wanted}
+    selected = [
+        {
+            name: value
+            for name, value in (cell or {}).items()
+            if selected_names is None or name in selected_names
+        }
         for cell in cells
     ]
-    found = property_columns(chosen)
-    if found.properties is None:
+    selected_columns = property_columns(selected)
+    if selected_columns.properties is None:
         return batch
-    rest = found.more.to_pylist() if found.more is not None else [None] * len(cells)
-    left = [_left(cell, own, still) for cell, own, still in zip(cells, chosen, rest, strict=True)]
-    for own, cell in zip(chosen, rest, strict=True):
+    unplaced = (
+        selected_columns.more.to_pylist()
+        if selected_columns.more is not None
+        else [None] * len(cells)
+    )
+    remaining = [
+        _remaining_cell(cell, row_properties, unplaced_cell)
+        for cell, row_properties, unplaced_cell in zip(cells, selected, unplaced, strict=True)
+    ]
+    for row_properties, cell in zip(selected, unplaced, strict=True):
         for name in overflow.nodes(cell) if cell else ():
-            del own[name]
-    shape = struct_shape(found.properties.type)
+            del row_properties[name]
+    shape = struct_shape(selected_columns.properties.type)
     source = Parts.of(batch.schema).properties
     columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= _sparse(batch, source, found, shape=shape)
-    columns["properties"] = _joined(batch, source, found.properties, shape=shape, chosen=chosen)
-    columns["more"] = pa.array(left, pa.binary())
+    columns |= _sparse(batch, source, selected_columns, shape=shape)
+    columns["properties"] = _joined(
+        batch, source, selected_columns.properties, shape=shape, selected=selected
+    )
+    columns["more"] = pa.array(remaining, pa.binary())
     order = [*(n for n in batch.schema.names if n not in BODY), *(n for n in BODY if n in columns)]
-    known = {field.name: field for field in batch.schema}
+    fields_by_name = {field.name: field for field in batch.schema}
     fields = [
-        known[name].with_type(columns[name].type)
-        if name in known
+        fields_by_name[name].with_type(columns[name].type)
+        if name in fields_by_name
         else pa.field(name, columns[name].type)
         for name in order
     ]
     return pa.RecordBatch.from_arrays([columns[name] for name in order], schema=pa.schema(fields))
 
 
-def _left(cell: Any, chosen: dict[str, Any], still: bytes | None) -> bytes | None:
-    kept = {name: value for name, value in (cell or {}).items() if name not in chosen}
-    return overflow.extended(still, kept) if kept else still
+def _remaining_cell(cell: Any, selected: dict[str, Any], unplaced: bytes | None) -> bytes | None:
+    other_properties = {name: value for name, value in (cell or {}).items() if name not in selected}
+    return overflow.extended(unplaced, other_properties) if other_properties else unplaced
 
 
 def _sparse(
-    batch: pa.RecordBatch, source: StructShape, found: Any, shape: StructShape
+    batch: pa.RecordBatch, source: StructShape, selected_columns: Any, shape: StructShape
 ) -> dict[str, pa.Array]:
-    """The columns ``sparse`` and ``nulls`` that make all rows sparse."""
+    """Return the columns ``sparse`` and ``nulls`` that make all rows sparse."""
     count = batch.num_rows
     columns = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if source.slots:
         columns = sparse_columns(batch, source)
-    listed = columns.get("nulls")
-    if listed is None and "nulls" in batch.schema.names:
-        listed = batch.column("nulls")
-    mine = [list(paths or ()) for paths in (listed.to_pylist() if listed is not None else [])]
-    paths = mine or [[] for _ in range(count)]
-    told = found.nulls.to_pylist() if found.nulls is not None else [None] * count
+    nulls = columns.get("nulls")
+    if nulls is None and "nulls" in batch.schema.names:
+        nulls = batch.column("nulls")
+    stored_paths = [list(paths or ()) for paths in (nulls.to_pylist() if nulls is not None else [])]
+    paths = stored_paths or [[] for _ in range(count)]
+    new_nulls = (
+        selected_columns.nulls.to_pylist() if selected_columns.nulls is not None else [None] * count
+    )
     dense = np.ones(count, dtype=np.bool_)
-    if found.sparse is not None:
-        dense = ~np.asarray(found.sparse.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    explicit = explicit_nulls(found.properties, shape, dense)
+    if selected_columns.sparse is not None:
+        dense = ~np.asarray(selected_columns.sparse.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    explicit = explicit_nulls(selected_columns.properties, shape, dense)
     for row in range(count):
-        paths[row] += [*(told[row] or ()), *explicit.get(row, ())]
+        paths[row] += [*(new_nulls[row] or ()), *explicit.get(row, ())]
     if any(paths):
-        columns["nulls"] = pa.array([own or None for own in paths], pa.list_(pa.string()))
+        columns["nulls"] = pa.array(
+            [row_paths or None for row_paths in paths], pa.list_(pa.string())
+        )
     return columns
 
 
@@ -130,37 +147,42 @@ def _joined(
     source: StructShape,
     struct: pa.StructArray,
     shape: StructShape,
-    chosen: Sequence[dict[str, Any]],
+    selected: Sequence[dict[str, Any]],
 ) -> pa.StructArray:
-    """One struct with the fields of both. Where a row has a property in both, ``more`` wins."""
-    whole = grown(source, shape.slots, UNLIMITED)
+    """Return one struct with the fields of ``source`` and ``shape``. If a row has a property in
+    both, the value from ``more`` wins."""
+    united = grown(source, shape.slots, UNLIMITED)
     count = batch.num_rows
     old = batch.column("properties") if source.slots else None
     arrays = []
-    for slot in whole.slots:
+    for slot in united.slots:
         parts = [
-            _child(old, source, slot, whole=whole, count=count),
-            _child(struct, shape, slot, whole=whole, count=count),
+            _child(old, source, slot, united=united, count=count),
+            _child(struct, shape, slot, united=united, count=count),
         ]
-        new = np.fromiter((slot.logical in own for own in chosen), np.bool_, count)
-        at = np.arange(count) + np.where(new, count, 0)
-        arrays.append(pa.concat_arrays(parts).take(pa.array(at)))
-    return pa.StructArray.from_arrays(arrays, fields=[arrow_field(slot) for slot in whole.slots])
+        from_more = np.fromiter(
+            (slot.logical in row_properties for row_properties in selected), np.bool_, count
+        )
+        source_rows = np.arange(count) + np.where(from_more, count, 0)
+        arrays.append(pa.concat_arrays(parts).take(pa.array(source_rows)))
+    return pa.StructArray.from_arrays(arrays, fields=[arrow_field(slot) for slot in united.slots])
 
 
-def _child(struct: Any, shape: StructShape, slot: Slot, whole: StructShape, count: int) -> pa.Array:
+def _child(
+    struct: Any, shape: StructShape, slot: Slot, united: StructShape, count: int
+) -> pa.Array:
     for index, source in enumerate(shape.slots) if struct is not None else ():
-        place = place_of(source, whole)
+        place = place_of(source, united)
         if place is not None and place.name == slot.name:
             return fitted(field_of(struct, index), source.shape, slot.shape)
     return pa.nulls(count, arrow_type(slot.shape))
 
 
 def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
-    """Stored events in the columns of their channel.
+    """Return stored events in the columns of their channel.
 
-    Like :meth:`ChannelSchema.conform`, but properties of the channel that a file keeps in
-    ``more`` are also moved into their columns.
+    Like :meth:`ChannelSchema.conform`, but properties of the channel that a file keeps in ``more``
+    are also moved into their columns.
     """
     rows = rows_with_more(batch)
     if not len(rows):
@@ -170,15 +192,15 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
     parts = [batch.take(pa.array(others)), lifted(batch.take(pa.array(rows)), names)]
     for part in parts:
         channel = channel.grown(part.schema)
-    whole = pa.concat_batches([channel.conform(part) for part in parts])
-    return whole.take(pa.array(np.argsort(np.concatenate([others, rows]))))
+    table = pa.concat_batches([channel.conform(part) for part in parts])
+    return table.take(pa.array(np.argsort(np.concatenate([others, rows]))))
 
 
 # --- flat tables --------------------------------------------------------------------------
 
 
-Told = Callable[[Sequence[str]], None]
-"""What is done about properties whose numbers are shown in typed columns, by their names."""
+OnTypedColumns = Callable[[Sequence[str]], None]
+"""Called with the names of properties whose numbers are shown in typed columns."""
 
 
 def flat_table(
@@ -186,52 +208,57 @@ def flat_table(
     channel: ChannelSchema,
     columns: Sequence[str] | None = None,
     *,
-    told: Told | None = None,
+    on_typed: OnTypedColumns | None = None,
 ) -> pa.Table:
-    """Stored events as a flat table: ``event_id, published, tag, data``, then each property of
-    the channel; ``columns`` chooses among them.
+    """Return stored events as a flat table: ``event_id, published, tag, data``, then each property
+    of the channel. ``columns`` selects columns by name.
 
-    Numbers of one property are one column (SEM E10). Where they cannot be, the table has their
-    typed columns, and ``told`` is called with the properties; without it, Python warns.
+    Integers and floats of one property share a column (SEM E10). If no column can hold both
+    exactly, the table has their typed columns, and ``on_typed`` is called with the names of the
+    properties; without it, Python warns.
 
     Columns without a value in a batch share one array of nulls, and columns with few values are
-    built from pieces, so a name used by one event costs the other rows no memory.
+    built from slices, so a name used by one event costs the other rows no memory.
 
-    Raises ``InvalidArgument`` for a column that is not there.
+    Raises ``InvalidArgument`` for an unknown column.
     """
     shape = channel.properties
     parts = [_Part(batch, shape) for batch in batches]
-    found = _FlatColumns(parts, shape)
-    names = found.names if columns is None else columns
-    unknown = [name for name in names if not found.has(name)]
+    flat = _FlatColumns(parts, shape)
+    names = flat.names if columns is None else columns
+    unknown = [name for name in names if not flat.has(name)]
     if unknown:
-        raise InvalidArgument(f"no column {', '.join(unknown)}; there are {', '.join(found.names)}")
-    pairs = [pair for name in names for pair in found.of(name)]
+        raise InvalidArgument(
+            f"unknown column {', '.join(unknown)}; the table has {', '.join(flat.names)}"
+        )
+    pairs = [pair for name in names for pair in flat.of(name)]
     table = pa.Table.from_arrays(
         [pa.chunked_array(chunks, field.type) for field, chunks in pairs],
         schema=pa.schema([field for field, _ in pairs]),
     )
-    if found.typed:
-        (told or _warn)(found.typed)
+    if flat.typed:
+        (on_typed or _warn)(flat.typed)
     return table
 
 
-def table_of(batches: Sequence[pa.RecordBatch], *, told: Told | None = None) -> pa.Table:
-    """Stored events as a flat table with a column for each property that occurs in them."""
+def table_of(
+    batches: Sequence[pa.RecordBatch], *, on_typed: OnTypedColumns | None = None
+) -> pa.Table:
+    """Return stored events as a flat table with a column for each property that occurs in them."""
     schema = ChannelSchema.empty()
     for batch in batches:
         schema = schema.grown(batch.schema)
         rows = rows_with_more(batch)
         if len(rows):
             schema = schema.grown(lifted(batch.take(pa.array(rows))).schema)
-    return flat_table(batches, schema, told=told)
+    return flat_table(batches, schema, on_typed=on_typed)
 
 
 def typed_note(names: Sequence[str]) -> str:
-    """The sentence about properties whose numbers are shown in typed columns."""
+    """Return the warning about properties whose numbers are shown in typed columns."""
     return (
         f"{', '.join(names)}: some integers are beyond 2**53 and have no exact double, so integers "
-        f"and floats are in columns of their own, such as {names[0]}::int and {names[0]}::float"
+        f"and floats are in separate columns, such as {names[0]}::int and {names[0]}::float"
     )
 
 
@@ -243,7 +270,7 @@ _Chunks = tuple[pa.Field, list[pa.Array]]
 
 
 class _FlatColumns:
-    """The columns of a flat table, each made when it is asked for."""
+    """The columns of a flat table, each built when it is requested."""
 
     def __init__(self, parts: Sequence[_Part], shape: StructShape) -> None:
         self._parts = parts
@@ -252,13 +279,13 @@ class _FlatColumns:
         self._stored = typed_columns(shape)
         self.names = [*FLAT, *self._shown]
         self.typed: list[str] = []
-        """Properties whose numbers are not in one column."""
+        """Names of properties whose numbers are not in one column."""
 
     def has(self, name: str) -> bool:
         return name in FLAT or name in self._shown or name in self._stored
 
     def of(self, name: str) -> list[_Chunks]:
-        """The column, or the typed ones in its place."""
+        """Return the column, or the typed columns in its place."""
         if name in FLAT:
             field = flat_field(name)
             return [(field, [part.own(name, field) for part in self._parts])]
@@ -273,8 +300,8 @@ class _FlatColumns:
             return [(column.field.with_name(name), [self._joined(p, column) for p in self._parts])]
         except NotExact:
             self.typed.append(column.logical)
-        stored = {at: typed for typed, at in self._stored.items()}
-        return [self._as_stored(stored.get(at, name), at) for at in column.sources]
+        stored = {index: typed for typed, index in self._stored.items()}
+        return [self._as_stored(stored.get(index, name), index) for index in column.sources]
 
     def _joined(self, part: _Part, column: ShownColumn) -> pa.Array:
         slots = [self._shape.slots[index] for index in column.sources]
@@ -288,32 +315,35 @@ class _FlatColumns:
 
 
 class _Part:
-    """One batch that is being turned into a part of a flat table."""
+    """A batch that becomes a part of a flat table."""
 
     def __init__(self, batch: pa.RecordBatch, shape: StructShape) -> None:
         self._batch = batch
-        self._whole = shape
+        self._channel_shape = shape
         self._rows = rows_with_more(batch)
         self._source, self._struct = _struct_of(batch)
         self._lifted, self._lifted_struct = NO_SLOTS, None
         self._covered: list[frozenset[str]] = []
         if len(self._rows):
-            taken = batch.take(pa.array(self._rows))
-            self._covered = [frozenset(overflow.nodes(c)) for c in taken.column("more").to_pylist()]
-            known = [slot.logical for slot in shape.slots]
-            self._lifted, self._lifted_struct = _struct_of(lifted(taken, known))
+            rows_with_properties = batch.take(pa.array(self._rows))
+            self._covered = [
+                frozenset(overflow.nodes(c))
+                for c in rows_with_properties.column("more").to_pylist()
+            ]
+            names = [slot.logical for slot in shape.slots]
+            self._lifted, self._lifted_struct = _struct_of(lifted(rows_with_properties, names))
         self._nulls: dict[str, pa.Array] = {}
 
     def own(self, name: str, field: pa.Field) -> pa.Array:
-        at = self._batch.schema.get_field_index(name)
-        if at >= 0:
-            return self._batch.column(at)
+        index = self._batch.schema.get_field_index(name)
+        if index >= 0:
+            return self._batch.column(index)
         if name == "data":
             return pa.repeat(pa.scalar(b"", pa.binary()), self._batch.num_rows)
         return self._null(field.type)
 
     def property(self, slot: Slot) -> list[pa.Array]:
-        """The chunks of one property's column, in the order of the rows."""
+        """Return the chunks of one property's column, in the order of the rows."""
         child = self._column(self._struct, self._source, slot)
         inner = self._column(self._lifted_struct, self._lifted, slot)
         if inner is None or not any(slot.logical in names for names in self._covered):
@@ -324,42 +354,44 @@ class _Part:
             return self._pieces(inner, present, slot)
         if child is None:
             child = self._null(arrow_type(slot.shape))
-        at = np.arange(count)
-        covered = np.fromiter((slot.logical in own for own in self._covered), np.bool_)
-        at[self._rows[covered]] = count + np.flatnonzero(covered)
-        return [pa.concat_arrays([child, inner]).take(pa.array(at))]
+        source_rows = np.arange(count)
+        covered = np.fromiter(
+            (slot.logical in names_of_row for names_of_row in self._covered), np.bool_
+        )
+        source_rows[self._rows[covered]] = count + np.flatnonzero(covered)
+        return [pa.concat_arrays([child, inner]).take(pa.array(source_rows))]
 
     def _column(self, struct: Any, shape: StructShape, slot: Slot) -> Any:
         for index, source in enumerate(shape.slots):
-            place = place_of(source, self._whole)
+            place = place_of(source, self._channel_shape)
             if place is not None and place.name == slot.name:
                 return fitted(field_of(struct, index), source.shape, slot.shape)
         return None
 
     def _pieces(self, inner: Any, present: Indices, slot: Slot) -> list[pa.Array]:
-        kind, found, at = arrow_type(slot.shape), [], 0
+        kind, slices, next_row = arrow_type(slot.shape), [], 0
         for place in present.tolist():
             row = int(self._rows[place])
-            found += [self._null(kind).slice(0, row - at), inner.slice(place, 1)]
-            at = row + 1
-        found.append(self._null(kind).slice(0, self._batch.num_rows - at))
-        return [piece for piece in found if len(piece)]
+            slices += [self._null(kind).slice(0, row - next_row), inner.slice(place, 1)]
+            next_row = row + 1
+        slices.append(self._null(kind).slice(0, self._batch.num_rows - next_row))
+        return [chunk for chunk in slices if len(chunk)]
 
     def _null(self, kind: pa.DataType) -> pa.Array:
-        """An array of nulls, one per row, shared by all columns of this type."""
-        found = self._nulls.get(str(kind))
-        if found is None:
-            found = self._nulls[str(kind)] = pa.nulls(self._batch.num_rows, kind)
-        return found
+        """Return an array of nulls, one per row, shared by all columns of this type."""
+        nulls = self._nulls.get(str(kind))
+        if nulls is None:
+            nulls = self._nulls[str(kind)] = pa.nulls(self._batch.num_rows, kind)
+        return nulls
 
 
 def _struct_of(batch: pa.RecordBatch) -> tuple[StructShape, Any]:
-    at = batch.schema.get_field_index("properties")
-    if at < 0:
+    index = batch.schema.get_field_index("properties")
+    if index < 0:
         return NO_SLOTS, None
-    return struct_shape(batch.schema.field(at).type), batch.column(at)
+    return struct_shape(batch.schema.field(index).type), batch.column(index)
 
 
 def until_time(batch: pa.RecordBatch, moment: datetime) -> pa.RecordBatch:
-    """The events of ``batch`` that were published at ``moment`` or before."""
+    """Return the events of ``batch`` that were published at ``moment`` or before."""
     return batch.filter(pc.less_equal(batch.column("published"), pa.scalar(moment)))

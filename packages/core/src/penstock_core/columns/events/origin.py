@@ -1,7 +1,7 @@
-"""Moves events between stores: writes the column ``origin``, and reads it back.
+"""Moves events between stores: writes and reads the column ``origin``.
 
-A dead event, or a copy made by a join, records where it was before (SEM E3, T7, L1). All
-functions work on whole columns, never row by row.
+The origin of a dead event, or of a copy made by a join, names its previous store (SEM E3, T7, L1).
+All functions work on whole columns, never row by row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ JOINED: Final = "join"
 """The cause in the origin of a copy made by a join."""
 
 Durables = Sequence[tuple[tuple[str, ...], Spans]]
-"""Sets of durables, each with the ids they have not acknowledged; an id may be in several."""
+"""Groups of durables, each with the ids they have not acknowledged. An id may be in several
+groups."""
 
 Redeliveries = Sequence[tuple[int, Spans]]
 """Redelivery counts, each with the ids that have it."""
@@ -47,14 +48,15 @@ def with_origin(
     durables: Durables = (),
     redeliveries: Redeliveries = (),
 ) -> pa.RecordBatch:
-    """The body that takes stored events of ``store`` to another store (SEM T7).
+    """Return the body that moves stored events of ``store`` to another store (SEM T7).
 
-    An event's own TTL moves to the origin, because it does not apply in the new store. The path
-    of stores is kept and extended by ``store``.
+    An event's own TTL moves to the origin, because it does not apply in the new store. The path of
+    stores is kept and extended by ``store``.
     """
     ids = ids_of(batch)
-    own, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
-    ttl = former if own is None else pc.coalesce(own, former)  # the origin has it if moved before
+    own_ttl, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
+    # the origin has the TTL of an event moved before
+    ttl = former if own_ttl is None else pc.coalesce(own_ttl, former)
     origin = _origin(
         batch,
         store,
@@ -72,7 +74,8 @@ def with_origin(
 
 
 def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -> pa.RecordBatch:
-    """The body of the copies a join makes of events just published on ``store`` (SEM L1).
+    """Return the body of the copies that a join makes of events just published on ``store`` (SEM
+    L1).
 
     ``ids`` are the ids of the events there, or the first id if they are consecutive.
     """
@@ -87,7 +90,7 @@ def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -
 
 
 def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body that brings dead events back: without origin, and with their own TTL again."""
+    """Return the body that redrives dead events: without origin, and with their own TTL again."""
     if _column(batch, "origin") is None:
         return _body(batch, {})
     former = _origin_field(batch, "ttl")
@@ -97,41 +100,41 @@ def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body of scheduled events that are due, without the time until which they waited."""
+    """Return the body of scheduled events that are due, without their delivery times."""
     return _body(batch, {DELIVERY_TIME: None})
 
 
 def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body that takes copies on to another realm, with the origin they have (SEM N9)."""
+    """Return the body that sends copies to another realm, with the origin they have (SEM N9)."""
     return _body(batch, {})
 
 
 def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
-    """The store each event came from; null for events published here."""
+    """Return the previous store of each event; null for events published here."""
     return _origin_field(batch, "store")
 
 
 def path_lengths(batch: pa.RecordBatch) -> Int64s:
-    """For each event the number of stores it was on before this one (SEM L2)."""
+    """Return, for each event, the number of stores it was in before this one (SEM L2)."""
     lengths = pc.fill_null(pc.list_value_length(_origin_field(batch, "path")), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
-    """All stores on which any event of the batch was before."""
+    """Return the names of all stores that any event of the batch was in before."""
     if _column(batch, "origin") is None:
         return set()
     return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())
 
 
 def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
-    """A mask, without nulls, of the events that were on ``store`` before (SEM L2)."""
+    """Return a mask, without nulls, of the events that were in ``store`` before (SEM L2)."""
     path = _origin_field(batch, "path")
-    met = pc.equal(pc.list_flatten(path), store)
-    rows = pc.filter(pc.list_parent_indices(path), met)
-    found = np.zeros(batch.num_rows, dtype=np.bool_)
-    found[rows.to_numpy()] = True
-    return pa.array(found)
+    matches = pc.equal(pc.list_flatten(path), store)
+    rows = pc.filter(pc.list_parent_indices(path), matches)
+    mask = np.zeros(batch.num_rows, dtype=np.bool_)
+    mask[rows.to_numpy()] = True
+    return pa.array(mask)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -147,35 +150,38 @@ def _origin_field(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _body(batch: pa.RecordBatch, changed: Mapping[str, pa.Array | None]) -> pa.RecordBatch:
-    """The batch without the realm's stamp, with ``changed`` columns; None drops one."""
-    kept = {
+    """Return the batch without the realm's stamp and with ``changed`` columns; None drops a
+    column."""
+    columns = {
         field.name: (field, column)
         for field, column in zip(batch.schema, batch.columns, strict=True)
         if field.name not in STAMPED and field.name not in changed
     }
     for name, array in changed.items():
         if array is not None:
-            kept[name] = FIELDS[name], array
-    if not kept:  # a batch without columns has no rows
-        kept["data"] = FIELDS["data"], pa.array([b""] * batch.num_rows, pa.binary())
-    if (ttl := kept.get("ttl")) is not None:
-        kept["ttl"] = ttl[0], bounded_ttl(ttl[1])
-    ordered = [kept[name] for name in BODY if name in kept]
+            columns[name] = FIELDS[name], array
+    if not columns:  # a batch without columns would have no rows
+        columns["data"] = FIELDS["data"], pa.array([b""] * batch.num_rows, pa.binary())
+    if (ttl := columns.get("ttl")) is not None:
+        columns["ttl"] = ttl[0], bounded_ttl(ttl[1])
+    ordered = [columns[name] for name in BODY if name in columns]
     return pa.RecordBatch.from_arrays(
         [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
     )
 
 
 def bounded_ttl(ttl: pa.Int64Array) -> pa.Int64Array:
-    """The TTLs of stored events as a publisher may give them: version 0.1.0 had no bound."""
+    """Return the TTLs of stored events limited to the largest that a publisher may set. Version
+    0.1.0 stored larger ones."""
     return pc.min_element_wise(ttl, pa.scalar(TTL_MS_MAX), skip_nulls=False)
 
 
 def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.StructArray:
-    """The column ``origin``. ``values`` are arrays, or one value for all rows; the rest is null."""
+    """Return the column ``origin``. ``values`` are arrays, or one value for all rows; other fields
+    are null."""
     count = batch.num_rows
-    given = {**values, "store": store, "path": _extended(_origin_field(batch, "path"), store)}
-    arrays = [_filled(given.get(name), kind, count) for name, kind in ORIGIN.items()]
+    fields = {**values, "store": store, "path": _extended(_origin_field(batch, "path"), store)}
+    arrays = [_filled(fields.get(name), kind, count) for name, kind in ORIGIN.items()]
     return pa.StructArray.from_arrays(arrays, fields=_FIELDS)
 
 
@@ -188,14 +194,14 @@ def _filled(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _extended(path: pa.ListArray, store: str) -> pa.ListArray:
-    """The path of each event with ``store`` appended."""
+    """Return the path of each event with ``store`` appended."""
     lengths = pc.fill_null(pc.list_value_length(path), 0).to_numpy().astype(np.int64)
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)))
     values = pc.list_flatten(path)
     order = np.full(int(offsets[-1]), len(values), dtype=np.int64)
-    own = np.ones(len(order), dtype=np.bool_)
-    own[offsets[1:] - 1] = False
-    order[own] = np.arange(len(values))
+    is_former = np.ones(len(order), dtype=np.bool_)
+    is_former[offsets[1:] - 1] = False
+    order[is_former] = np.arange(len(values))
     return _lists(offsets, pa.concat_arrays([values, pa.array([store])]).take(pa.array(order)))
 
 
@@ -204,20 +210,21 @@ def _lists(offsets: Int64s, values: pa.StringArray) -> pa.ListArray:
 
 
 def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
-    """For each id the names of the durables whose spans contain it, in the order given."""
+    """Return, for each id, the names of the durables whose spans contain it, in the order of
+    ``durables``."""
     rows: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     codes: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
-    known: list[str] = []
+    all_names: list[str] = []
     for names, spans in durables:
-        mine = np.flatnonzero(within(ids, spans))
-        rows.append(np.repeat(mine, len(names)))
-        codes.append(np.tile(np.arange(len(known), len(known) + len(names)), len(mine)))
-        known.extend(names)
+        matches = np.flatnonzero(within(ids, spans))
+        rows.append(np.repeat(matches, len(names)))
+        codes.append(np.tile(np.arange(len(all_names), len(all_names) + len(names)), len(matches)))
+        all_names.extend(names)
     row = np.concatenate(rows)
     order = np.argsort(row, kind="stable")
     counts = np.bincount(row, minlength=len(ids))
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
-    values = pa.array(known, pa.string()).take(pa.array(np.concatenate(codes)[order]))
+    values = pa.array(all_names, pa.string()).take(pa.array(np.concatenate(codes)[order]))
     return _lists(offsets, values)
 
 

@@ -1,4 +1,4 @@
-"""Fills the headers publisher and host with what the realm knows about each event.
+"""Fills the headers publisher and host with the values recorded by the realm.
 
 The realm stores publishers as ranges of ids, not per event (SEM E3).
 """
@@ -19,18 +19,19 @@ _FIELDS: Final = ("publisher", "host")
 
 
 def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) -> pa.Array:
-    """``headers`` with publisher and host as the realm knows them, not as clients claimed them."""
+    """Return ``headers`` with publisher and host as recorded by the realm, whatever clients
+    claimed."""
     names = [field.name for field in headers.type]
     if not publishers or not set(_FIELDS).intersection(names):
         return headers
-    known = np.full(len(headers), -1, dtype=np.int32)
-    numbers = np.asarray(ids.to_numpy(), dtype=np.int64)
+    publisher_indexes = np.full(len(headers), -1, dtype=np.int32)
+    event_ids = np.asarray(ids.to_numpy(), dtype=np.int64)
     # Backwards, because the first publisher that has an id wins: it is written last.
     for index in range(len(publishers) - 1, -1, -1):
-        known[_of(numbers, publishers[index][1])] = index
-    if (known < 0).all():
+        publisher_indexes[_covered(event_ids, publishers[index][1])] = index
+    if (publisher_indexes < 0).all():
         return headers
-    parts = dict(zip(_FIELDS, _names(publishers, known), strict=True))
+    parts = dict(zip(_FIELDS, _names(publishers, publisher_indexes), strict=True))
     children = [
         pc.coalesce(parts[name], headers.field(index)) if name in parts else headers.field(index)
         for index, name in enumerate(names)
@@ -41,21 +42,23 @@ def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) ->
             child if name in parts else pc.if_else(mask, pa.scalar(None, child.type), child)
             for name, child in zip(names, children, strict=True)
         ]
-        mask = pc.and_(mask, pa.array(known < 0))
+        mask = pc.and_(mask, pa.array(publisher_indexes < 0))
     return pa.StructArray.from_arrays(children, fields=list(headers.type), mask=mask)
 
 
-def _of(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> Any:
+def _covered(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> Any:
     if not spans:
         return slice(None)
     edges = np.array(spans, dtype=np.int64).reshape(-1)
     return np.searchsorted(edges, ids, side="right") % 2 == 1
 
 
-def _names(publishers: Publishers, known: npt.NDArray[np.int32]) -> tuple[pa.Array, pa.Array]:
-    """User and host of each row. An unknown user is null."""
+def _names(
+    publishers: Publishers, publisher_indexes: npt.NDArray[np.int32]
+) -> tuple[pa.Array, pa.Array]:
+    """Return user and host of each row. An unknown user is null."""
     pairs = [name.rpartition("@") for name, _ in publishers]
     users = pa.array([user or None for user, _, _ in pairs], pa.string())
     hosts = pa.array([host for _, _, host in pairs], pa.string())
-    indices = pa.array(known, mask=known < 0)
+    indices = pa.array(publisher_indexes, mask=publisher_indexes < 0)
     return users.take(indices), hosts.take(indices)

@@ -1,4 +1,5 @@
-"""Values that a realm writes into bodies because of a channel's storage properties (SEM S)."""
+"""Default values that a realm writes into bodies because of a channel's storage properties (SEM
+S)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _DICTIONARY_FIELDS = [
 
 
 def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
-    """The body with ``default`` as the priority of events that have none."""
+    """Return the body with ``default`` as the priority of events that have none."""
     if default == PRIORITY_DEFAULT:  # a null priority means this default already
         return batch
     index = batch.schema.get_field_index("priority")
@@ -43,10 +44,10 @@ def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
 def with_dictionary(
     batch: pa.RecordBatch, first_id: int, at_us: int, publisher: str, host: str
 ) -> pa.RecordBatch:
-    """The body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
+    """Return the body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
 
-    Ids are consecutive from ``first_id``. A dictionary stamped by another channel is replaced.
-    All other properties keep their values, explicit nulls and absent keys (SEM E2).
+    Ids are consecutive from ``first_id``. A dictionary stamped by another channel is replaced. All
+    other properties keep their values, explicit nulls and absent keys (SEM E2).
     """
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
@@ -83,14 +84,15 @@ def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str
 
 
 def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
-    """The column ``sparse``. Rows that had no properties become sparse: their nulls mean absent."""
+    """Return the column ``sparse``. Rows without properties become sparse: their nulls mean
+    absent."""
     index = batch.schema.get_field_index("sparse")
     empty = struct.is_null()
     return empty if index < 0 else pc.or_(batch.column(index).fill_null(fill_value=False), empty)
 
 
 def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
-    """``more`` without the stamped dictionary.
+    """Return ``more`` without the stamped dictionary.
 
     A channel without free columns keeps the dictionary in ``more``, where it would hide the new
     one, because ``more`` wins over columns.
@@ -105,7 +107,7 @@ def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
 def _with_columns(
     batch: pa.RecordBatch, changed: dict[str, tuple[pa.Field, pa.Array]]
 ) -> pa.RecordBatch:
-    """The body with some columns added or replaced, in the order of the layout."""
+    """Return the body with columns added or replaced, in the order of the layout."""
     columns = {
         field.name: (field, array) for field, array in zip(batch.schema, batch.columns, strict=True)
     } | changed

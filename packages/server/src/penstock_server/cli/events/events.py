@@ -207,4 +207,4 @@ def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Stored batches under one schema that fits all of them."""
     from penstock_core.columns.events.lifted_columns import table_of, typed_note
 
-    return table_of(batches, told=lambda names: note(typed_note(names)))
+    return table_of(batches, on_typed=lambda names: note(typed_note(names)))

@@ -201,7 +201,9 @@ def _arrow(told: Fetched, parts: Sequence[Part], tells_channels: bool) -> bytes:
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:
-    table = _aside(table_of([each.to_arrow() for each in batches], told=_stay_silent), REDELIVERIES)
+    table = _aside(
+        table_of([each.to_arrow() for each in batches], on_typed=_stay_silent), REDELIVERIES
+    )
     counts: list[int] = []
     for each in batches:
         known = each.redeliveries

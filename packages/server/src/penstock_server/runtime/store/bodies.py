@@ -107,7 +107,7 @@ class Body:
         """The value of a property of a single event whose batch was not needed yet: None if it has
         none; ``NotImplemented`` if its batch has to be parsed to tell."""
         form = None if self.parsed is not None else codec_in_message(self.schema_bytes)
-        place = None if form is None else form.place_of(name)
+        place = None if form is None else form.column_index(name)
         if form is None or place is None:
             return NotImplemented
         return None if place < 0 else form.value_in(bytes(self.buffer), place)
