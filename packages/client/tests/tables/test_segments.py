@@ -107,7 +107,9 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         penstock.segments(tmp_path / "nowhere")
     with pytest.raises(penstock.NameDoesNotExist, match="nothing has been sealed there yet"):
         penstock.segments(tmp_path / "empty")
-    with pytest.raises(penstock.InvalidArgument, match="no column qty; there are event_id"):
+    with pytest.raises(
+        penstock.InvalidArgument, match="unknown column qty; the table has event_id"
+    ):
         penstock.segments(folder, columns=["qty"])
     (folder / "99999999999999999999-99999999999999999999.arrow").write_bytes(b"no arrow")
     with pytest.raises(penstock.Damaged, match=r"9\.arrow cannot be read"):

@@ -124,7 +124,9 @@ def test_a_channel_and_a_round_trip_have_one_column() -> None:
         assert exact.to_pydict() == {"price::float": [None, 9.5], "price::int": [3, None]}
         assert copy.read(columns=["price"]) == table
         assert prices.read(selector="price > 2").num_rows == 2
-        with pytest.raises(penstock.InvalidArgument, match=r"no column cost; there are .*price$"):
+        with pytest.raises(
+            penstock.InvalidArgument, match=r"unknown column cost; the table has .*price$"
+        ):
             prices.read(columns=["cost"])
     assert [event["price"] for event in events] == [3, 9.5]
     assert typed_as_published(events)

@@ -247,7 +247,11 @@ def test_an_empty_file_has_no_events(
         ("trades.ndjson", b"[1]\n", "line 1: an event must be an object"),
         ("trades.ndjson", b'{"data": 5}\n', "line 1: 'data' is 5; it must be a string"),
         ("trades.ndjson", b'{"data_base64": "?"}\n', "line 1: 'data_base64' is not base64"),
-        ("trades.ndjson", b'{"properties": {}, "price": 5}\n', "price: unknown next to 'properties'"),
+        (
+            "trades.ndjson",
+            b'{"properties": {}, "price": 5}\n',
+            "price: unknown next to 'properties'",
+        ),
         ("trades.ndjson", b'{"ttl": "soon"}\n', "line 1: ttl 'soon'"),
         ("trades.csv", b"a,b\n1\n", "cannot be read in the format its name ends in"),
     ],
