@@ -152,12 +152,16 @@ class FanOut:
                 if encoded is None:
                     packets = [b"".join(published_parts(message, version)) for message in messages]
                     encoded = written[version] = b"".join(packets), max(map(len, packets))
-            except ValueError:  # one of them cannot be said in this version, the others can
+            except Exception:  # noqa: BLE001  the outbox writes one by one, and counts failures
                 encoded = b"", connection.packet_bytes_max + 1
             together, largest = encoded
             if largest <= connection.packet_bytes_max:
-                connection.write(together)
-                self.counts.sent[0] += len(messages)
+                try:
+                    connection.write(together)
+                except Exception:  # noqa: BLE001  the other receivers do not share it
+                    _fail(connection)
+                else:
+                    self.counts.sent[0] += len(messages)
                 continue
             _give(messages, connection, (subscriber,))
 
@@ -174,5 +178,10 @@ def _give(
     try:
         filters[0].outbox.give(messages, filters)
     except Exception:  # noqa: BLE001  the other receivers do not share it
-        _log.exception("mqtt.failed", connection=connection.number)
-        connection.abort()
+        _fail(connection)
+
+
+def _fail(connection: ClientConnection) -> None:
+    """Log the exception being handled, and drop the connection that it concerns."""
+    _log.exception("mqtt.failed", connection=connection.number)
+    connection.abort()

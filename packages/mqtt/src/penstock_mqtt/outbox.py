@@ -130,18 +130,21 @@ class Outbox:
             [subscribed.number for subscribed in filters if subscribed.number is not None]
         )
         qos_max = max([subscribed.qos for subscribed in filters])
-        for message, source in zip(messages, sources, strict=False):
-            retain = from_store or (message.is_retained and as_published)
-            qos = message.qos if message.qos < qos_max else qos_max
-            waiting = WaitingMessage(message, qos, numbers, retain, source, size_of(message))
-            if qos or (source is not None and _is_drained(message, source)):
-                queue.append(waiting)
-                size += waiting.size
-                newest = waiting
-            else:
-                self._send_unconfirmed(waiting, connection)
+        try:
+            for message, source in zip(messages, sources, strict=False):
+                retain = from_store or (message.is_retained and as_published)
+                qos = message.qos if message.qos < qos_max else qos_max
+                waiting = WaitingMessage(message, qos, numbers, retain, source, size_of(message))
+                if qos or (source is not None and _is_drained(message, source)):
+                    queue.append(waiting)
+                    size += waiting.size
+                    newest = waiting
+                else:
+                    self._send_unconfirmed(waiting, connection)
+        finally:  # the session subtracts what is queued when its connection ends
+            if size:
+                self.bytes.add(size)
         if newest is not None:
-            self.bytes.add(size)
             self.send_waiting()
             if newest.source is None:
                 self._check_held(newest, connection)
