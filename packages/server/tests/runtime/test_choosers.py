@@ -395,7 +395,7 @@ async def test_a_subscription_that_ends_meanwhile_is_not_waited_for() -> None:
         assert worker.events == []
         choosers_ = lives.realm.dispatch.choosers
         assert not choosers_._waiting
-        assert not choosers_._found
+        assert not choosers_._results
         assert choosers_._task is None
 
 

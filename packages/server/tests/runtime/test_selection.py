@@ -282,7 +282,7 @@ async def test_selectors_in_use_are_shared_and_bounded_together(
     second = await choosing.parse("price > 20")
     third = await choosing.parse("price > 30")
 
-    with pytest.raises(LimitReached, match="have 30 characters together, and 30 are the most"):
+    with pytest.raises(LimitReached, match="have 30 characters together; allowed are 30"):
         await choosing.parse("price > 40")
 
     assert await choosing.parse("price > 20") is second

@@ -1,4 +1,4 @@
-"""A running realm: what front ends ask for, and the tasks behind it."""
+"""A running realm: the operations that front ends call, and the tasks in the background."""
 
 from __future__ import annotations
 
@@ -77,12 +77,13 @@ _log = logger("penstock.realm")
 
 
 class RunningRealm:
-    """Opened by :meth:`open`, run by :meth:`run`, ended by :meth:`close`."""
+    """A realm in this process: opened by :meth:`open`, served by :meth:`run`, ended by
+    :meth:`close`."""
 
     cluster: Callable[[], ClusterInfo] = ClusterInfo
-    """Shows the cluster that the realm is in, as its node sees it; without one, none."""
+    """Returns the cluster that the realm is in, as its node sees it; empty outside a cluster."""
     tenures: TenureCounts | None = None
-    """What its node has lived through; None: it is in no cluster."""
+    """Counts of the node's tenures as owner; None outside a cluster."""
     names = StoreNames()
 
     def __init__(
@@ -184,7 +185,8 @@ class RunningRealm:
             incidents=self.incidents,
         )
         self.disk_space: Callable[[], tuple[int, int]] | None = None
-        """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
+        """Returns the free bytes and all bytes of the realm's disk; None if it has no local
+        disk."""
         self.pipeline_folders: tuple[str, ...] = ()
         """Folders with the checkpoints of pipelines, from the settings."""
         self._serving: asyncio.Task[None] | None = None
@@ -205,11 +207,11 @@ class RunningRealm:
         sealing: SealingLimits | None = None,
         lease: OwnerLease = ENDLESS,
     ) -> RunningRealm:
-        """Recover what is stored and make ready to serve.
+        """Recover the stored state and prepare to serve.
 
-        ``journal`` has been opened for this owner alone; ``lease`` says for how long what is known
-        may leave without an append, and in which epoch its files are written. Raises
-        ``IllegalState`` if there is one and the blobs can grow.
+        ``journal`` has been opened for this owner alone. ``lease`` limits how long the owner may
+        answer without an append, and has the epoch in the names of its files. Raises
+        ``IllegalState`` if the lease has an epoch and the blobs can grow.
         """
         if lease.epoch and blobs.grows:
             raise IllegalState(
@@ -251,16 +253,17 @@ class RunningRealm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it stores nothing any more: it was closed, or its journal failed."""
+        """Whether the realm no longer stores anything: it was closed, or its journal failed."""
         return self.shard.ended.is_set()
 
     @property
     def is_answering(self) -> bool:
-        """Whether the answers of a group are being given: they leave together after the last."""
+        """Whether the answers of a group are being sent. Front ends buffer them and flush once, in
+        :meth:`on_answered`."""
         return self.shard.is_answering
 
     def on_answered(self, flush: Callable[[], None]) -> None:
-        """Have ``flush`` called once all answers of a group are given."""
+        """Register ``flush``, called after all answers of a group."""
         self.shard.on_answered = flush
 
     @property
@@ -269,11 +272,12 @@ class RunningRealm:
         return self._journal.info()
 
     def unsealed_s(self) -> float:
-        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        """Return the seconds since the oldest change that no snapshot has; 0: the newest has
+        all."""
         return self._sealer.unsealed_s()
 
     def name_with(self, names: StoreNames) -> None:
-        """Set who has a say in the names of new stores."""
+        """Set the authority that approves the names of new stores."""
         self.names = self.imports.names = names
 
     def _name_of(self, number: int) -> str | None:
@@ -282,7 +286,7 @@ class RunningRealm:
 
     @property
     def incidents(self) -> Incidents:
-        """What background tasks could not do."""
+        """Failures of background tasks."""
         return self.dispatch.incidents
 
     # --- running -------------------------------------------------------------------------
@@ -309,18 +313,20 @@ class RunningRealm:
         }
 
     def on_deposed(self, cut: Callable[[], None]) -> None:
-        """Have ``cut`` called when another owner has taken over: it drops every connection, so that
-        clients ask the next owner instead of being told what is not true any more."""
+        """Register ``cut``, called when another owner has taken over. It drops all connections, so
+        that clients ask the new owner and get no outdated answers."""
         self._on_deposed.append(cut)
 
     def cut(self) -> None:
-        """Another owner has taken over: nothing that is said from now on may reach a client."""
+        """Drop all connections, because another owner has taken over: no later answer may reach a
+        client."""
         for cut in self._on_deposed:
             cut()
 
     async def run(self) -> None:
-        """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed, ``Deposed``
-        when another owner has taken over, and ``Unknown`` when it was closed meanwhile."""
+        """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed,
+        ``Deposed`` when another owner has taken over, and ``Unknown`` when the outcome of an
+        append is unknown."""
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
         self.access.on_new_version = self.watches.rights_changed
         self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
@@ -337,12 +343,12 @@ class RunningRealm:
                     task.cancel()
 
     async def prepare_to_close(self) -> None:
-        """Write down, while clients are served, what :meth:`close` would let them wait for."""
+        """Write a snapshot while clients are still served, so that :meth:`close` is short."""
         await self._sealer.prepare_the_end()
 
     async def close(self) -> None:
-        """Store what an orderly end stores. Everything acknowledged is on disk already, except
-        on channels that asked for ``sync = "none"``: that is synced here."""
+        """Store the closing facts and a snapshot, and sync the journal. All acknowledged events are
+        on disk already, except on channels with ``sync = "none"``: those are synced here."""
         try:
             await self.shard.act(self._store_closing)
             await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
@@ -355,8 +361,8 @@ class RunningRealm:
         await self._journal.sync()
 
     async def answered(self) -> None:
-        """Wait until everything that was asked before has been decided and answered. Raises
-        ``RealmStopping``, and what has ended the realm."""
+        """Wait until all earlier requests have been decided and answered. Raises ``RealmStopping``,
+        and the error that has ended the realm."""
         await self.shard.act(_nothing, sweeps=())
 
     def _store_closing(self, group: Group) -> None:
@@ -366,11 +372,11 @@ class RunningRealm:
                     group.realm_fact(channel_id, fact)
 
     async def snapshot(self) -> None:
-        """Write the whole state down and cut the journal behind it."""
+        """Write a snapshot of the whole state and cut the journal before it."""
         await self._sealer.snapshot()
 
     async def release(self) -> None:
-        """Give the data directory back."""
+        """Close everything that holds the data directory."""
         await self.access.close()
         await self.placing.pages.close()
         await self._journal.close()
@@ -380,13 +386,14 @@ class RunningRealm:
     async def create_channel(
         self, name: str, definition: Definition, *, temporary: bool = False
     ) -> ChannelOpened:
-        """``temporary``: one whose owner the realm knows (SEM R2)."""
+        """Create a channel or queue. A ``temporary`` one belongs to a session (SEM R2)."""
         checked_descriptors(definition.descriptors)
 
         def decide() -> ChannelCreated:
             return self.directory.decide_create(name, definition, temporary=temporary)
 
-        if self.names.asks:  # only for what could be made
+        # Check here first: the cluster is asked about the name only if the store can be created.
+        if self.names.asks:
             await self.shard.act(lambda _: decide())
 
         def create(group: Group) -> ChannelOpened:
@@ -403,15 +410,15 @@ class RunningRealm:
         return opened
 
     def definition_of(self, name: str) -> Definition | None:
-        """The attributes of a channel or queue, if there is one of that name."""
+        """Return the attributes of a channel or queue; None if the name does not exist."""
         channel_id = self.directory.find(name)
         return None if channel_id is None else self.directory.channels[channel_id].state.definition
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
-        def look(group: Group) -> ChannelOpened:
+        def describe(group: Group) -> ChannelOpened:
             return group.state.opened(self.directory.channel_id_of(name, kind))
 
-        opened: ChannelOpened = await self.shard.act(look, sweeps=())
+        opened: ChannelOpened = await self.shard.act(describe, sweeps=())
         return opened
 
     async def delete_channel(self, name: str, kind: Kind = "channel") -> None:
@@ -431,11 +438,12 @@ class RunningRealm:
         _log.info("store.deleted", name=destination_name(name), kind=kind)
 
     async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
-        """Rewrite a single-file channel without its dead events (SEM S, maintain), and give back
-        what only the journal holds of events that are in files or have left.
+        """Rewrite a single-file channel without its dead events (SEM S, maintain), and free journal
+        space of events that are in files or were removed.
 
-        Rewrites nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
-        ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
+        On a channel of spindles it rewrites nothing, and the result has the reason. Raises
+        ``NameDoesNotExist``, ``IllegalState`` while it is being maintained already, ``Damaged``,
+        ``StorageFailed``.
         """
         channel_id = await self.shard.act(lambda _: self.directory.channel_id_of(name, kind))
         done = await self._sealer.maintainer.maintain(channel_id)
@@ -469,7 +477,7 @@ class RunningRealm:
         return names
 
     async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
-        def look(group: Group) -> ChannelInfo:
+        def describe(group: Group) -> ChannelInfo:
             channel_id = self.directory.channel_id_of(name, kind)
             group.sweep(channel_id)
             schedule = self.directory.schedule_of(channel_id)
@@ -481,10 +489,11 @@ class RunningRealm:
                 paged_bytes=self.placing.pages.info(channel_id).size,
             )
 
-        # a channel that is created meanwhile has nothing due
+        # Sweeping only this channel keeps the request cheap on a realm of thousands. A channel that
+        # is created between this line and the writer's turn has nothing due.
         channel_id = self.directory.find(name)
         sweeps = None if channel_id is None else (channel_id,)
-        info: ChannelInfo = await self.shard.act(look, sweeps=sweeps)
+        info: ChannelInfo = await self.shard.act(describe, sweeps=sweeps)
         return info
 
     async def describe(self, version: str) -> RealmInfo:
@@ -507,14 +516,14 @@ class RunningRealm:
         )
 
     async def schedule_of(self, channel_id: ChannelId) -> ChannelOpened | None:
-        """The store of what waits to be published on a channel (SEM X4); None: nothing ever did."""
+        """Return the store of a channel's scheduled events (SEM X4); None if it never had any."""
 
-        def look(group: Group) -> ChannelOpened | None:
+        def find(group: Group) -> ChannelOpened | None:
             group.channel(channel_id)
             schedule = self.directory.schedule_of(channel_id)
             return None if schedule is None else group.state.opened(schedule)
 
-        opened: ChannelOpened | None = await self.shard.act(look, sweeps=(channel_id,))
+        opened: ChannelOpened | None = await self.shard.act(find, sweeps=(channel_id,))
         return opened
 
     async def redrive(
@@ -526,14 +535,14 @@ class RunningRealm:
         dry_run: bool = False,
         may: MayPublish | None = None,
     ) -> Redriven:
-        """Publish dead events again, each once (SEM T10); ``may`` is asked for each place they go
-        to."""
+        """Publish dead events again, each once (SEM T10). ``may`` is called for each
+        destination."""
         return await self._redriving.redrive(
             source, destination, selector, dry_run=dry_run, may=may
         )
 
     async def pause(self, paused: bool) -> None:
-        """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+        """Refuse publishes and commits of clients, or accept them again (SEM X5)."""
 
         def pause(group: Group) -> None:
             if self.directory.publishing_paused != paused:
@@ -553,7 +562,8 @@ class RunningRealm:
         *,
         publisher: str = "",
     ) -> None:
-        """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
+        """Store events; ``reply`` is called with their span. Raises ``Refused`` for an oversized
+        event."""
         work = PublishBatches(
             channel_id,
             self.digest(bodies),
@@ -566,7 +576,8 @@ class RunningRealm:
         self.shard.submit(work)
 
     def digest(self, bodies: Sequence[Body]) -> Digest:
-        """What the rules need to know of these events. Raises ``EventTooLarge``."""
+        """Return the facts about these events that the core's rules need. Raises
+        ``EventTooLarge``."""
         return digest_of(bodies, self.limits.event_bytes_max)
 
     def commit(
@@ -579,7 +590,7 @@ class RunningRealm:
         *,
         publisher: str = "",
     ) -> None:
-        """Publish staged batches in one step; ``reply`` gets their span."""
+        """Publish staged batches in one step; ``reply`` is called with their span."""
         self.shard.submit(
             CommitStaged(
                 channel_id,
@@ -605,4 +616,4 @@ class RunningRealm:
 
 
 def _nothing(_: Group) -> None:
-    """Changes nothing, at its place in the order."""
+    """Change nothing: the request only takes its place in the order."""

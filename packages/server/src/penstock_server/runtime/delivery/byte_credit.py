@@ -1,4 +1,4 @@
-"""How many bytes of deliveries a client has room for, and what of some rows fits into it."""
+"""Byte credit: limits the bytes on their way to a client, and cuts batches to what fits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
 class Room:
-    """The bytes one subscription may have on their way, or waiting in its client."""
+    """Limit on the bytes that one subscription has on their way or waiting in its client."""
 
     __slots__ = ("bytes_max", "in_flight")
 
     def __init__(self, bytes_max: int, held: int = 0) -> None:
         self.bytes_max = bytes_max
         self.in_flight = held
-        """Bytes sent and not yet taken by the client's application."""
+        """Bytes sent that the client's application has not consumed yet."""
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are free."""
+        """Bytes that may still be sent; negative after an event larger than the limit."""
         return self.bytes_max - self.in_flight
 
     @property
     def is_half_free(self) -> bool:
-        """Then an event of any size may go: one that is larger than all of it must get through."""
+        """Whether at least half of the limit is free. An event of any size may be sent then, so
+        that an event larger than the whole limit is delivered, too."""
         return self.in_flight * 2 <= self.bytes_max
 
     @property
@@ -31,22 +32,23 @@ class Room:
         return self.free_bytes <= 0
 
     def size_of(self, rows: OutgoingBatch) -> int:
-        """Return what rows take of it."""
+        """Return the bytes that ``rows`` count against the limit."""
         return len(rows.body)
 
     def sent(self, size: int) -> None:
+        """Count ``size`` bytes that were sent."""
         self.in_flight += size
 
     def consumed(self, size: int) -> None:
-        """The client's application has them."""
+        """Release ``size`` bytes, because the client's application has consumed them."""
         self.in_flight = max(0, self.in_flight - size)
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
-        """As many of the first of ``rows`` as there is room for; None: not even one."""
-        left = self.free_bytes
-        if self.size_of(rows) <= left:
+        """Return the longest beginning of ``rows`` that fits; None if not even one event does."""
+        free_bytes = self.free_bytes
+        if self.size_of(rows) <= free_bytes:
             return rows
-        count = _fitting(rows, left) if left > 0 and rows.count > 1 else 0
+        count = _fitting(rows, free_bytes) if free_bytes > 0 and rows.count > 1 else 0
         if not count:
             if not self.is_half_free:
                 return None
@@ -58,26 +60,28 @@ class Room:
 
 
 class RoughRoom(Room):
-    """Room of a subscriber that is sent events in another form: their bodies are not made for it
-    to be counted."""
+    """Room of a subscriber that gets events in another form, such as MQTT packets. It counts an
+    estimate, because building the bodies only to measure them would cost as much as sending
+    them."""
 
     def size_of(self, rows: OutgoingBatch) -> int:
         return rows.weight
 
 
-def _fitting(rows: OutgoingBatch, left: int) -> int:
-    """How many rows from the first on fit into ``left`` bytes."""
-    few, many = 0, rows.count
-    while many - few > 1:
-        middle = (few + many) // 2
-        if rows.batch.slice(0, middle).nbytes <= left:
-            few = middle
+def _fitting(rows: OutgoingBatch, free_bytes: int) -> int:
+    """Return how many rows, from the first on, fit into ``free_bytes``. Sizes of slices are cheap,
+    so a binary search needs no size per row."""
+    fitting, too_many = 0, rows.count
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        if rows.batch.slice(0, middle).nbytes <= free_bytes:
+            fitting = middle
         else:
-            many = middle
-    return few
+            too_many = middle
+    return fitting
 
 
-def parted(spans: Spans, at: int) -> tuple[Spans, Spans]:
-    """Split spans into those below an id, and the others."""
-    below = tuple(Span(first, min(end, at)) for first, end in spans if first < at)
-    return below, tuple(Span(max(first, at), end) for first, end in spans if end > at)
+def parted(spans: Spans, split_id: int) -> tuple[Spans, Spans]:
+    """Split spans at an id into the part below it and the rest."""
+    below = tuple(Span(first, min(end, split_id)) for first, end in spans if first < split_id)
+    return below, tuple(Span(max(first, split_id), end) for first, end in spans if end > split_id)

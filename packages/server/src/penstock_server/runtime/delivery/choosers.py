@@ -1,10 +1,11 @@
-"""Subscriptions whose own selectors take long: a thread applies these to the events that come next.
+"""Evaluates expensive subscription selectors in a thread, so that the writer serves others
+meanwhile.
 
-Where a selector takes next to no time, it is applied to granted events in the turn of the single
-writer. Otherwise the events are withheld and examined here, one slice after the other, in turns for
-all waiting sessions, and the results are kept by id. Then the core grants the events again, and the
-turn that sends them finds the results. Everybody else is served meanwhile, and a subscription gets
-its events in order.
+A cheap selector is evaluated on granted events in the turn of the single writer. For an expensive
+one the events are withheld and examined here, slice by slice, in round-robin order of the waiting
+sessions. The results are kept by event id. Then the core grants the events again, and the turn that
+sends them uses the results. A subscription gets its events in order, because everything behind the
+first withheld event waits, too.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ from penstock_server.runtime.delivery.selection import Choosing, cost_of, matchi
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 TURN_BYTES: Final = 64 << 20
-"""Bytes to examine, times the work of the selectors, in one turn of the writer for all
-subscriptions together: about a tenth of a second."""
+"""Limit for one turn of the writer: bytes to examine, times the work of the selectors, for all
+subscriptions together. It takes about a tenth of a second."""
 SLICE_BYTES: Final = 64 << 20
-"""Bytes to examine in one slice of the thread, counted in the same way."""
+"""Limit for one slice of the thread, in the same unit as ``TURN_BYTES``."""
 
 
 class SelectorUse(Struct, frozen=True):
-    """A selector as it is put to the events of one channel."""
+    """A selector with the time and the message fields that it is evaluated with on one channel."""
 
     selector: Selector
     now_us: int
     messages: MessageAccess | None
 
 
-class _Found(Struct):
-    """What is known of the events that come next for a subscription."""
+class _Results(Struct):
+    """Results for the events that a subscription gets next."""
 
-    looked: IdSet
+    examined: IdSet
     matched: IdSet
 
 
 class _Chooser(Struct):
-    """A subscription that waits here."""
+    """A subscription that waits for its selector."""
 
     subscription: int
     session: str
     use: SelectorUse
     parts: deque[OutgoingBatch]
-    """The rows that are left to examine, next ones first."""
+    """The rows that still have to be examined, the next ones first."""
     spent_us: int = 0
 
 
 class Choosers:
-    """The subscriptions that wait for their selectors, and what has been found out for them."""
+    """The subscriptions that wait for their selectors, and the results for them."""
 
     def __init__(
         self,
@@ -76,26 +77,26 @@ class Choosers:
         self._is_open = is_open
         self._on_failed = on_failed
         self.on_chosen: Callable[[int], None] = lambda subscription: None
-        """Called when a subscription may be granted again what was withheld."""
+        """Called when the withheld events of a subscription may be granted again."""
         self._waiting: dict[int, int] = {}
-        """The first id that is withheld, by subscription."""
+        """The first withheld event id, by subscription."""
         self._turns: dict[str, deque[_Chooser]] = {}
-        """By session, the one whose turn is next first: its subscriptions that wait."""
-        self._found: dict[int, _Found] = {}
+        """Waiting subscriptions by session; the session whose turn is next comes first."""
+        self._results: dict[int, _Results] = {}
         self.spent = 0
-        """Bytes examined in this turn of the writer, which sets it to 0 as a turn begins: a little
-        may be examined in each."""
+        """Cost examined in this turn of the writer, up to ``TURN_BYTES``. The writer sets it to 0
+        at the beginning of each turn."""
         self._task: asyncio.Task[None] | None = None
-        self._is_over = False
+        self._is_closed = False
 
     # --- in the turn of the writer -------------------------------------------------------
 
     def has(self, subscription: int) -> bool:
-        """Whether a subscription waits here, and gets nothing until it does not."""
+        """Whether a subscription waits here. It gets no events meanwhile."""
         return subscription in self._waiting
 
     def waits_from(self, subscription: int) -> int | None:
-        """The first id that is withheld from a subscription that waits here."""
+        """Return the first id withheld from a subscription; None if it does not wait here."""
         return self._waiting.get(subscription)
 
     def chosen(
@@ -105,20 +106,20 @@ class Choosers:
         use: SelectorUse | None,
         rows: Sequence[OutgoingBatch],
     ) -> Iterator[tuple[OutgoingBatch, OutgoingBatch | None]]:
-        """Yield rows one after the other with those that are chosen: the rows themselves if all
-        are, None if none.
+        """Yield each part of ``rows`` with its matching rows: the part itself if all match, None if
+        none does.
 
-        Ends where the selector takes long: the subscription then waits (:meth:`waits_from`).
+        Stops where the selector takes long: the subscription then waits (:meth:`waits_from`).
         """
         if use is None:
             for part in rows:
                 yield part, part
             return
         for i, part in enumerate(rows):
-            known, rest = self._known(subscription, part)
-            if known is not None:
-                matched = self._found[subscription].matched
-                yield known, known.chosen_as(use.selector.text, matched)
+            known_rows, rest = self._split_examined(subscription, part)
+            if known_rows is not None:
+                matched = self._results[subscription].matched
+                yield known_rows, known_rows.chosen_as(use.selector.text, matched)
             if rest is None:
                 continue
             if not self._may_ask_now(rest, use.selector):
@@ -131,44 +132,45 @@ class Choosers:
     def mask_now(
         self, subscription: int, use: SelectorUse, batch: pa.RecordBatch
     ) -> pa.BooleanArray | None:
-        """Which rows of a stored batch a selector matches, where that takes next to no time."""
+        """Return which rows of a stored batch a selector matches; None if the subscription has to
+        wait, because evaluating the selector takes long or earlier results exist."""
         rows = OutgoingBatch((), batch=batch)
-        if subscription in self._found or not self._may_ask_now(rows, use.selector):
+        if subscription in self._results or not self._may_ask_now(rows, use.selector):
             return None
         return use.selector.mask_in(EventFrame(batch, use.now_us, use.messages))
 
     def passed(self, subscription: int, end: int) -> None:
-        """A subscription has got all that was for it below ``end``."""
-        found = self._found.get(subscription)
-        if found is not None:
-            for ids in (found.looked, found.matched):
+        """Drop the results for events below ``end``, which the subscription has got."""
+        results = self._results.get(subscription)
+        if results is not None:
+            for ids in (results.examined, results.matched):
                 ids.remove(Span(0, end))
-            if not found.looked:
+            if not results.examined:
                 self.forget(subscription)
 
     def forget(self, subscription: int) -> None:
-        """Forget a subscription that has ended."""
-        self._found.pop(subscription, None)
+        """Drop the results of a subscription that has ended."""
+        self._results.pop(subscription, None)
 
     def close(self) -> None:
-        """End: no subscription is served any more."""
-        self._is_over = True
+        """Stop the thread's work; subscriptions that wait are not served any more."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
 
-    def _known(
+    def _split_examined(
         self, subscription: int, part: OutgoingBatch
     ) -> tuple[OutgoingBatch | None, OutgoingBatch | None]:
-        """The first rows of ``part``, which were examined here, and the others."""
-        found = self._found.get(subscription)
-        if found is None:
+        """Split ``part`` into the leading rows that were examined here, and the rest."""
+        results = self._results.get(subscription)
+        if results is None:
             return None, part
         unknown = IdSet(part.spans)
-        unknown.discard_all(found.looked)
+        unknown.discard_all(results.examined)
         if not unknown:
             return part, None
-        at = unknown.spans[0].first
-        count = sum(max(0, min(span.end, at) - span.first) for span in part.spans)
+        first_unknown = unknown.spans[0].first
+        count = sum(max(0, min(span.end, first_unknown) - span.first) for span in part.spans)
         if not count:
             return None, part
         first, rest = part.batch.slice(0, count), part.batch.slice(count)
@@ -178,7 +180,7 @@ class Choosers:
         )
 
     def _may_ask_now(self, part: OutgoingBatch, selector: Selector) -> bool:
-        """Whether a selector may be put to rows in this very turn; if so, it counts."""
+        """Whether a selector may be evaluated on rows in this turn; if so, the cost is counted."""
         if part.was_chosen(selector.text):
             return True
         cost = cost_of(selector, part.count, part.weight)
@@ -190,13 +192,13 @@ class Choosers:
     def _wait(self, chooser: _Chooser) -> None:
         self._waiting[chooser.subscription] = chooser.parts[0].spans[0].first
         self._turns.setdefault(chooser.session, deque()).append(chooser)
-        if self._task is None and not self._is_over:
-            self._task = start_task(self._look())
+        if self._task is None and not self._is_closed:
+            self._task = start_task(self._examine())
 
-    # --- beside the loop -----------------------------------------------------------------
+    # --- in the thread -------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        """Examine one slice for each waiting session, again and again, until none waits."""
+    async def _examine(self) -> None:
+        """Examine one slice for each waiting session in turn, until none waits."""
         while self._turns:
             session, waiting = next(iter(self._turns.items()))
             del self._turns[session]
@@ -205,17 +207,21 @@ class Choosers:
                 waiting.append(chooser)
             else:
                 del self._waiting[chooser.subscription]
-            if waiting:  # behind the others; some may have come to this session meanwhile
+            # The session goes to the end of the turns. Others of its subscriptions may have begun
+            # to wait during the slice; they stay behind those that waited before.
+            if waiting:
                 self._turns[session] = waiting + self._turns.pop(session, deque())
-            await asyncio.sleep(0)  # the loop serves others, also where nothing runs beside it
+            # Without a thread (in simulations) the slice runs in the loop: let others run, too.
+            await asyncio.sleep(0)
         self._task = None
 
     async def _needs_more(self, chooser: _Chooser) -> bool:
-        """Whether there is more to examine for a session, after one slice."""
+        """Examine one slice and return whether the subscription has more to examine. A failure of
+        its selector ends this subscription alone."""
         subscription = chooser.subscription
         try:
-            await self._look_at_slice(chooser)
-        except Exception as failure:  # noqa: BLE001  it costs this one alone
+            await self._examine_slice(chooser)
+        except Exception as failure:  # noqa: BLE001  ends this subscription alone
             if self._is_open(subscription):
                 self._on_failed(subscription, failure)
             return False
@@ -227,41 +233,42 @@ class Choosers:
             self.forget(subscription)
         return False
 
-    async def _look_at_slice(self, chooser: _Chooser) -> None:
-        """Put a selector to the next events of one part, unless it was for somebody else."""
+    async def _examine_slice(self, chooser: _Chooser) -> None:
+        """Evaluate the selector on the next rows of the first part. Rows that another subscription
+        with the same selector has examined are skipped."""
         part, use = chooser.parts[0], chooser.use
-        looked = part.looked_for(use.selector.text)
-        if looked.rows < part.count:
+        progress = part.looked_for(use.selector.text)
+        if progress.rows < part.count:
             cost = max(1, cost_of(use.selector, part.count, part.weight))
             count = max(1, part.count * SLICE_BYTES // cost)
-            rows = part.batch.slice(looked.rows, count)
+            rows = part.batch.slice(progress.rows, count)
             began_us = self._clock.steady_us()
             check = self._check(chooser, part)
             check()
 
-            def put() -> pa.BooleanArray:
+            def evaluate() -> pa.BooleanArray:
                 return use.selector.mask_in(EventFrame(rows, use.now_us, use.messages, check=check))
 
-            mask = await self._choosing.beside(put)
-            looked.add(mask)
+            mask = await self._choosing.beside(evaluate)
+            progress.add(mask)
             chooser.spent_us += self._clock.steady_us() - began_us
-        if looked.rows >= part.count:
-            self._keep(chooser.subscription, part, looked.mask)
+        if progress.rows >= part.count:
+            self._keep(chooser.subscription, part, progress.mask)
             chooser.parts.popleft()
 
     def _keep(self, subscription: int, part: OutgoingBatch, mask: pa.BooleanArray) -> None:
         if not self._is_open(subscription):
             return
-        found = self._found.setdefault(subscription, _Found(IdSet(), IdSet()))
-        found.matched.add_all(matching_ids(part.batch, mask))
-        found.looked.add_all(IdSet(part.spans))
+        results = self._results.setdefault(subscription, _Results(IdSet(), IdSet()))
+        results.matched.add_all(matching_ids(part.batch, mask))
+        results.examined.add_all(IdSet(part.spans))
 
     def _check(self, chooser: _Chooser, part: OutgoingBatch) -> Check:
         within = patience(self._clock, part.spans[0].first, chooser.spent_us)
 
         def check() -> None:
-            if self._is_over or not self._is_open(chooser.subscription):
-                raise LimitReached("the subscription is over")
+            if self._is_closed or not self._is_open(chooser.subscription):
+                raise LimitReached("the subscription has ended")
             within()
 
         return check

@@ -1,4 +1,4 @@
-"""From ids to bytes on their way: what the core grants is read once and sent to each receiver."""
+"""Dispatch: reads the events that the core grants, once each, and sends them to every receiver."""
 
 from __future__ import annotations
 
@@ -49,37 +49,38 @@ from penstock_server.runtime.store.sealed_file import Damage, FilesNotOpen
 _log = logger("penstock.delivery")
 
 PASSED_WORK_MAX = 32
-"""Comparisons of selectors after which a turn of the writer passes over no more events: others are
-to be served in between."""
+"""Limit for one turn of the writer: selector comparisons spent on passing over events that no
+selector matches. After it the writer serves other channels first."""
 
 Redeliveries = tuple[tuple[int, Spans], ...]
 
 
 class Outlet(Protocol):
-    """The receiver of the events of one subscription."""
+    """The receiver of the events of one subscription, in a front end."""
 
     session: str
     selector: Selector | None
-    """The subscription's own; a durable's stored selector was applied at publish."""
+    """The subscription's own selector. A durable's stored selector was applied at publish."""
 
     @property
     def writable(self) -> bool:
-        """Whether the connection takes more right now."""
+        """Whether the connection accepts more right now."""
         ...
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
 
     def recall(self, spans: Spans) -> None:
-        """Tell the client that delivered events count as not delivered (SEM D11); only seats at
-        durables are told."""
+        """Tell the client that delivered events count as not delivered (SEM D11). Called only for
+        seats at durables."""
         return
 
     def finished(self) -> None:
-        """A browse is at its end, a demand is met."""
+        """Called when a browse has reached its end, or a demand is met."""
         return
 
     def closed(self, reason: PenstockError) -> None:
-        """The subscription has ended, because its channel or durable was deleted."""
+        """Called when the realm has ended the subscription, for example because its channel or
+        durable was deleted."""
         ...
 
 
@@ -90,7 +91,8 @@ class Quarantiner(Protocol):
 
 
 class _Round:
-    """One pass over what a channel offers. Batches that were read are sent to all who get them."""
+    """One pass over the effects that a channel offers. A batch is read once and sent to every
+    subscription that gets it."""
 
     __slots__ = (
         "channel",
@@ -118,10 +120,11 @@ class _Round:
         self.read: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
         self.made: Made = {}
         self.held: set[int] = set()
-        """Subscriptions that had no room for something: nothing behind it goes to them."""
+        """Subscriptions without room for an event. They get no later events in this round, so that
+        their order is kept."""
         self.has_moved = False
         self.passed_over = 0
-        """What it cost to judge events that were all passed over unread; 0 if there were none."""
+        """Selector comparisons spent on events that were passed over without reading them."""
 
 
 class Dispatch:
@@ -139,35 +142,36 @@ class Dispatch:
     ) -> None:
         self._blobs = blobs
         self.lease = lease
-        """Nothing is delivered unless it holds at that moment."""
+        """Deliveries wait until this lease holds."""
         self.choosing = Choosing(offload, clock)
         self.choosers = Choosers(
             self.choosing, clock, self._is_open, on_failed=self._chooser_failed
         )
-        """Subscriptions whose own selectors take long wait there."""
+        """Holds the subscriptions whose own selectors take long."""
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.files_at = ""
-        """URI of the place where a cluster keeps its files; empty: nobody else can read them."""
+        """URI of the place where a cluster keeps its files; empty: other processes cannot read
+        them."""
         self.ahead = ReadAhead()
         self.incidents = Incidents(name_of)
         self.latencies = DeliveryLatencies()
         self.withheld = {"answers": 0, "deliveries": 0}
-        """How often something waited because the lease did not hold."""
+        """Counts of answers and deliveries that waited for the lease."""
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
-        self._gone: list[Callable[[int], None]] = []
+        self._deletion_listeners: list[Callable[[int], None]] = []
         self.on_failed: Callable[[int], None] = lambda subscription: None
-        """Called for a subscription that was ended here, so that the events its client holds go
-        back."""
+        """Called for a subscription that was ended here because of a failure. The events that its
+        client holds have to go back to the channel."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
-        """The room of each subscription that has a bound in bytes."""
+        """The byte credit of each subscription that has a limit in bytes."""
         self.following = Following()
-        """Subscriptions with selectors that wait for what is published."""
+        """Selectors of subscriptions that wait for new events."""
         self._known: dict[int, KnownKeys] = {}
         """The keys that each subscription with deltas knows (SEM K3)."""
 
-    # --- who is there --------------------------------------------------------------------
+    # --- subscriptions -------------------------------------------------------------------
 
     def open(
         self,
@@ -177,10 +181,10 @@ class Dispatch:
         deltas: bool = False,
         room: Room | None = None,
     ) -> SubscriptionId:
-        """Register an outlet on a channel; gives the subscription's number in the realm.
+        """Register an outlet on a channel and return the subscription's number in the realm.
 
-        With ``deltas``, changes of states that it has are sent as deltas (SEM K3). ``room`` limits
-        the bytes on their way to it.
+        With ``deltas``, changes of states that the client has are sent as deltas (SEM K3). ``room``
+        limits the bytes on their way to the client.
         """
         subscription = SubscriptionId(self._next)
         if room is not None:
@@ -199,15 +203,16 @@ class Dispatch:
         self.choosers.forget(subscription)
 
     def follow(self, subscription: int) -> bool:
-        """Have a subscription's selector found by the values of new events, if that can be; gives
-        whether."""
+        """Index a subscription's selector by the property values that it tests, so that new events
+        find it. Return False if the selector cannot be indexed."""
         channel_id, outlet = self._outlets.get(subscription, (0, None))
         if outlet is None or outlet.selector is None:
             return False
         return self.following.add(channel_id, subscription, outlet.selector)
 
     def consumed(self, subscription: int, size: int) -> bool:
-        """A client's application has taken so many bytes; whether any event has room now."""
+        """Return ``size`` bytes of credit, which the client's application has consumed. Return
+        whether an event of any size has room now."""
         room = self._rooms.get(subscription)
         if room is None:
             return False
@@ -215,47 +220,51 @@ class Dispatch:
         return room.is_half_free
 
     def on_gone(self, listener: Callable[[int], None]) -> None:
-        """Have ``listener`` called with the number of each channel or queue that is deleted."""
-        self._gone.append(listener)
+        """Register ``listener``, called with the number of each deleted channel or queue."""
+        self._deletion_listeners.append(listener)
 
     def channel_gone(self, channel_id: int) -> None:
+        """End the subscriptions of a deleted channel and notify the listeners."""
         self.ahead.forget(channel_id)
-        for listener in self._gone:
+        for listener in self._deletion_listeners:
             try:
                 listener(channel_id)
-            except Exception as failure:  # noqa: BLE001  the others are to be told
+            except Exception as failure:  # noqa: BLE001  the other listeners must be called
                 self._note(channel_id, failure)
-        own = [each for each, (channel, _) in self._outlets.items() if channel == channel_id]
-        self.ended(own, NameDoesNotExist("the channel was deleted"))
+        subscriptions = [n for n, (channel, _) in self._outlets.items() if channel == channel_id]
+        self.ended(subscriptions, NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
-        """Tell subscriptions that the realm has ended them. They have ended even if that fails."""
+        """End subscriptions and tell their outlets. A subscription has ended even if its outlet
+        fails."""
         for subscription in subscriptions:
             held = self._outlets.get(subscription)
             self.close(subscription)
             if held is not None:
                 try:
                     held[1].closed(reason)
-                except Exception as failure:  # noqa: BLE001  the others are to be told
+                except Exception as failure:  # noqa: BLE001  the others must be notified
                     self._note(held[0], failure)
 
     def channels_of(self, session: str) -> list[int]:
-        found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
-        return list(found)
+        """Return the channels that a session subscribes to, without duplicates, in stable order."""
+        channels = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
+        return list(channels)
 
     def local_path(self, name: str) -> str | None:
-        """The path by which other processes can map a file; None if they cannot."""
+        """Return the path for other processes to map a file; None if they cannot."""
         return self._blobs.local_path(name)
 
     @property
     def count(self) -> int:
+        """Number of open subscriptions."""
         return len(self._outlets)
 
-    # --- what goes out -------------------------------------------------------------------
+    # --- delivering ----------------------------------------------------------------------
 
     async def rely(self, what: str = "deliveries") -> None:
-        """Wait until what is known may leave without an append: ``deliveries`` or ``answers``.
-        Raises ``Deposed``."""
+        """Wait until ``what`` (``deliveries`` or ``answers``) may be sent to clients without an
+        append, because the lease holds. Raises ``Deposed``."""
         if not self.lease.holds():
             self.withheld[what] += 1
             await self.lease.held()
@@ -267,7 +276,7 @@ class Dispatch:
             if held is not None:
                 try:
                     held[1].recall(recalled.spans)
-                except Exception as failure:  # noqa: BLE001  it costs this one alone
+                except Exception as failure:  # noqa: BLE001  ends this subscription alone
                     self._fail(held[0], channel, [recalled.subscription], failure=failure)
 
     async def perform(
@@ -278,14 +287,14 @@ class Dispatch:
         quarantiner: Quarantiner,
         below: int | None = None,
     ) -> bool:
-        """Carry out what ``channel`` offers, for events below ``below``; gives whether any
-        subscriber made progress. Without progress the same would be offered again and again.
+        """Carry out what ``channel`` offers, for events below id ``below``, and return whether any
+        subscriber made progress. Without progress the channel would offer the same again and again.
 
-        While events are only passed over, because no selector can match any, more are offered in
-        the same turn: to pass over a record batch takes less than a turn does.
+        While events are only passed over, because no selector can match any of them, more are
+        offered in the same turn: passing over a record batch takes less time than a turn does.
 
-        An unexpected failure ends the subscription that it concerns; if that is unknown, all of the
-        channel.
+        An unexpected failure ends the subscription that it concerns; if that is unknown, all
+        subscriptions of the channel.
         """
         has_moved, work = False, 0
         while True:
@@ -305,16 +314,16 @@ class Dispatch:
         except (StorageFailed, Deposed):
             raise
         except Exception as failure:
-            there = [*channel.state.subscribers, *channel.state.seats]
-            if not there:  # no subscription is known to be concerned
+            concerned = [*channel.state.subscribers, *channel.state.seats]
+            if not concerned:  # without a subscription to end, the failure would repeat forever
                 raise
-            self._fail(round_.number, channel, there, failure=failure)
-        if len(round_.read) == 1:
+            self._fail(round_.number, channel, concerned, failure=failure)
+        if len(round_.read) == 1:  # with several reads the next delivery cannot be guessed
             ((spans, (rows, _)),) = round_.read.items()
             self.ahead.delivered(round_.number, spans, rows)
 
     async def _done(self, round_: _Round, effect: Effect) -> bool:
-        """Carry out an effect; gives whether any subscriber made progress. A failure ends the
+        """Carry out an effect and return whether any subscriber made progress. A failure ends the
         subscriptions that it concerns."""
         try:
             if isinstance(effect, FindLanes):
@@ -333,23 +342,24 @@ class Dispatch:
             return False
 
     async def _carried_out(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
-        """Events, or an end, for one subscription."""
+        """Deliver events to one subscription, or report an end to it. Return whether it made
+        progress."""
         channel = round_.channel
         held = self._outlets.get(effect.subscription)
-        if held is None:  # it has ended, or lost its connection, and that waits at the shard
+        if held is None:  # it has ended, but the shard has not processed that yet
             self._give_back(channel, effect)
             return False
         outlet = held[1]
         if isinstance(effect, ReportEnd):
             seat = channel.state.seats.get(effect.subscription)
             if seat is not None and seat[1].demand:
-                return False  # some of what meets the demand was withheld, and comes later
+                return False  # events that meet the demand were withheld and come later
             await self.rely()
             outlet.finished()
             return True
         sent = await self._deliver(round_, effect, outlet)
         if not outlet.writable:
-            # A demand may be granted in many deliveries of this round: the rest of them waits.
+            # A demand may be granted as many deliveries in this round: hold the rest of them, too.
             round_.held.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())
@@ -358,9 +368,10 @@ class Dispatch:
     def _fail(
         self, channel_id: int, channel: ChannelMachine, subscriptions: list[int], failure: Exception
     ) -> None:
-        """End subscriptions that could not be served. The events that their clients hold go back
-        and count as delivered, because some may have arrived (SEM D13)."""
+        """End subscriptions that could not be served. The events that their clients hold go back to
+        the channel and count as delivered, because some may have arrived (SEM D13)."""
         reason = as_internal_error(self._note(channel_id, failure))
+        # The core forgets them first, so that it grants them nothing while they are ended.
         for subscription in subscriptions:
             channel.leave(subscription)
         self.ended(subscriptions, reason)
@@ -368,13 +379,13 @@ class Dispatch:
             self.on_failed(subscription)
 
     def _note(self, channel_id: int, failure: Exception) -> str:
-        """Log an unexpected failure; gives the incident id by which it is found."""
-        found = new_incident_id()
-        _log.error("delivery.failed", incident=found, channel=channel_id, exc_info=failure)
-        return found
+        """Log an unexpected failure and return the incident id that identifies it in the log."""
+        incident = new_incident_id()
+        _log.error("delivery.failed", incident=incident, channel=channel_id, exc_info=failure)
+        return incident
 
     async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
-        """Look which lanes events are in; those that cannot be read are in none."""
+        """Read which lanes events belong to. Unreadable events get no lane."""
         rows, damage = await self.read(round_.store, wanted.spans)
         self._report(round_, damage)
         keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
@@ -382,25 +393,24 @@ class Dispatch:
         round_.channel.attend(command, self._clock.now_us())
 
     async def _find_interested(self, round_: _Round, wanted: FindInterested) -> None:
-        """Look which followers' selectors may match events; those that cannot be read are for
-        none."""
+        """Find the followers whose selectors may match events. Unreadable events match none."""
         rows, _ = await self._rows(round_, wanted.spans)
-        found = self.following.interested(round_.number, rows, messages_of(round_.channel))
-        round_.channel.attend(SingleOut(found), self._clock.now_us())
+        followers = self.following.interested(round_.number, rows, messages_of(round_.channel))
+        round_.channel.attend(SingleOut(followers), self._clock.now_us())
 
     def _is_open(self, subscription: int) -> bool:
         return subscription in self._outlets
 
     def _chooser_failed(self, subscription: int, failure: Exception) -> None:
-        """The selector of a subscription takes too long, or cannot be put to its events."""
+        """End a subscription whose selector takes too long, or fails on its events."""
         if not isinstance(failure, PenstockError):
             failure = as_internal_error(self._note(self._outlets[subscription][0], failure))
         self.ended([subscription], failure)
         self.on_failed(subscription)
 
     def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
-        """Give back events for a subscription that is not there any more: what was not sent was not
-        delivered, and waits for whoever takes the place of a plain subscriber (SEM J5)."""
+        """Give back events granted to a subscription that no longer exists. They were not sent, so
+        they count as not delivered. Those of a plain subscriber wait for its successor (SEM J5)."""
         channel.leave(effect.subscription)
         if isinstance(effect, ReportEnd):
             return
@@ -411,15 +421,16 @@ class Dispatch:
             channel.attend(Skip(subscription, spans), now_us)
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
-        """Deliver granted events; those that could not be sent are given back. Gives whether any
-        were sent."""
+        """Deliver granted events and return whether any were sent. The core is told which of them
+        were not sent: ``Skip`` for events that the selector does not match or that are damaged,
+        ``Withhold`` for events that have no room yet."""
         if effect.subscription in round_.held:
             self._withhold(round_, effect, effect.spans[0].first)
             return False
-        known = self._known.get(effect.subscription)
-        if known is not None and isinstance(round_.store, MergeStore):
+        known_keys = self._known.get(effect.subscription)
+        if known_keys is not None and isinstance(round_.store, MergeStore):
             return await self._deliver_merged(
-                round_, round_.store, known, effect=effect, outlet=outlet
+                round_, round_.store, known_keys, effect=effect, outlet=outlet
             )
         now_us = self._clock.now_us()
         selector, spans = outlet.selector, effect.spans
@@ -436,6 +447,7 @@ class Dispatch:
             )
         elif selector is not None:
             round_.passed_over += selector.work
+        # Events behind the first withheld one were not examined, so they must not be skipped.
         if held_from is not None:
             unsent = list(parted(tuple(unsent), held_from)[0])
         if unsent:
@@ -448,8 +460,9 @@ class Dispatch:
     async def _deliver_read(
         self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
     ) -> tuple[bool, int | None]:
-        """Send the events of ``spans`` that the outlet's selector chooses, and add the others to
-        ``unsent``. Gives whether any were sent, and the first id for which there was no room."""
+        """Send the events of ``spans`` that the outlet's selector matches, and add the others to
+        ``unsent``. Return whether any were sent, and the first id without room; None: all had
+        room."""
         sent = False
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
@@ -475,18 +488,18 @@ class Dispatch:
     def _send(
         self, channel: ChannelMachine, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
     ) -> tuple[bool, int | None]:
-        """Send rows; gives whether any were sent, and the first id for which there was no room."""
+        """Send rows. Return whether any were sent, and the first id without room."""
         room = self._rooms.get(effect.subscription)
-        taken = channel.state.seats.get(effect.subscription)
+        seat = channel.state.seats.get(effect.subscription)
         sent = False
         for frame in rows.frames:
             fits = frame if room is None else room.fitting(frame)
             if fits is not None:
                 outlet.deliver(fits, effect.redeliveries)
                 sent = True
-                if taken is not None:
-                    again, now_us = effect.redeliveries, self._clock.now_us()
-                    self.latencies.note(taken[0], fits, again, now_us)
+                if seat is not None:
+                    redelivered, now_us = effect.redeliveries, self._clock.now_us()
+                    self.latencies.note(seat[0], fits, redelivered, now_us)
                 if room is not None:
                     room.sent(room.size_of(fits))
             if fits is not frame:
@@ -494,8 +507,8 @@ class Dispatch:
         return sent, None
 
     def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
-        """Tell the core which events the client has no room for, with whether it gets no more for
-        now, and which its selector takes long for."""
+        """Tell the core which granted events stay unsent: those without room at the client, and
+        those that wait for an expensive selector. It grants them again later."""
         room = self._rooms.get(effect.subscription)
         if held_from is None and (room is None or not room.is_full):
             return
@@ -512,12 +525,21 @@ class Dispatch:
         round_.channel.attend(command, self._clock.now_us())
 
     async def _deliver_merged(
-        self, round_: _Round, store: MergeStore, known: KnownKeys, effect: Deliver, outlet: Outlet
+        self,
+        round_: _Round,
+        store: MergeStore,
+        known_keys: KnownKeys,
+        effect: Deliver,
+        outlet: Outlet,
     ) -> bool:
+        """Deliver granted events of a merge channel as full events or deltas. Return whether any
+        were sent."""
         channel, now_us = round_.channel, self._clock.now_us()
         spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
         rows, skipped = (
-            outgoing(store, known, spans, chosen=chosen, made=round_.made) if spans else ([], ())
+            outgoing(store, known_keys, spans, chosen=chosen, made=round_.made)
+            if spans
+            else ([], ())
         )
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)
@@ -530,60 +552,68 @@ class Dispatch:
                     room.sent(room.size_of(frame))
         self._withhold(round_, effect, held_from)
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
-            kept_up(known, subscriber.cursor, channel.state.next_id)
+            kept_up(known_keys, subscriber.cursor, channel.state.next_id)
         return bool(rows)
 
     def _chosen_merged(
         self, channel: ChannelMachine, store: MergeStore, effect: Deliver, outlet: Outlet
     ) -> tuple[Spans, SelectedRows | None, int | None]:
-        """What may go out of a grant, what of it the outlet's selector chooses, if it has one, and
-        the first id for which the selector takes long."""
+        """Apply the outlet's selector to granted merged events.
+
+        Return the spans that may be sent now, the rows of them that the selector matches (None
+        without a selector), and the first id that waits because the selector takes long.
+        """
         spans, use = effect.spans, self._use(channel, outlet)
-        whole = None if use is None else store.merged_rows(spans)
-        if use is None or whole is None:
+        rows_merged = None if use is None else store.merged_rows(spans)
+        if use is None or rows_merged is None:
             return spans, None, None
         subscription = effect.subscription
-        if (mask := self.choosers.mask_now(subscription, use, whole.batch)) is not None:
-            return spans, SelectedRows(whole, mask), None
-        found = IdSet()
-        rows = [OutgoingBatch(spans_in(whole.batch), batch=whole.batch)]
+        if (mask := self.choosers.mask_now(subscription, use, rows_merged.batch)) is not None:
+            return spans, SelectedRows(rows_merged, mask), None
+        matched = IdSet()
+        rows = [OutgoingBatch(spans_in(rows_merged.batch), batch=rows_merged.batch)]
         for _, part in self.choosers.chosen(subscription, outlet.session, use, rows=rows):
-            found.add_all(IdSet(() if part is None else part.spans))
+            matched.add_all(IdSet(() if part is None else part.spans))
         held_from = self.choosers.waits_from(subscription)
         if held_from is not None:
             spans = parted(spans, held_from)[0]
-            whole = store.merged_rows(spans) if spans else None
+            rows_merged = store.merged_rows(spans) if spans else None
         else:
             self.choosers.passed(subscription, spans[-1].end)
-        if whole is None:
+        if rows_merged is None:
             return spans, None, held_from
-        return spans, SelectedRows(whole, pa.array(within(whole.ids, found.spans))), held_from
+        return (
+            spans,
+            SelectedRows(rows_merged, pa.array(within(rows_merged.ids, matched.spans))),
+            held_from,
+        )
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[OutgoingBatch], Damage]:
-        found = round_.read.get(spans)
-        if found is not None:
-            return found
+        rows_and_damage = round_.read.get(spans)
+        if rows_and_damage is not None:
+            return rows_and_damage
         if (ready := self.ahead.take(round_.number, spans)) is not None:
-            found = list(ready), Damage()
+            rows_and_damage = list(ready), Damage()
         else:
             state = round_.channel.state
             keep = state.definition.storage.enable_caching or state.moves_dead
-            found = await self.read(round_.store, spans, keep=keep)
-            self._report(round_, found[1])
-        round_.read[spans] = found
-        return found
+            rows_and_damage = await self.read(round_.store, spans, keep=keep)
+            self._report(round_, rows_and_damage[1])
+        round_.read[spans] = rows_and_damage
+        return rows_and_damage
 
     async def read(
         self, store: ChannelStore, spans: Spans, *, keep: bool = True
     ) -> tuple[list[OutgoingBatch], Damage]:
-        """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
+        """Read the events of ``spans``. Files are opened as needed, and closed again unless
+        ``keep``."""
         while True:
             await self.open_files(store, spans)
             damage = Damage()
             try:
                 rows = store.read(spans, damage)
                 break
-            except FilesNotOpen:  # one has grown, or was closed, while others were opened
+            except FilesNotOpen:  # a file has grown, or was closed, while others were opened
                 continue
         if not keep:
             for file in store.files_for(spans):
@@ -604,7 +634,7 @@ class Dispatch:
 
 
 def _concerned(channel: ChannelMachine, effect: Effect) -> list[int]:
-    """The subscriptions that an effect is for."""
+    """Return the subscriptions that an effect concerns."""
     if isinstance(effect, FindLanes):
         return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
     if isinstance(effect, FindInterested):

@@ -1,8 +1,8 @@
-"""How long events took from their publish to their first delivery, for each durable.
+"""Latencies from publish to first delivery, as a histogram for each durable.
 
-What is noted is noted for a batch: a batch as it was published has one time, and of any other the
-column of times is looked at as a whole. So the cost does not grow with the number of events. It is
-soft state: it begins with the realm's start and ends with its durable.
+Latencies are noted per batch: a batch as it was published has one time, and the times of any other
+batch are classified in one vectorized step. So no Python code runs per event. The histograms are
+soft state: they begin when the realm starts and end with their durable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BOUNDS: Final = np.array(DELIVERY_BOUNDS_US, dtype=np.int64)
 
 
 class DeliveryLatencies:
-    """The histograms of the durables that have been delivered something."""
+    """The histograms of all durables with deliveries since the realm started."""
 
     __slots__ = ("_kept",)
 
@@ -30,7 +30,7 @@ class DeliveryLatencies:
         self._kept: WeakKeyDictionary[Durable, Timings] = WeakKeyDictionary()
 
     def histogram_of(self, durable: object) -> Timings | None:
-        """The histogram of a durable; None: nothing was delivered since the realm started."""
+        """Return the histogram of a durable; None if it had no delivery since the realm started."""
         return self._kept.get(durable) if isinstance(durable, Durable) else None
 
     def note(
@@ -40,8 +40,8 @@ class DeliveryLatencies:
         redelivered: tuple[tuple[int, Spans], ...],
         now_us: int,
     ) -> None:
-        """Events go to a client of a durable. Those that come again are left out: when they were
-        published says nothing of how long this delivery took."""
+        """Count events that are sent to a client of a durable now. Redelivered events are left out,
+        because the time since their publish says nothing about this delivery."""
         timings = self._kept.get(durable)
         if timings is None:
             timings = self._kept[durable] = Timings(DELIVERY_BOUNDS_US)
@@ -55,7 +55,7 @@ class DeliveryLatencies:
         if fresh is not None:
             published = published[within(ids_of(rows.batch), fresh)]
         first_us = published[0]
-        if (published == first_us).all():  # a small window is of one publish
+        if (published == first_us).all():  # common: a small window of events of one publish
             timings.note_many(max(0, now_us - int(first_us)), len(published))
             return
         waits = np.maximum(now_us - published, 0)
@@ -67,10 +67,10 @@ class DeliveryLatencies:
 def _fresh(
     rows: OutgoingBatch, redelivered: tuple[tuple[int, Spans], ...]
 ) -> tuple[Span, ...] | None:
-    """The ids of ``rows`` that come for the first time; None: all of them."""
-    again = IdSet(sorted(Span(*span) for _, spans in redelivered for span in spans))
-    if not again.overlap(IdSet(rows.spans)):
+    """Return the ids of ``rows`` that are delivered for the first time; None means all."""
+    redelivered_ids = IdSet(sorted(Span(*span) for _, spans in redelivered for span in spans))
+    if not redelivered_ids.overlap(IdSet(rows.spans)):
         return None
-    left = IdSet(rows.spans)
-    left.discard_all(again)
-    return tuple(left.spans)
+    first_time = IdSet(rows.spans)
+    first_time.discard_all(redelivered_ids)
+    return tuple(first_time.spans)

@@ -2,7 +2,7 @@
 
 A subscriber gets a delta if it has an earlier state of the key, and only deltas were published for
 the key since. The delta has all changes since that state, however many deltas these were, because
-applying a change twice is harmless. Everybody else gets the full event.
+applying a change twice is harmless. All other subscribers get the full event.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ from penstock_server.runtime.store.recent_deltas import Stretch, as_they_came, d
 
 
 class KnownKeys:
-    """Which keys a subscription has been sent the state of. Soft, of one subscription."""
+    """The keys whose state one subscription has been sent. Soft state."""
 
     def __init__(self) -> None:
         self._sent: Bools = np.zeros(64, dtype=np.bool_)
         self._generation = 0
         self.mark: int | None = None
-        """It has been sent all that was on the channel when this was the next id: of the keys it
-        knows, it knows the state then, or a later one."""
+        """The channel's next id when the subscription last had everything; None if it never had. It
+        knows the states of its keys as of this id, or later ones."""
         self.through = 0
-        """Id from which on nothing has been sent."""
+        """The subscription has been granted everything below this id."""
 
-    def of(self, slots: Int64s, store: MergeStore) -> Bools:
-        """Which of these keys the subscriber knows."""
+    def known_among(self, slots: Int64s, store: MergeStore) -> Bools:
+        """Return which of these keys the subscriber knows."""
+        # A new generation numbers the slots of keys differently, so nothing is known any more.
         if store.states.generation != self._generation:
             self._sent[:] = False
             self._generation, self.mark = store.states.generation, None
         if store.states.slots > len(self._sent):
             room = np.zeros(store.states.slots, dtype=np.bool_)
             self._sent = np.concatenate((self._sent, room))
-        found: Bools = self._sent[slots] & (slots != NO_SLOT)
-        return found
+        is_known: Bools = self._sent[slots] & (slots != NO_SLOT)
+        return is_known
 
     def note(self, slots: Int64s, sent: Bools) -> None:
-        """Note for which of these keys the newest state was sent; the others are unknown again."""
+        """Note which of these keys were sent their newest state. The others become unknown again,
+        because the subscriber missed a change of them."""
         keyed = slots != NO_SLOT
         self._sent[slots[keyed]] = sent[keyed]
 
 
 class OfferedBatches(NamedTuple):
-    """The batches that one offer consists of."""
+    """The batches to send for one grant of merged events."""
 
     rows: list[OutgoingBatch]
     skipped: Spans = ()
@@ -60,15 +62,15 @@ class OfferedBatches(NamedTuple):
 
 
 class SelectedRows(NamedTuple):
-    """The granted merged events that a subscription's own selector matches."""
+    """Granted merged events, with a mask of the rows that the subscription's selector matches."""
 
-    whole: StateChunk
+    rows: StateChunk
     mask: pa.BooleanArray
 
 
 Made = dict[tuple[Spans, int, bool], list[OutgoingBatch]]
-"""Batches made for other subscriptions in this turn, by the spans granted, since when, and whether
-none of it was sent before."""
+"""Batches made in this turn, to be shared by subscriptions. The key has the granted spans, the
+subscription's mark, and whether all events since the mark are new to it."""
 
 
 def outgoing(
@@ -78,18 +80,25 @@ def outgoing(
     chosen: SelectedRows | None,
     made: Made,
 ) -> OfferedBatches:
-    """The events ``spans`` for a subscription that takes deltas, and of those what it has
-    ``chosen``; None: it takes all."""
+    """Return the batches of ``spans`` for a subscription that takes deltas.
+
+    ``chosen`` has the rows that its selector matches; None: it has no selector. The fast path at
+    the top shares one batch between all subscriptions that are equally far: it needs the recent
+    deltas of exactly these ids, and keys that the subscription knows.
+    """
     stretch = None if known.mark is None else store.recent.since(known.mark)
     if stretch is None or chosen is not None or spans[0].first < store.recent.first:
         return _of_whole(store, known, spans, stretch=stretch, chosen=chosen)
     assert known.mark is not None, "the stretch begins there"
     ids = span_ids(spans)
-    at = np.searchsorted(stretch.ids, ids)
-    if at[0] >= len(stretch.ids) or not np.array_equal(stretch.ids[at % len(stretch.ids)], ids):
+    positions = np.searchsorted(stretch.ids, ids)
+    # The modulo keeps positions behind the last id inside the array; such an id then differs.
+    if positions[0] >= len(stretch.ids) or not np.array_equal(
+        stretch.ids[positions % len(stretch.ids)], ids
+    ):
         return _of_whole(store, known, spans, stretch=stretch, chosen=None)
-    slots = stretch.slots[at]
-    if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
+    slots = stretch.slots[positions]
+    if not (known.known_among(slots, store) & stretch.only_deltas(slots)).all():
         return _of_whole(store, known, spans, stretch=stretch, chosen=None)
     is_fresh = int(stretch.ids[0]) >= known.through
     key = (spans, known.mark, is_fresh)
@@ -106,29 +115,31 @@ def _of_whole(
     stretch: Stretch | None,
     chosen: SelectedRows | None,
 ) -> OfferedBatches:
-    """The batches of the granted events, from the merged ones."""
-    whole = store.merged_rows(spans) if chosen is None else chosen.whole
-    if whole is None:
+    """Return the batches of the granted events, made from their merged states."""
+    rows = store.merged_rows(spans) if chosen is None else chosen.rows
+    if rows is None:
         return OfferedBatches([])
-    slots = whole.slots
+    slots = rows.slots
     matches = np.ones(len(slots), dtype=np.bool_)
     skipped: Spans = ()
     if chosen is not None:
         matches = np.asarray(chosen.mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(whole.ids[~matches]))))
-    as_delta = matches & known.of(slots, store)
+        skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(rows.ids[~matches]))))
+    as_delta = matches & known.known_among(slots, store)
     if stretch is None:
         as_delta[:] = False
     else:
-        as_delta &= stretch.only_deltas(slots) & np.isin(whole.ids, stretch.ids)
+        as_delta &= stretch.only_deltas(slots) & np.isin(rows.ids, stretch.ids)
     known.note(slots, matches)
-    return OfferedBatches(_both(store, whole, matches, as_delta=as_delta, stretch=stretch), skipped)
+    return OfferedBatches(
+        _together(store, rows, matches, as_delta=as_delta, stretch=stretch), skipped
+    )
 
 
-def _both(
+def _together(
     store: MergeStore, whole: StateChunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
 ) -> list[OutgoingBatch]:
-    """Full events and deltas in one batch, in the order of ids."""
+    """Return full events and deltas together, in the order of ids."""
     full = matches & ~as_delta
     if not as_delta.any():
         if not full.any():
@@ -147,12 +158,13 @@ def _both(
 
 
 def kept_up(known: KnownKeys, cursor: int, next_id: int) -> None:
-    """Note that everything below ``cursor`` has been granted."""
+    """Note that everything below ``cursor`` has been granted. The mark advances only when that is
+    the whole channel: only then does the subscription have every key's state as of one id."""
     known.through = cursor
     if cursor >= next_id:
         known.mark = next_id
 
 
 def span_ids(spans: Spans) -> Int64s:
-    """The ids of spans, one by one."""
+    """Return the ids of spans as an array."""
     return np.concatenate([np.arange(*Span(*span), dtype=np.int64) for span in spans])

@@ -1,7 +1,8 @@
-"""What the writer may rely on: that nobody else has become the owner of its shard meanwhile.
+"""The owner's lease: proves that no other node has become the owner of the shard meanwhile.
 
-An append proves it, for a newer owner has fenced the journal. Whatever leaves without one
-(deliveries, refusals, what somebody has looked up) needs a lease that holds.
+An append needs no lease, because a newer owner has fenced the journal and the append fails. What is
+sent to clients without an append (deliveries, refusals, results of queries) needs a lease that
+holds.
 """
 
 from __future__ import annotations
@@ -12,33 +13,35 @@ from penstock_core.vocabulary.formats import FORMAT
 
 
 class OwnerLease(Protocol):
+    """The right of this owner to act for its shard."""
+
     @property
     def epoch(self) -> int:
-        """How often the shard has been claimed, this time included; 0: nobody claims it, for the
-        realm has its stores for itself. Names of its files end in it."""
+        """Fencing token: how often the shard has been claimed, this claim included. File names end
+        in it. 0: the realm has its stores for itself and is never claimed."""
         ...
 
     @property
     def format(self) -> int:
-        """The format in which the shard is written: in a cluster the newest that all nodes know. It
-        may be raised meanwhile, and never goes back."""
+        """The format in which the shard is written: in a cluster the newest one that all nodes
+        know. It may rise while the owner serves, and never falls."""
         ...
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """The nodes of the cluster that do not know ``format``, each with its version."""
+        """Return the nodes of the cluster that do not know ``format``, each with its version."""
         ...
 
     def holds(self) -> bool:
-        """Whether nobody else can be the owner at this moment."""
+        """Whether no other node can be the owner at this moment."""
         ...
 
     async def held(self) -> None:
-        """Come back once it holds. Raises ``Deposed`` when it never will again."""
+        """Wait until the lease holds. Raises ``Deposed`` if another node has become the owner."""
         ...
 
 
 class EndlessLease:
-    """A lease that cannot end: of a realm that has its stores for itself, or is only read."""
+    """A lease that cannot end, for a realm that has its stores for itself or is only read."""
 
     format: Final = FORMAT
 
@@ -47,14 +50,14 @@ class EndlessLease:
         self.epoch: Final = epoch
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """None: no other node writes here."""
+        """Return no nodes: no other node writes this realm."""
         return ()
 
     def holds(self) -> bool:
         return True
 
     async def held(self) -> None:
-        """It holds."""
+        """Return at once: this lease always holds."""
 
 
 ENDLESS: Final = EndlessLease()

@@ -1,8 +1,8 @@
 """Prefetch: the next events of a consumer are read while it works on those it has.
 
-One that takes a window, acknowledges it and gets the next one waits for the realm between the
-two; the realm waits for it in the meantime. Reading the events and making their bytes is half of
-what the realm does for a window, and needs nothing that only the acknowledgement tells.
+A consumer that acknowledges a window to get the next one waits for the realm, and then the realm
+waits for the consumer. Reading the events and building their bodies is half of the realm's work for
+a window and does not depend on the acknowledgement, so it is done in the realm's idle time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from penstock_server.runtime.store.sealed_file import Damage
 from penstock_server.runtime.store.state import RealmState
 
 BYTES_MAX = 1 << 20
-"""Deliveries of more are not read ahead: they are few."""
+"""Larger deliveries are not prefetched: they are few, so prefetching would save little."""
 CHANNELS_MAX = 64
 """Most channels with prefetched events; the one that has waited longest is dropped first."""
 
 
 class ReadAhead:
-    """At most one guessed delivery for each channel: as many events as the last, right behind it.
+    """One guessed delivery for each channel, or none: as many events as the last one, right behind
+    it.
 
-    A guess is used for a delivery of exactly these ids and for no other. What an id stands for
-    never changes, so it is right however much has happened in between.
+    A guess is used for a delivery of exactly these ids and for no other. The content of an id never
+    changes, so a guess stays valid whatever happens to the channel in between.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,8 @@ class ReadAhead:
         return len(self._last)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
-        """Note a delivery on channel ``channel_id``, and guess the next one."""
+        """Note a delivery on a channel and guess the next one. Two adjacent deliveries of the same
+        size make a guess."""
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
         if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
@@ -56,13 +58,14 @@ class ReadAhead:
             self.forget(next(iter(self._last)))
 
     def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
-        """The events of ``spans`` if they are ready; what was ready instead is dropped."""
+        """Return the events of ``spans`` if they were prefetched. Other prefetched events of the
+        channel are dropped: the guess was wrong."""
         ready = self._ready.pop(channel_id, None)
         return None if ready is None or ready[0] != spans else ready[1]
 
     def read(self, state: RealmState) -> None:
-        """Read what was guessed, where that needs no waiting: files that are open, events that
-        are in the journal's memory. Damage is left for those who ask for the events."""
+        """Read the guessed events that need no waiting: those in memory or in open files. Damaged
+        events are not prefetched; the delivery that reads them reports the damage."""
         guessed, self.guessed = self.guessed, {}
         for channel_id, span in guessed.items():
             channel = state.channels.get(channel_id)
@@ -80,13 +83,13 @@ class ReadAhead:
                 self._ready[channel_id] = spans, rows
 
     def forget(self, channel_id: int) -> None:
-        """Keep nothing of channel ``channel_id``."""
+        """Drop everything kept for a channel."""
         self._last.pop(channel_id, None)
         self.guessed.pop(channel_id, None)
         self._ready.pop(channel_id, None)
 
 
 def _keeps_still(channel: ChannelMachine, store: ChannelStore) -> bool:
-    """Whether the stored bytes of an event never move while it is stored. Pages are used again, and
-    a merge channel makes each delivery from the present state."""
+    """Whether the stored bytes of an event never move while it is stored. Page slots are reused,
+    and a merge channel makes each delivery from the present state."""
     return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

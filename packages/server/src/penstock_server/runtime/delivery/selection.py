@@ -1,5 +1,7 @@
-"""Selectors parsed, and put to stored events: in a thread where that takes long. Events are looked
-at for a limited time, and only while somebody is there who wants to know."""
+"""Parses selectors and evaluates them on stored events, in a thread if that takes long.
+
+An evaluation has a limited time, and ends early if its result is no longer wanted.
+"""
 
 from __future__ import annotations
 
@@ -21,38 +23,42 @@ from penstock_core.vocabulary.ports import Clock, Offload
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 BESIDE_ABOVE: Final = 16 << 20
-"""Bytes to examine, times the selector's work, above which a thread does it: some hundredths of a
-second."""
+"""Bytes to examine, times the selector's work, above which a thread evaluates a selector. It takes
+some hundredths of a second."""
 LOOK_BYTES: Final = 16 << 10
-"""Bytes that a comparison reads in the time that it takes in any case, for however few events."""
+"""Fixed cost of one comparison, as the bytes that it could read in that time."""
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
-"""Characters of all selectors that subscriptions and requests use at a time. Compiled, a character
-can take 500 bytes."""
+"""Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
 PARSED_BESIDE_ABOVE: Final = 1_024
-"""Characters above which a thread parses a selector: some milliseconds."""
+"""Characters above which a thread parses a selector. It takes some milliseconds."""
 BUDGET_S: Final = 5.0
 """Seconds that a selector may take for one delivery."""
 _MANY: Final = 64
-"""With more gaps than this a set is made of ids, not of ranges."""
+"""Runs of ids above which building a set from single ids is cheaper than from runs."""
 
 T = TypeVar("T")
 
 
 def scan_cost(work: int, row_bytes: int, rows: int, size: int) -> int:
-    """About what it takes to put selectors, with this ``work`` and ``row_bytes`` together, to
-    ``rows`` events of ``size`` bytes together: bytes to examine, times the work."""
+    """Estimate the cost of evaluating selectors: bytes to examine, times the work.
+
+    ``work`` and ``row_bytes`` are those of all selectors together, ``size`` is the size in bytes of
+    all ``rows`` events.
+    """
     return work * (size + LOOK_BYTES) + row_bytes * rows
 
 
 def cost_of(selector: Selector, rows: int, size: int) -> int:
-    """The :func:`scan_cost` of one selector."""
+    """Return the :func:`scan_cost` of one selector."""
     return scan_cost(selector.work, selector.row_bytes, rows, size=size)
 
 
 def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:
-    """A check that raises ``LimitReached`` once a selector has taken too long for the events from
-    ``first`` on; it has ``spent_us`` on some of them before."""
-    ends_us = clock.steady_us() + int(BUDGET_S * 1_000_000) - spent_us  # the other can be set
+    """Return a check that raises ``LimitReached`` once a selector has taken longer than
+    ``BUDGET_S`` for the events from id ``first`` on. Earlier slices of these events have taken
+    ``spent_us``."""
+    # The steady clock, because the wall clock may be set while a selector runs.
+    ends_us = clock.steady_us() + int(BUDGET_S * 1_000_000) - spent_us
 
     def check() -> None:
         if clock.steady_us() > ends_us:
@@ -73,32 +79,35 @@ class Choosing:
         self._parses = asyncio.Lock()
         self._in_use: WeakValueDictionary[str, Selector] = WeakValueDictionary()
         self._characters = 0
-        """At least those in use: what is used no more leaves the sum when it is taken anew."""
+        """Upper bound of the characters in use. Selectors that are no longer used leave it only
+        when it is computed again."""
 
     async def parse(self, text: str) -> Selector:
-        """The selector of a text from outside; the same one as long as anybody uses it. A long text
-        is parsed in a thread, one after the other. Raises ``InvalidSelector``, and ``LimitReached``
-        when all those in use are too long together."""
-        found = self._in_use.get(text)
-        if found is None:
+        """Return the selector of a text from a client; texts in use share one selector.
+
+        A long text is parsed in a thread, one text at a time. Raises ``InvalidSelector``, and
+        ``LimitReached`` if all selectors in use are too long together.
+        """
+        selector = self._in_use.get(text)
+        if selector is None:
             self._have_room(len(text))
-            found = await self.for_text(text, lambda: Selector(text))
-            self._in_use[text] = found
-        return found
+            selector = await self.for_text(text, lambda: Selector(text))
+            self._in_use[text] = selector
+        return selector
 
     def _have_room(self, characters: int) -> None:
         if self._characters + characters > IN_USE_CHARACTERS_MAX:
             self._characters = sum(map(len, tuple(self._in_use)))
             if self._characters + characters > IN_USE_CHARACTERS_MAX:
                 raise LimitReached(
-                    f"the selectors in use have {self._characters:,} characters together, and "
-                    f"{IN_USE_CHARACTERS_MAX:,} are the most: use a shorter one than "
+                    f"the selectors in use have {self._characters:,} characters together; allowed "
+                    f"are {IN_USE_CHARACTERS_MAX:,}: use a selector shorter than "
                     f"{characters:,} characters, or store it with a durable"
                 )
         self._characters += characters
 
     async def for_text(self, text: str, work: Callable[[], T]) -> T:
-        """Do something whose cost grows with a selector's text: in a thread for a long one."""
+        """Run ``work``, whose cost grows with the length of ``text``: in a thread if it is long."""
         if len(text) <= PARSED_BESIDE_ABOVE:
             return work()
         async with self._parses:
@@ -106,16 +115,17 @@ class Choosing:
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                # A thread cannot be stopped: who sends selectors and hangs up takes one, not all.
+                # A thread cannot be stopped. Keep the lock until it ends, so that a client that
+                # sends selectors and disconnects occupies one thread and not all of them.
                 await asyncio.wait([running])
                 raise
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await self._offload(work)
 
-    async def beside(self, look: Callable[[], T]) -> T:
-        """Do what takes long beside the loop."""
-        return await self._offload(look)
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread."""
+        return await self._offload(work)
 
     async def mask(
         self,
@@ -125,8 +135,8 @@ class Choosing:
         messages: MessageAccess | None,
         still: Check,
     ) -> pa.BooleanArray:
-        """Which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` if that takes
-        too long, and whatever ``still`` raises when the result is no longer wanted."""
+        """Return which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` if that
+        takes too long, and what ``still`` raises when the result is no longer wanted."""
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()
@@ -145,7 +155,7 @@ class Choosing:
 
 
 def matching_ids(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
-    """The ids of the rows of a stored batch that a mask says match."""
+    """Return the ids of the rows of a stored batch that ``mask`` selects."""
     ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
     firsts, ends = runs_of(ids)
     if len(firsts) - 1 > _MANY:
@@ -154,18 +164,19 @@ def matching_ids(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
 
 
 class _FollowersSelectors:
-    """The selectors of the subscriptions that follow one channel."""
+    """The selectors of subscriptions that wait for new events of one channel."""
 
     __slots__ = ("index", "subscriptions")
 
     def __init__(self) -> None:
         self.index = SelectorIndex()
         self.subscriptions: dict[str, dict[int, None]] = {}
-        """By the text of the selector."""
+        """Subscriptions by the text of their selector."""
 
 
 class Following:
-    """Whose selectors are found by values, of all channels; others are put to every event."""
+    """Index of subscriptions whose selectors test property values, for all channels. All other
+    selectors are evaluated on every event."""
 
     def __init__(self) -> None:
         self._channels: dict[int, _FollowersSelectors] = {}
@@ -173,45 +184,47 @@ class Following:
         """The channel and selector of each subscription."""
 
     def add(self, channel_id: int, subscription: int, selector: Selector) -> bool:
-        """Remember a subscription's selector; gives whether it is found by values."""
-        known = self._channels.get(channel_id)
-        if known is None:
-            known = self._channels[channel_id] = _FollowersSelectors()
+        """Add a subscription's selector and return True, if the index can find it by property
+        values. Otherwise add nothing and return False."""
+        followers = self._channels.get(channel_id)
+        if followers is None:
+            followers = self._channels[channel_id] = _FollowersSelectors()
         text = selector.text
-        if text not in known.index:
-            known.index.add(text, selector)
-        known.subscriptions.setdefault(text, {})[subscription] = None
+        if text not in followers.index:
+            followers.index.add(text, selector)
+        followers.subscriptions.setdefault(text, {})[subscription] = None
         self._selectors[subscription] = channel_id, selector
-        if not known.index.finds(text):
+        if not followers.index.finds(text):
             self.remove(subscription)
             return False
         return True
 
     def remove(self, subscription: int) -> None:
-        """Forget a subscription, if it is known."""
-        held = self._selectors.pop(subscription, None)
-        if held is None:
+        """Remove a subscription, if it is in the index."""
+        entry = self._selectors.pop(subscription, None)
+        if entry is None:
             return
-        channel_id, selector = held
-        known = self._channels[channel_id]
-        own = known.subscriptions[selector.text]
-        del own[subscription]
-        if not own:
-            del known.subscriptions[selector.text]
-            known.index.remove(selector.text, selector)
-        if not known.subscriptions:
+        channel_id, selector = entry
+        followers = self._channels[channel_id]
+        subscriptions = followers.subscriptions[selector.text]
+        del subscriptions[subscription]
+        if not subscriptions:
+            del followers.subscriptions[selector.text]
+            followers.index.remove(selector.text, selector)
+        if not followers.subscriptions:
             del self._channels[channel_id]
 
     def interested(
         self, channel_id: int, rows: Iterable[OutgoingBatch], messages: MessageAccess | None
     ) -> tuple[int, ...]:
-        """The subscriptions whose selectors may match some of these events; none of the others
-        does."""
-        known = self._channels.get(channel_id)
-        if known is None:
+        """Return the subscriptions whose selectors may match some of these events. The selectors of
+        all other indexed subscriptions match none of them."""
+        followers = self._channels.get(channel_id)
+        if followers is None:
             return ()
         texts: dict[str, None] = {}
         for part in rows:
-            found = known.index.found_in(EventFrame(part.batch, 0, messages))
-            texts |= dict.fromkeys((*found.exact, *found.asked))
-        return tuple(dict.fromkeys(each for text in texts for each in known.subscriptions[text]))
+            matches = followers.index.found_in(EventFrame(part.batch, 0, messages))
+            texts |= dict.fromkeys((*matches.exact, *matches.asked))
+        subscribers = followers.subscriptions
+        return tuple(dict.fromkeys(follower for text in texts for follower in subscribers[text]))
