@@ -241,7 +241,10 @@ def test_refusals_of_a_producer_without_a_listener_reach_the_session(
     ("attributes", "text"),
     [
         ({"ttl": 1 << 70}, f"^ttl must fit into 64 bits, not {1 << 70}$"),
-        ({"storage": {"sink": 1}}, "no storage property sink; there are honour_capacity, sync"),
+        (
+            {"storage": {"sink": 1}},
+            "storage has no property sink; allowed are honour_capacity, sync",
+        ),
         ({"storage": {"sync": "always"}}, "^storage.sync must be 'group' or 'none', not 'always'$"),
     ],
 )

@@ -169,7 +169,7 @@ def test_anything_else_is_refused_and_told_what_would_be_right(given: Any) -> No
     [
         ("1s", "backoff is '1s'; give a dictionary"),
         ({"first": "soon"}, "backoff.first is 'soon'; give seconds"),
-        ({"first": 100, "often": 2}, "backoff has no often; there are first, factor, most"),
+        ({"first": 100, "often": 2}, "backoff has no often; allowed are first, factor, most"),
         ({"factor": 2}, "first"),
         ({"first": 100, "factor": "much"}, "factor"),
         ({"first": 100, "most": 50}, "backoff.most is 50; allowed are 100 to"),
@@ -187,7 +187,7 @@ def test_a_backoff_that_cannot_be_is_refused_and_says_why(
 
 
 def test_a_channel_has_no_backoff_of_its_own(session: Session) -> None:
-    with pytest.raises(InvalidArgument, match="no channel attribute backoff"):
+    with pytest.raises(InvalidArgument, match="a channel has no attribute backoff"):
         session.channels.create("other", backoff={"first": 100})  # type: ignore[call-arg]
 
 

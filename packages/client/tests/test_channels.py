@@ -48,9 +48,9 @@ def test_a_name_that_is_taken_is_refused(session: Session, orders: Channel) -> N
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ({"colour": "blue"}, "no channel attribute colour; there are type"),
-        ({"kind": "queue"}, "no channel attribute kind"),
-        ({"max_deliveries": 3}, "no channel attribute max_deliveries"),
+        ({"colour": "blue"}, "a channel has no attribute colour; allowed are type"),
+        ({"kind": "queue"}, "a channel has no attribute kind"),
+        ({"max_deliveries": 3}, "a channel has no attribute max_deliveries"),
         ({"keys": {"sku": "all"}}, "keys"),
         ({"storage": "fast"}, "storage must be a dictionary, not str"),
         ({"type": "blue"}, "blue"),

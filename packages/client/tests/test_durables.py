@@ -50,7 +50,7 @@ def test_durables_are_made_listed_found_and_deleted(orders: Channel) -> None:
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ({"colour": 5}, "no durable attribute colour; there are type, start"),
+        ({"colour": 5}, "durables have no attribute colour; allowed are type, start"),
         ({"taste": "sweet", "colour": 5}, "colour, taste"),
         ({"order_by": "sku"}, "type shared cannot have order_by"),
         ({"order_by": 5, "type": "serial"}, "order_by is 5; give the name of a property"),
@@ -105,7 +105,7 @@ def test_a_window_that_cannot_be_is_refused(
 def test_a_window_and_auto_ack_exclude_each_other(orders: Channel) -> None:
     durable = orders.durables.create("d")
 
-    with pytest.raises(penstock.InvalidArgument, match="give only one of the two"):
+    with pytest.raises(penstock.InvalidArgument, match="give window or auto_ack, not both"):
         durable.subscribe(window=3, auto_ack=True)
 
 

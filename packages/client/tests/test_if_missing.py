@@ -39,11 +39,11 @@ def test_attributes_that_are_not_given_may_be_what_they_are(session: Session) ->
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"ttl": 5}, "channel orders exists, but ttl is 0 there, not 5; leave out"),
-        ({"type": "reliable"}, "type is 'mixed' there, not 'reliable'"),
-        ({"cluster_wide": True}, "cluster_wide is False there, not True"),
-        ({"storage": {"sync": "none"}}, "storage.sync is 'group' there, not 'none'"),
-        ({"capacity": 9, "archive": "a"}, "capacity is 0 there, not 9, archive is '' there"),
+        ({"ttl": 5}, "channel orders exists, but its ttl is 0, not 5; leave out"),
+        ({"type": "reliable"}, "type is 'mixed', not 'reliable'"),
+        ({"cluster_wide": True}, "cluster_wide is False, not True"),
+        ({"storage": {"sync": "none"}}, "storage.sync is 'group', not 'none'"),
+        ({"capacity": 9, "archive": "a"}, "capacity is 0, not 9, its archive is '', not"),
     ],
 )
 def test_what_differs_from_what_was_given_is_told_and_nothing_changes(
@@ -76,10 +76,10 @@ def test_a_durable_that_is_there_stays_where_it_is(session: Session) -> None:
 
     assert billing.info().outstanding == 1
     for given, says in (
-        ({"type": "shared"}, "type is 'serial' there, not 'shared'"),
-        ({"type": "serial", "selector": "a = 1"}, "selector is '' there, not 'a = 1'"),
-        ({"type": "serial", "strict_order": False}, "strict_order is True there, not False"),
-        ({"type": "serial", "persistent": False}, "persistent is True there, not False"),
+        ({"type": "shared"}, "type is 'serial', not 'shared'"),
+        ({"type": "serial", "selector": "a = 1"}, "selector is '', not 'a = 1'"),
+        ({"type": "serial", "strict_order": False}, "strict_order is True, not False"),
+        ({"type": "serial", "persistent": False}, "persistent is True, not False"),
     ):
         with pytest.raises(penstock.NameAlreadyBound, match=says):
             orders.durables.create("billing", if_missing=True, **given)
@@ -93,7 +93,7 @@ def test_times_are_compared_however_they_are_written(session: Session) -> None:
 
     orders.durables.create("calm", if_missing=True, backoff={"first": 1_000}, ack_timeout=30)
     session.queues.create("work", if_missing=True, backoff={"first": 1_000})
-    with pytest.raises(penstock.NameAlreadyBound, match="ack_timeout is 30000 there, not 31000"):
+    with pytest.raises(penstock.NameAlreadyBound, match="ack_timeout is 30000, not 31000"):
         orders.durables.create("calm", if_missing=True, ack_timeout="31s")
     with pytest.raises(penstock.NameAlreadyBound, match="backoff is Backoff"):
         session.queues.create("work", if_missing=True, backoff=None)
@@ -106,7 +106,7 @@ def test_a_join_that_is_there_is_given_out(session: Session) -> None:
     made = session.joins.create("orders", "work", selector="a = 1", if_missing=True)
 
     assert session.joins.create("/orders", "work", selector="a = 1", if_missing=True) == made
-    with pytest.raises(penstock.NameAlreadyBound, match="selector is 'a = 1' there, not ''"):
+    with pytest.raises(penstock.NameAlreadyBound, match="selector is 'a = 1', not ''"):
         session.joins.create("orders", "work", if_missing=True)
     with pytest.raises(penstock.NameDoesNotExist, match="nowhere"):
         session.joins.create("orders", "nowhere", if_missing=True)

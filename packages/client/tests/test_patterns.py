@@ -147,7 +147,7 @@ def test_a_pattern_that_is_none_is_refused_in_words(session: Session) -> None:
         session.subscribe("orders/../*")
     with pytest.raises(InvalidArgument, match="no channel is given"):
         session.subscribe(" , ")
-    with pytest.raises(InvalidArgument, match="give a durable, too"):
+    with pytest.raises(InvalidArgument, match="give durable as well"):
         session.subscribe("a/*", window=5)  # type: ignore[call-overload]  # the point
     with pytest.raises(InvalidArgument, match="leave out start"):
         session.subscribe("a/*", durable="d", start="earliest")  # type: ignore[call-overload]

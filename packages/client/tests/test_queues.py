@@ -69,8 +69,8 @@ def test_a_queue_is_no_channel_and_a_channel_no_queue(session: Session, work: Qu
     [
         ({"engine": "merge"}, "engine"),
         ({"engine": "jms"}, "engine"),
-        ({"colour": "blue"}, "no queue attribute colour; there are type"),
-        ({"kind": "channel"}, "no queue attribute kind"),
+        ({"colour": "blue"}, "a queue has no attribute colour; allowed are type"),
+        ({"kind": "channel"}, "a queue has no attribute kind"),
         ({"max_deliveries": -1}, "max_deliveries"),
         ({"max_deliveries": 3}, "dead_event_store"),
     ],

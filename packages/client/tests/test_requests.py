@@ -112,7 +112,7 @@ async def test_a_request_without_a_reply_ends_in_time_and_its_late_reply_reaches
         await server.queues.create("work")
         work = await client.queues.get("work")
         begun = world.loop.time()
-        with pytest.raises(NoReply, match=r"no reply to request 0 on work came within 5 s"):
+        with pytest.raises(NoReply, match=r"no reply to request 0 on work arrived within 5 s"):
             await work.request(b"first", 5)
         assert round(world.loop.time() - begun) == 5
 

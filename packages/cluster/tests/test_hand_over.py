@@ -180,7 +180,7 @@ async def test_what_has_other_attributes_was_created_by_somebody_else() -> None:
     asked = the_loop().create_task(create())
     await asyncio.sleep(0)
     pair.owner.kill()
-    with pytest.raises(NameAlreadyBound, match="ttl is 1000 there, not 5000"):
+    with pytest.raises(NameAlreadyBound, match="ttl is 1000, not 5000"):
         await asked
 
     await pair.session.close()

@@ -46,74 +46,88 @@ _RECORDS: Any = list[AuditRecord]
 
 
 class Access:
-    """Who may do what. All but :meth:`me` and one's own password need rights on the realm,
-    :meth:`grant` and :meth:`revoke` on a channel or queue ``manage_acl`` there."""
+    """The users, groups and rights of a realm: ``session.access`` (SEM A).
+
+    :meth:`me` and a change of one's own password need no right. :meth:`grant` and :meth:`revoke`
+    on a channel or queue need ``manage_acl`` there; all other methods need rights on the realm.
+    """
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
     async def me(self) -> Me:
-        """Who this session is, and its rights on the realm."""
+        """Return the user of this session and its rights on the realm."""
         return await self._connection.ask(WhoAmI(), Me)
 
     # --- users ---------------------------------------------------------------------------
 
     async def users(self) -> list[UserInfo]:
-        """All users, by name."""
+        """Return all users, by name."""
         return await self._connection.ask(ListUsers(), _USERS)
 
     async def create_user(
         self, name: str, password: str | None = None, *, if_missing: bool = False
     ) -> UserInfo:
-        """Without a password the user signs in with a token or certificate only. Only what
-        verifies the password is sent. With ``if_missing`` a user that exists stays as it is,
-        password and all. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Create a user. Without ``password``, the user can only sign in with a token or a
+        certificate.
+
+        The password does not leave this process; the realm receives a verifier. With
+        ``if_missing``, an existing user is returned unchanged, with the password it has. Raises
+        ``NameAlreadyBound``, ``InvalidArgument``.
+        """
 
         async def create() -> UserInfo:
-            made = await self._verifier(password) if password is not None else None
-            return await self._connection.ask(CreateUser(name, made), UserInfo, resend=if_missing)
+            verifier = await self._verifier(password) if password is not None else None
+            return await self._connection.ask(
+                CreateUser(name, verifier), UserInfo, resend=if_missing
+            )
 
         if not if_missing:
             return await create()
-        found, _ = await found_or_created(lambda: self._user(name), create)
-        return found
+        user, _ = await found_or_created(lambda: self._user(name), create)
+        return user
 
     async def _user(self, name: str) -> UserInfo:
-        for each in await self.users():
-            if each.name == name:
-                return each
-        raise NameDoesNotExist(f"there is no user {name}")
+        for user in await self.users():
+            if user.name == name:
+                return user
+        raise NameDoesNotExist(f"user {name} does not exist")
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Set the password of a user; for one's own, the ``old`` one is needed. Raises
-        ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
-        made = await self._verifier(password)
-        proof = b"" if old is None else await self._proof(name, made, old)
-        message = SetPassword(name, made, proof)
+        """Set the password of a user. To change one's own password, ``old`` has to be the present
+        one. Neither password leaves this process. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``, and ``AuthenticationFailed`` if ``old`` is wrong."""
+        verifier = await self._verifier(password)
+        proof = b"" if old is None else await self._proof(name, verifier, old)
+        message = SetPassword(name, verifier, proof)
         async with near_names(name, self._user_names):
             await self._connection.request(message, resend=old is None)  # a proof is valid once
 
-    async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
-        """That the old password is known; it does not leave this process either."""
-        asked = await self._connection.ask(BeginPassword(), PasswordChallenge)
-        check_rounds(asked.rounds)
-        said = change_said(asked.nonce, name, made)
-        return await asyncio.to_thread(proof_of, old, asked.salt, rounds=asked.rounds, said=said)
+    async def _proof(self, name: str, verifier: Verifier, old: str) -> bytes:
+        """Return a proof of the old password, bound to a nonce of the realm and to the new
+        verifier."""
+        challenge = await self._connection.ask(BeginPassword(), PasswordChallenge)
+        # A hostile server could ask for so many rounds that the client computes for hours.
+        check_rounds(challenge.rounds)
+        said = change_said(challenge.nonce, name, verifier)
+        return await asyncio.to_thread(
+            proof_of, old, challenge.salt, rounds=challenge.rounds, said=said
+        )
 
     async def delete_user(self, name: str) -> None:
-        """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
-        last one who may administer."""
+        """Delete a user and end its sessions at once. Raises ``NameDoesNotExist``, and
+        ``IllegalState`` for the last user with administrative rights."""
         message = DeleteUser(name)
         find = partial(self._user, name)
         async with near_names(name, self._user_names):
             await deleted(lambda: self._connection.request(message, resend=False), find)
 
     async def _user_names(self) -> Sequence[str]:
-        return [each.name for each in await self.users()]
+        return [user.name for user in await self.users()]
 
     async def _verifier(self, password: str) -> Verifier:
-        """A verifier for a password, computed as slowly as the realm's settings want it; the
-        password does not leave this process."""
+        """Return a verifier for a password, computed with the number of rounds that the realm's
+        settings require."""
         me = await self.me()
         check_length(password, me.password_length_min)
         check_rounds(me.password_rounds)
@@ -123,21 +137,22 @@ class Access:
     # --- groups --------------------------------------------------------------------------
 
     async def groups(self) -> list[GroupInfo]:
-        """All groups, by name."""
+        """Return all groups, by name."""
         return await self._connection.ask(ListGroups(), _GROUPS)
 
     async def create_group(
         self, name: str, members: Iterable[str] = (), *, if_missing: bool = False
     ) -> GroupInfo:
-        """With ``if_missing`` a group that exists is given out if it has these members, and
-        perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Create a group of users. With ``if_missing``, an existing group is returned if it
+        contains all of ``members``; it may contain more. Raises ``NameAlreadyBound``,
+        ``InvalidArgument``."""
         message = CreateGroup(name, tuple(members))
 
         async def create(*, resend: bool) -> GroupInfo:
             return await self._connection.ask(message, GroupInfo, resend=resend)
 
-        def check(found: GroupInfo) -> None:
-            if lacking := sorted({*message.members} - {*found.members}):
+        def check(group: GroupInfo) -> None:
+            if lacking := sorted({*message.members} - {*group.members}):
                 raise NameAlreadyBound(
                     f"group {name} exists without {', '.join(lacking)}; change_group adds members"
                 )
@@ -146,38 +161,40 @@ class Access:
         return await created(find, create, check, if_missing=if_missing)
 
     async def _group(self, name: str) -> GroupInfo:
-        for each in await self.groups():
-            if each.name == name:
-                return each
-        raise NameDoesNotExist(f"there is no group {name}")
+        for group in await self.groups():
+            if group.name == name:
+                return group
+        raise NameDoesNotExist(f"group {name} does not exist")
 
     async def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> GroupInfo:
-        """Members are names of users. Raises ``NameDoesNotExist``."""
+        """Add users to a group and remove users from it, by name. Return the group. Raises
+        ``NameDoesNotExist``."""
         message = ChangeGroup(name, tuple(add), tuple(remove))
         async with near_names(name, self._group_names):
             return await self._connection.ask(message, GroupInfo)
 
     async def delete_group(self, name: str) -> None:
-        """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
+        """Delete a group and revoke all rights granted to it. Raises ``NameDoesNotExist``."""
         message = DeleteGroup(name)
         find = partial(self._group, name)
         async with near_names(name, self._group_names):
             await deleted(lambda: self._connection.request(message, resend=False), find)
 
     async def _group_names(self) -> Sequence[str]:
-        return [each.name for each in await self.groups()]
+        return [group.name for group in await self.groups()]
 
     # --- rights --------------------------------------------------------------------------
 
     async def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
-        """What is granted on a channel, a queue, a topic filter of MQTT, or the realm."""
+        """Return the rights granted on a channel, a queue or an MQTT topic filter; without one of
+        them, on the realm."""
         kind, name = _resource(channel, queue, topic)
         return await self._connection.ask(ListEntries(kind, name), AclInfo)
 
     async def _stores(self, kind: str) -> Sequence[str]:
-        """The names that rights of this kind may be for; none for topics and the realm."""
+        """Return the names of all channels or queues; an empty list for other kinds."""
         if kind not in ("channel", "queue"):
             return []
         names: list[str] = await self._connection.request(
@@ -186,16 +203,18 @@ class Access:
         return names
 
     async def topics(self) -> list[str]:
-        """The topic filters of MQTT on which something is granted (SEM M15)."""
+        """Return the MQTT topic filters on which rights are granted (SEM M15)."""
         return [*(await self._connection.ask(ListEntries("topic"), AclInfo)).topics]
 
     async def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Add rights on a channel, a queue, a topic filter of MQTT (SEM M15), or the realm; gives
-        all that is granted there now.
+        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15); without one of
+        them, on the realm. Return all rights granted there now::
 
-        A subject is ``user@host``, with ``*`` for any of either, or ``group:name``. Raises
+            await session.access.grant("ann@*", "publish", "subscribe", channel="orders")
+
+        A subject is ``user@host``, with ``*`` for any user or host, or ``group:name``. Raises
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
         kind, name = _resource(channel, queue, topic)
@@ -206,8 +225,9 @@ class Access:
     async def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
-        end at once with ``AccessDenied``."""
+        """Revoke rights of a subject, or all of its rights if ``rights`` is empty. Return all
+        rights granted there now. Subscriptions that lose a right they need end at once with
+        ``AccessDenied``."""
         kind, name = _resource(channel, queue, topic)
         message = Revoke(kind, name, subject, rights=rights)
         return await self._connection.ask(message, AclInfo)
@@ -215,14 +235,17 @@ class Access:
     async def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
     ) -> list[AuditRecord]:
-        """The newest acts of administration, or the newest below number ``before``; the newest
-        first. ``kind`` is ``acts``, ``sign-ins`` or ``refusals``."""
+        """Return up to ``limit`` audit records, newest first; with ``before``, the newest of those
+        with a lower number. ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or
+        ``"refusals"``."""
         return await self._connection.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
 def _resource(channel: str, queue: str, topic: str) -> tuple[str, str]:
-    named = {"channel": channel, "queue": queue, "topic": topic}
-    given = [(kind, name) for kind, name in named.items() if name]
-    if len(given) > 1:
-        raise InvalidArgument("give a channel, a queue or a topic, and not two of them")
-    return given[0] if given else ("realm", "")
+    names = {"channel": channel, "queue": queue, "topic": topic}
+    resources = [(kind, name) for kind, name in names.items() if name]
+    if len(resources) > 1:
+        raise InvalidArgument(
+            "rights are for one resource; give only one of channel, queue and topic"
+        )
+    return resources[0] if resources else ("realm", "")

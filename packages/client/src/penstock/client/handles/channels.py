@@ -1,4 +1,4 @@
-"""Channels, as a client sees them."""
+"""Handles of a client for the channels of a realm."""
 
 from __future__ import annotations
 
@@ -55,14 +55,30 @@ class Channels:
     async def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[ChannelAttributes]
     ) -> Channel:
-        """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
-        ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
-        ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``topics`` (of MQTT) and their
-        ``payload``, ``storage`` (a dict, SEM S).
+        """Create a channel and return it (SEM C3)::
 
-        With ``if_missing`` a channel that exists is given out if it has the attributes given here.
+            orders = await session.channels.create("orders", ttl="7d", capacity=1_000_000)
 
-        Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+        The attributes, all optional:
+
+        - ``type``: where events are kept: ``"mixed"`` (the default), ``"persistent"``,
+          ``"reliable"``, ``"simple"``, ``"transient"``, ``"off_heap"`` or ``"paged"`` (SEM C1)
+        - ``engine``: ``"default"``, ``"jms"`` or ``"merge"`` (SEM J, K)
+        - ``ttl``: time to live of events: milliseconds, a text such as ``"1h"``, or a
+          ``timedelta``
+        - ``capacity``: the most events the channel stores
+        - ``dead_event_store``: name of the channel or queue for events that leave unconsumed
+        - ``keys``: the publish keys, a dictionary of property names and depths
+        - ``retain_consumed``, ``event_ttl``, ``cluster_wide``: booleans
+        - ``start_event_id``: id of the first event
+        - ``topics``, ``payload``: the MQTT topics that the channel stores, and their content
+        - ``archive``: URI of the table that keeps events after they have left the channel
+        - ``descriptors``: Protocol Buffers descriptors
+        - ``storage``: a dictionary of storage properties (SEM S)
+
+        With ``if_missing`` an existing channel is returned if it has the attributes given here.
+
+        Raises ``InvalidName``, ``InvalidArgument``, and ``NameAlreadyBound`` if the name is in use.
         """
         opened = await create_store(
             self._connection, name, "channel", attributes=attributes, if_missing=if_missing
@@ -70,38 +86,40 @@ class Channels:
         return Channel(self._connection, opened)
 
     async def get(self, name: str) -> Channel:
-        """Raises ``NameDoesNotExist``."""
+        """Return the channel of this name. Raises ``NameDoesNotExist``."""
         async with near_names(name, self.list):
             opened = await self._connection.ask(OpenChannel(name), ChannelOpened)
         return Channel(self._connection, opened)
 
     async def list(self) -> list[str]:
-        """The names of all channels, sorted."""
+        """Return the names of all channels, sorted."""
         names: list[str] = await self._connection.request(ListChannels())
         return names
 
     async def delete(self, name: str) -> None:
-        """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
+        """Delete a channel with its events and durables. Raises ``NameDoesNotExist``."""
         async with near_names(name, self.list):
             await delete_store(self._connection, name, "channel")
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a channel, as it is now, to a new or empty folder: events, durables, producers and
-        counters (SEM C7).
+        """Write the present state of a channel to a new or empty folder: events, durables,
+        producers and counters (SEM C7). :meth:`import_from` reads it.
 
-        The channel may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
-        ``Damaged``, ``ConnectionLost``; what was written is then removed.
+        The channel may be in use during the export. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; the files written so far are then
+        removed.
         """
         from penstock.client.copies.transfer import export
 
         return await export(self._connection, name, "channel", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
-        """Make a channel out of an exported one, under its own name or another, every id kept
-        (SEM C7). All of it or nothing.
+        """Create a channel from an exported one and return it. Event ids are kept (SEM C7). The
+        import is complete, or changes nothing.
 
-        Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
-        ``NameDoesNotExist`` for a dead event store this realm does not have.
+        ``name`` is the name of the new channel; empty means the name of the exported one. Raises
+        ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, and
+        ``NameDoesNotExist`` if this realm lacks the channel's dead event store.
         """
         from penstock.client.copies.transfer import import_from
 
@@ -110,7 +128,7 @@ class Channels:
 
 
 class Channel(Destination):
-    """A channel. This is a handle; the state is in the realm."""
+    """A handle of a channel. The channel itself, with its events and durables, is in the realm."""
 
     _kind: ClassVar[Kind] = "channel"
     durables: Durables
@@ -129,11 +147,15 @@ class Channel(Destination):
         data: bytes = b"",
         **attributes: Unpack[EventAttributes],
     ) -> int:
-        """Publish one event; returns its id once it is safe.
+        """Publish one event. Return its id once the realm has stored it safely::
 
-        With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is published
-        then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
-        ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
+            await orders.publish(b"...", tag="new", properties={"price": 9.5})
+
+        With ``deliver_at``, a datetime with a time zone or seconds since 1970, the realm publishes
+        the event at that time, and the call returns its number in ``scheduled``.
+
+        Raises ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``,
+        ``PublishingPaused``.
         """
         if not attributes.keys() <= PUBLISHED:
             raise unknown_attribute(attributes, PUBLISHED, "publish")
@@ -141,22 +163,24 @@ class Channel(Destination):
         return await self._publisher.publish_one(event)
 
     async def publish_many(self, events: Many) -> range:
-        """Publish events in one step: consecutive ids, all or none.
+        """Publish several events in one step, all or none. Return their ids, which are consecutive.
 
-        They may come from any iterable, such as a generator, asynchronous or not. Then some
-        thousands of them are held here at a time, and the realm stages them until the last one has
-        come (setting ``limits.stage_bytes``). If the iterable raises an error, nothing is
-        published.
+        ``events`` is a sequence, or any other iterable such as a generator, asynchronous or not.
+        From an iterable, the client reads a few thousand events at a time, and the realm stages
+        them until the last one has arrived (setting ``limits.stage_bytes``). If the iterable
+        raises an error, nothing is published. Raises the errors of :meth:`publish`.
         """
         return await self._publish_many(events)
 
     async def publish_table(self, table: Any, *, delta: bool = False) -> range:
-        """Publish the rows of an Arrow, pandas or polars table in one step.
+        """Publish the rows of an Arrow, pandas or polars table as events, in one step. Return
+        their ids.
 
-        Columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` are those parts of the
-        event; every other column is a property. With ``delta`` the rows change events of a merge
-        channel: they have the key's column, and those that change. Raises ``InvalidEvent``, which
-        names the column.
+        The columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` set the attributes
+        of the same name; every other column is a property. With ``delta`` each row changes the
+        state of a key of a merge channel: the table has the column of the publish key and the
+        columns to change. Raises ``InvalidEvent`` with the name of the wrong column, and the
+        errors of :meth:`publish`.
         """
         return await self._publish_table(table, delta=delta)
 
@@ -165,14 +189,15 @@ class Channel(Destination):
     async def register(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
     ) -> Registered:
-        """Publish the full event of a value of the publish key, and get an object that publishes
+        """Publish the full event of a value of the publish key, and return an object that publishes
         updates of it (SEM K2)::
 
             eur = await rates.register("EUR", bid=1.0, ask=2.0)
             await eur.update(ask=2.5)
 
-        Properties whose names are not Python identifiers go into a dictionary. Raises
-        ``IllegalState`` unless the channel's engine is merge.
+        Pass properties whose names are not Python identifiers as a dictionary. Raises
+        ``IllegalState`` unless the channel's engine is ``merge``, and the errors of
+        :meth:`publish`.
         """
         name = key_name_of(self.name, self._opened.definition)
         event = registered_of(name, key, {**(properties or {}), **named})
@@ -181,34 +206,41 @@ class Channel(Destination):
     async def update(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
     ) -> int:
-        """Change some properties of the event of a key, from any session; returns the id of
-        the delta once it is safe. Where there is none, they are the event (SEM K4)."""
+        """Change some properties of a key's state on a merge channel. Return the id of the delta
+        once the realm has stored it safely.
+
+        Any session may update a key. If the key has no state yet, the changes become its first
+        state (SEM K4). Raises ``IllegalState`` unless the channel's engine is ``merge``.
+        """
         name = key_name_of(self.name, self._opened.definition)
         return await self._publish(delta_of(name, key, {**(properties or {}), **changes}))
 
     async def state(
         self, key: Any, *, as_of: int | None = None, archive: str | None = None
     ) -> KeyState:
-        """The state of a key of a merge channel: now, or after event ``as_of`` of this channel.
+        """Return the state of a key of a merge channel: the present one, or the one after event
+        ``as_of`` of this channel.
 
-        A state that is no longer on the channel is looked up in the channel's archive, or in
-        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join from
-        here feeds (SEM K5). Raises ``InvalidArgument``, which names what is gone, and
-        ``NameDoesNotExist`` for the archive.
+        A state that is no longer on the channel is read from the channel's archive, or from
+        ``archive``: the URI of a table that an archive pipeline writes, or the name of a channel or
+        queue that a join from this channel fills (SEM K5). Raises ``InvalidArgument`` if events
+        that the state needs no longer exist, and ``NameDoesNotExist`` if the archive does not
+        exist.
         """
         from penstock.client.reading.key_state import StateQuestion, state_of
 
         name = key_name_of(self.name, self._opened.definition)
-        asked = StateQuestion(self._opened, name, key, as_of=as_of, archive=archive)
-        return await state_of(self._connection, asked)
+        question = StateQuestion(self._opened, name, key, as_of=as_of, archive=archive)
+        return await state_of(self._connection, question)
 
     # --- publishing in two steps ---------------------------------------------------------
 
     async def stage(self, table: Any) -> list[str]:
-        """Stage the rows of a table on the realm, visible to nobody; gives the names of the stages,
-        in order.
+        """Store the rows of a table in the realm without publishing them, and return the names of
+        these stages, in order. :meth:`commit_stages` publishes them.
 
-        A stage is dropped after an hour without a commit, and by a restart.
+        The realm drops a stage after one hour without a commit, and when it restarts. Columns are
+        those of :meth:`publish_table`.
         """
         parts = [
             part
@@ -221,29 +253,30 @@ class Channel(Destination):
     async def commit_stages(
         self, stages: Sequence[str], *, producer: str, sequence: int, content: str = ""
     ) -> range:
-        """Publish stages of any session, in the given order and in one step (SEM X1).
+        """Publish stages of any session, in the order of ``stages`` and in one step (SEM X1).
+        Return the ids of the events.
 
-        Repeating it with the same ``producer`` and ``sequence`` gives the ids of the first time
-        (SEM X3), although the stages are gone. ``content`` may identify what is published, such as
-        the positions it was read from: with another one a repetition is refused. Raises
-        ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``.
+        A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
+        call, although its stages no longer exist (SEM X3). ``content`` may identify the published
+        events, such as the positions they were read from: a repeated call with other ``content``
+        raises ``DifferentContent``. Also raises ``NoSuchStage``, ``SequenceTooOld``.
         """
         name = with_content(producer, content)
         message = CommitStages(self.number, name, sequence, stages=tuple(stages))
         return ids_of_answer(await self._connection.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
-        """Drop stages that are not to be committed."""
+        """Drop stages without publishing them."""
         await self._connection.request(DropStages(tuple(stages)))
 
     async def publish_bodies(
         self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int
     ) -> range:
-        """Publish batches as :mod:`penstock_core.columns.schema.layout` describes them, in one
-        step.
+        """Publish record batches in the layout of :mod:`penstock_core.columns.schema.layout`, in
+        one step. Return the ids of the events.
 
-        The same ``producer`` and ``sequence`` again, from any session, is answered with the ids of
-        the first time (SEM X3). Raises ``SequenceTooOld``, and as :meth:`publish` does.
+        A repeated call with the same ``producer`` and ``sequence``, from any session, returns the
+        ids of the first call (SEM X3). Raises ``SequenceTooOld`` and the errors of :meth:`publish`.
         """
         publisher = Publisher(self._connection, self.number, producer, published=sequence - 1)
         return await publisher.publish(bodies)
@@ -260,20 +293,27 @@ class Channel(Destination):
         archive: str | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> Subscription:
-        """Read stored events from ``start`` on, then live ones (SEM E6).
+        """Read stored events from ``start`` on, then events as they are published (SEM E6)::
 
-        If ``start`` lies in the channel's archive, events come first from there, under their ids,
-        and then without a gap from the channel. ``archive`` names another table; with an empty one
-        only the channel is read. Errors of an archive are raised when the subscription opens:
-        ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``, and ``IllegalState`` for the
-        archive of another channel.
+            async with orders.subscribe(start="earliest", selector="price > 5") as events:
+                async for event in events:
+                    print(event.event_id, event.data)
 
-        On a merge channel the first event of a key is its state, and later ones may be deltas
-        (``event.is_delta``); with ``merged`` they are merged here, and you get full events only
-        (SEM K3).
+        - ``start``: ``"earliest"``, ``"latest"``, an event id, or a ``datetime`` with a time zone
+        - ``selector``: only matching events are delivered
+        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``merged``: on a merge channel, deltas are merged into full events by the client. Without
+          it, the first event of a key is its state and later ones may be deltas
+          (``event.is_delta``; SEM K3)
+        - ``archive``: URI of the table to read older events from; None means the channel's
+          archive, an empty text means no archive
+        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
+          event is delivered alone
 
-        While the application does not read, at most ``buffer_bytes`` wait here or are on their way;
-        a single event that is larger comes alone.
+        If the archive contains events from ``start`` on, they are delivered first, under their
+        ids, followed by those of the channel without a gap. Errors of an archive are raised when
+        the subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``, and
+        ``IllegalState`` if it is the archive of another channel.
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return SeamlessSubscription(
@@ -295,10 +335,12 @@ class Channel(Destination):
         selector: str = "",
         archive: str | None = "",
     ) -> Subscription:
-        """Read the stored events from ``start`` up to and including ``end``, then end.
+        """Read the stored events from ``start`` up to and including the id ``end``, then end the
+        subscription; without ``end``, up to the last stored event.
 
-        Only events on the channel are read, unless ``archive`` names a table, or is None: the
-        channel's own archive. Raises ``InvalidArgument`` for an empty range.
+        ``archive`` is the URI of a table to read older events from; None means the channel's
+        archive, and an empty text, the default, means no archive. Raises ``InvalidArgument`` for
+        an empty range.
         """
         check_range(start if isinstance(start, int) else None, end)
         return SeamlessSubscription(
@@ -320,15 +362,19 @@ class Channel(Destination):
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Read events from ``start`` up to and including ``end``, an id or a time, as one table.
+        """Return the events from ``start`` up to and including ``end``, an id or a time, as one
+        Arrow table::
 
-        It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
-        was ever published here; ``columns`` chooses among them. Integers and floats of a property
-        are one column (SEM E10); ``price::int`` and ``price::float`` name the exact ones. Events
-        that have left the channel come from its archive, or from the one that is named, as in
-        :meth:`subscribe`.
+            table = await orders.read(columns=["event_id", "price"], selector="price > 5")
+
+        The table has the columns ``event_id``, ``published``, ``tag`` and ``data``, and one for
+        each property ever published on the channel; ``columns`` selects some of them. Integers and
+        floats of a property share one column (SEM E10); ``price::int`` and ``price::float`` name
+        the exact columns. Events that have left the channel are read from its archive or from
+        ``archive``, as in :meth:`subscribe`.
         """
-        from penstock_core.columns.events.lifted_columns import flat_table, until_time  # few do
+        # Imported late: most programs never read a table.
+        from penstock_core.columns.events.lifted_columns import flat_table, until_time
 
         schema = ChannelSchema.empty().grown(await self.columns())
         until = end if isinstance(end, datetime) else None
@@ -337,13 +383,13 @@ class Channel(Destination):
         if until is None or last is None or last >= (start if isinstance(start, int) else 0):
             reading = self.browse(start=start, end=last, selector=selector, archive=archive)
             batches = [batch.to_arrow() async for batch in reading.batches()]
-        if until is not None:  # the archive has more, which the realm does not know
+        if until is not None:  # the end id bounds the channel; the archive may hold later events
             batches = [until_time(batch, until) for batch in batches]
         for batch in batches:
             schema = schema.grown(batch.schema)
         return flat_table(batches, schema, columns)
 
     async def _last_id_at(self, moment: datetime) -> int:
-        """The id before the first stored event that was published after ``moment``."""
+        """Return the id before the first stored event that was published after ``moment``."""
         check_zone(moment, "end")
         return await self.first_id_at(moment + timedelta(microseconds=1)) - 1

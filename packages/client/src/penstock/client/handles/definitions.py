@@ -1,4 +1,4 @@
-"""Attributes of channels and queues, as users give them, and their creation with these."""
+"""Creation and deletion of channels and queues, and the definitions made from their attributes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ async def create_store(
     attributes: Mapping[str, Any],
     if_missing: bool,
 ) -> ChannelOpened:
-    """Create a channel or queue; with ``if_missing`` open the one that has these attributes.
+    """Create a channel or queue; with ``if_missing``, open an existing one that has these
+    attributes.
 
     Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
     """
@@ -46,9 +47,9 @@ async def create_store(
     async def create(*, resend: bool) -> ChannelOpened:
         return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=resend)
 
-    def check(there: ChannelOpened) -> None:
-        differing = differing_attributes(attributes, wanted, there.definition)
-        refuse_differences(f"{kind} {there.name}", differing)
+    def check(existing: ChannelOpened) -> None:
+        differing = differing_attributes(attributes, wanted, existing.definition)
+        refuse_differences(f"{kind} {existing.name}", differing)
 
     return await created(find, create, check, if_missing=if_missing)
 
@@ -69,15 +70,16 @@ def definition_of(
     *,
     words: Mapping[str, str] = PYTHON,
 ) -> Definition:
-    """A new definition from ``attributes``, or the ``current`` one with them. Raises
-    ``InvalidArgument``, which says what is wrong in the ``words`` for kinds of values."""
+    """Return a new definition made from ``attributes``, or the ``current`` one changed by them.
+    Raises ``InvalidArgument``; its text uses ``words`` for types of values, as Python or JSON
+    calls them."""
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
-    own = attributes_of(kind)
-    known = [name for name in Definition.__struct_fields__ if name in own]
-    unknown = sorted(set(attributes) - set(known))
+    allowed = attributes_of(kind)
+    names = [name for name in Definition.__struct_fields__ if name in allowed]
+    unknown = sorted(set(attributes) - set(names))
     if unknown:
         raise InvalidArgument(
-            f"no {kind} attribute {', '.join(unknown)}; there are {', '.join(known)}"
+            f"a {kind} has no attribute {', '.join(unknown)}; allowed are {', '.join(names)}"
         )
     storage = attributes.get("storage")
     if storage is not None and not isinstance(storage, Mapping):
@@ -98,19 +100,21 @@ def definition_of(
     return definition
 
 
-def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff | None:
-    """A backoff as users give it: times in milliseconds, or as texts such as ``"5s"``. Raises
-    ``InvalidArgument``."""
-    if given is None or isinstance(given, Backoff):
-        return given
-    if not isinstance(given, Mapping):
+def backoff_of(value: object, *, words: Mapping[str, str] = PYTHON) -> Backoff | None:
+    """Return the backoff described by ``value``: a dictionary with times in milliseconds, as texts
+    such as ``"5s"`` or as timedeltas. Raises ``InvalidArgument``."""
+    if value is None or isinstance(value, Backoff):
+        return value
+    if not isinstance(value, Mapping):
         raise InvalidArgument(
-            f"backoff is {given!r}; give a dictionary such as {{'first': '1s', 'most': '5m'}}"
+            f"backoff is {value!r}; give a dictionary such as {{'first': '1s', 'most': '5m'}}"
         )
-    known = [field.name for field in msgspec.structs.fields(Backoff)]
-    if unknown := sorted(str(name) for name in set(given) - set(known)):
-        raise InvalidArgument(f"backoff has no {', '.join(unknown)}; there are {', '.join(known)}")
-    tree = dict(given)
+    names = [field.name for field in msgspec.structs.fields(Backoff)]
+    if unknown := sorted(str(name) for name in set(value) - set(names)):
+        raise InvalidArgument(
+            f"backoff has no {', '.join(unknown)}; allowed are {', '.join(names)}"
+        )
+    tree = dict(value)
     for name in ("first", "most"):
         if isinstance(tree.get(name), str | timedelta):
             tree[name] = milliseconds(tree[name], f"backoff.{name}")
@@ -120,8 +124,8 @@ def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
 
 
 def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mapping[str, str]) -> T:
-    """A ``kind`` with the values of ``tree``. Raises ``InvalidArgument``, which names the value
-    that is wrong."""
+    """Return a ``kind`` with the values of ``tree``. Raises ``InvalidArgument`` that names the
+    wrong value, or the ``whole`` if no single value is wrong."""
     try:
         return msgspec.convert(tree, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -129,7 +133,7 @@ def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mappin
 
 
 def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
-    """Raises ``InvalidArgument`` for a number that is too large to be sent."""
+    """Raise ``InvalidArgument`` for an integer that MessagePack cannot encode."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             _check_integers(value, f"{prefix}{name}.")
@@ -137,24 +141,24 @@ def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
             raise InvalidArgument(f"{prefix}{name} must fit into 64 bits, not {value}")
 
 
-def _descriptors(given: object) -> bytes:
-    from penstock_core.columns.protobuf import descriptor_set  # imports Arrow
+def _descriptors(value: object) -> bytes:
+    from penstock_core.columns.protobuf import descriptor_set  # late: it imports Arrow
     from penstock_core.columns.protobuf.descriptors import check_size
 
     try:
-        found = descriptor_set(given)
+        descriptors = descriptor_set(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"descriptors: {error}") from error
-    check_size(found)
-    return found
+    check_size(descriptors)
+    return descriptors
 
 
-def _check_storage(given: Mapping[str, Any]) -> None:
-    known = [field.name for field in msgspec.structs.fields(Storage)]
-    unknown = sorted(str(name) for name in set(given) - set(known))
+def _check_storage(storage: Mapping[str, Any]) -> None:
+    names = [field.name for field in msgspec.structs.fields(Storage)]
+    unknown = sorted(str(name) for name in set(storage) - set(names))
     if unknown:
         raise InvalidArgument(
-            f"no storage property {', '.join(unknown)}; there are {', '.join(known)}"
+            f"storage has no property {', '.join(unknown)}; allowed are {', '.join(names)}"
         )
-    if given.get("sync", "group") not in ("group", "none"):
-        raise InvalidArgument(f"storage.sync must be 'group' or 'none', not {given['sync']!r}")
+    if storage.get("sync", "group") not in ("group", "none"):
+        raise InvalidArgument(f"storage.sync must be 'group' or 'none', not {storage['sync']!r}")

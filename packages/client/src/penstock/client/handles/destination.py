@@ -1,4 +1,4 @@
-"""What channels and queues have in common: a name, events going in, attributes."""
+"""The common base of the handles for channels and queues."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ from penstock_core.vocabulary.start_positions import FromId
 
 
 class Destination:
-    """A channel or queue; state lives in the realm, this is a handle."""
+    """A handle of a channel or queue. The store itself, with its events, is in the realm."""
 
     _kind: ClassVar[Kind]
     name: str
     number: ChannelId
-    """Names it in requests of this realm's clients; it is gone with the channel or queue."""
+    """Identifies the channel or queue in requests. Invalid once it is deleted."""
     epoch: str
-    """Whose ids they are: another text after delete and create, in another realm, and when
-    they begin again with the realm (SEM C1d)."""
+    """Identifies the sequence of event ids. It changes when the channel or queue is deleted and
+    created again, when its ids restart with the realm (SEM C1d), and differs between realms."""
     scheduled: Schedule
-    """Events that wait for their time to be published."""
+    """The scheduled events: published at a later time."""
 
     def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
         self.name = opened.name
@@ -99,17 +99,21 @@ class Destination:
         timeout: Duration,
         **attributes: Unpack[RequestAttributes],
     ) -> ReceivedEvent:
-        """Publish a request and wait for its reply, at most ``timeout`` seconds (SEM R1).
+        """Publish a request and return its reply, waiting at most ``timeout`` seconds (SEM R1)::
 
-        The reply comes to a temporary queue that all requests of this session share; whoever
-        receives the request sends it with ``event.reply(...)``, or over AMQP to the ``reply-to`` of
-        the message. Raises ``NoReply`` when none comes in time, although the request may be done
-        all the same; ``CapacityReached`` and the other errors of publishing.
+            reply = await orders.request(b"price?", timeout=5)
+
+        The receiver of the request replies with ``event.reply(...)``, or over AMQP by a message to
+        its ``reply-to``. Replies arrive on a temporary queue that all requests of this session
+        share.
+
+        Raises ``NoReply`` if no reply arrives in time; the request may have been carried out
+        nevertheless. Also raises the errors of publishing, such as ``CapacityReached``.
         """
         if not attributes.keys() <= REQUESTED:
             raise unknown_attribute(attributes, REQUESTED, "request")
         requester = self._connection.requester
-        assert isinstance(requester, Requester), "its session has brought it"
+        assert isinstance(requester, Requester), "the session sets it"
         return await requester.request(
             self.name, self._publisher, data, timeout=timeout, attributes=attributes
         )
@@ -122,9 +126,12 @@ class Destination:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
-        """A pipelined producer, which sends without waiting for each event.
+        """Return a pipelined producer, which sends events without waiting for each one to be
+        stored.
 
-        Refused events are reported to ``on_error``, or otherwise to the session's error listeners.
+        It sends a batch when it has ``batch_events`` events or ``batch_bytes`` bytes, or
+        ``linger_ms`` milliseconds after the first event. ``on_error`` is called for events that
+        the realm refuses; without it, the session's error listeners are.
         """
         return Producer(
             self._connection,
@@ -136,8 +143,8 @@ class Destination:
         )
 
     def transaction(self) -> Transaction:
-        """Publish several times in one step: all of it at the end of the block, or nothing if an
-        exception leaves it (SEM X1)::
+        """Return a transaction: its events are published in one step at the end of the block, or
+        not at all if the block raises an exception (SEM X1)::
 
             async with orders.transaction() as tx:
                 await tx.publish(b"...")
@@ -147,10 +154,10 @@ class Destination:
     # --- reading -------------------------------------------------------------------------
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end. It takes
-        nothing, off a queue neither.
+        """Read the stored events with ids from ``start`` up to and including ``end``, then end the
+        subscription. Nothing is consumed, from a queue either.
 
-        Raises ``InvalidArgument`` for a range of no events.
+        Raises ``InvalidArgument`` for an empty range.
         """
         check_range(start, end)
         return Subscription(
@@ -163,72 +170,82 @@ class Destination:
         )
 
     async def locate(self, first_id: int, end_id: int, *, publishers: bool = False) -> Location:
-        """Where the stored events of an id range can be read: sealed files, or over the wire;
-        with ``publishers`` also who published those in files."""
+        """Return where the stored events with ids from ``first_id`` up to but not including
+        ``end_id`` can be read: in sealed files or over the connection. With ``publishers``, the
+        result also names the publishers of the events in files."""
         message = Locate(self.number, first_id, end_id, publishers=publishers)
         return await self._connection.ask(message, Location)
 
     async def published_at(self, event_id: int) -> datetime | None:
-        """When the first stored event with this id or a later one was published; None: there is
-        none."""
-        looking = Subscription(
+        """Return the time at which the first stored event with this id or a later one was
+        published; None if no such event is stored."""
+        subscription = Subscription(
             self._connection, self.number, start_of(event_id), browse=True, first_credit=1
         )
-        async with looking:
-            batch = await looking.next_batch()
+        async with subscription:
+            batch = await subscription.next_batch()
         return None if batch is None else batch[0].published
 
     async def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
-        """Ids in a range that have no event any more, by the cause of their removal (SEM T8).
-        Raises ``InvalidArgument`` for an empty range."""
+        """Return the ids of removed events from ``first_id`` up to but not including ``end_id``, by
+        the cause of their removal (SEM T8). Raises ``InvalidArgument`` for an empty range."""
         check_range(first_id, end_id - 1)
         message = DescribeMissing(self.number, first_id, end_id)
         return await self._connection.ask(message, tuple[Missing, ...])
 
     async def first_id_at(self, moment: datetime) -> int:
-        """The id of the first stored event published at ``moment`` or later; the next id to be
-        given when there is none."""
-        looking = Subscription(
+        """Return the id of the first stored event published at ``moment`` or later; if none is
+        stored, the id that the next published event will get."""
+        subscription = Subscription(
             self._connection, self.number, start_of(moment), browse=True, first_credit=1
         )
-        async with looking:
-            return looking.first_id
+        async with subscription:
+            return subscription.first_id
 
     # --- administration ------------------------------------------------------------------
 
     async def purge(
         self, *, start: int | None = None, end: int | None = None, selector: str = ""
     ) -> int:
-        """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
+        """Remove the events with ids from ``start`` up to and including ``end`` that match
+        ``selector``, by default all. Return the number of removed events (SEM T9)."""
         check_range(start, end)
         return await self._connection.ask(
             PurgeChannel(self.number, start, end, selector=selector), int, resend=False
         )
 
     async def columns(self) -> pa.Schema:
-        """The columns that all events fit, as they are stored (SEM E2)."""
+        """Return the Arrow schema under which events are stored, with a column for each property
+        ever published (SEM E2)."""
         encoded = await self._connection.ask(DescribeColumns(self.number), bytes)
         return schema_from(encoded)
 
     async def info(self) -> ChannelInfo:
-        """Counts, attributes, storage, as they are now."""
+        """Return the present counts, attributes and storage figures."""
         return await self._connection.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
 
     async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
-        """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
+        """Change attributes, effective at once (SEM C3)::
+
+            await orders.edit(ttl="7d", capacity=1_000_000)
+
+        Raises ``InvalidArgument`` for an attribute that does not exist or cannot be changed.
+        """
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)
         try:
             await self._connection.request(EditChannel(self.name, wanted), resend=False)
         except ConnectionLost:
             if (await self.info()).definition != wanted:
-                raise  # nobody knows whether it is still to be done
+                raise  # the request may still take effect
 
     async def messages(self) -> Messages:
-        """The message types of the descriptors as they are now, to write and read events that
-        carry Protocol Buffers (SEM P). Raises ``Unavailable`` without the extra ``protobuf``."""
+        """Return the message types of the current descriptors, to encode and decode events that
+        carry Protocol Buffers (SEM P). Raises ``Unavailable`` if the extra ``protobuf`` is not
+        installed."""
         return Messages(self.name, (await self.info()).definition.descriptors)
 
     async def maintain(self) -> Maintained:
-        """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""
+        """Rewrite the files of a single-file store without its removed events; ids stay the same
+        (SEM S). Return the result."""
         return await self._connection.ask(MaintainChannel(self.name, self._kind), Maintained)

@@ -1,4 +1,4 @@
-"""Durable subscriptions of a channel."""
+"""Handles of a client for the durables of a channel (SEM D)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Durables:
     def __init__(self, connection: RealmConnection, channel: ChannelId, name: str) -> None:
         self._connection = connection
         self._channel = channel
-        self._of = name
+        self._channel_name = name
 
     @with_durable_attributes
     async def create(
@@ -67,25 +67,32 @@ class Durables:
         if_missing: bool = False,
         **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
-        """Create a durable (SEM D2, D3).
+        """Create a durable and return it (SEM D2, D3)::
 
-        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
-        at any window: later ones that were sent already are recalled (SEM D11).
+            billing = await orders.durables.create("billing", start="earliest", max_deliveries=5)
 
-        With ``order_by``, for type ``serial``, this holds among the events with the same value of
-        that property (a lane); different lanes are served to different clients at the same time.
+        - ``type``: how events are distributed among the clients: ``"shared"``, ``"serial"``,
+          ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
+        - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
+          ``datetime``
+        - ``selector``: only matching events are for this durable
+        - ``persistent``: whether the durable survives a restart of the realm; None means that the
+          type of the channel decides
+        - ``max_deliveries``: an event that is rolled back this many times is dead for this durable
+          and goes to the channel's dead event store, which must exist (SEM T10); 0 means no limit
+        - ``strict_order``, for type ``serial``: a rolled-back event is delivered before every later
+          one, at any window; later events already sent are recalled (SEM D11)
+        - ``order_by``, for type ``serial``: the name of a property. Order is kept among events
+          with the same value of it (a lane); different lanes are served to different clients at
+          the same time
+        - ``backoff``: delay before a rolled-back event is delivered again, longer each time:
+          ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18)
+        - ``ack_timeout``: the time a client has to settle an event, in seconds or as a text such
+          as ``"30s"``; after it the event is delivered again with one more redelivery, and a later
+          acknowledgement is refused (SEM D19)
 
-        With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
-        and goes to the channel's dead event store, which must exist (SEM T10).
-
-        With ``backoff`` an event that is rolled back waits before it comes again, each time longer:
-        ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18).
-
-        With ``ack_timeout`` (``"30s"``, or seconds) a client has an event in hand for so long: then
-        it goes back, counted, and a later acknowledgement is refused (SEM D19).
-
-        With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
-        and selector and the attributes given here.
+        With ``if_missing`` an existing durable is returned, at its present position, if it has this
+        type, this selector and the attributes given here.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
@@ -103,34 +110,35 @@ class Durables:
         async def create(*, resend: bool) -> DurableInfo:
             return await self._connection.ask(message, DurableInfo, resend=resend)
 
-        def check(found: DurableInfo) -> None:
-            given = {"type": type, "selector": selector, **sent}
-            given |= {} if persistent is None else {"persistent": persistent}
-            what = f"durable {found.name} of {self._of}"
-            refuse_differences(what, differing_fields(given, found))
+        def check(existing: DurableInfo) -> None:
+            required = {"type": type, "selector": selector, **sent}
+            required |= {} if persistent is None else {"persistent": persistent}
+            what = f"durable {existing.name} of {self._channel_name}"
+            refuse_differences(what, differing_fields(required, existing))
 
-        there = Durable(self._connection, self._channel, name, channel_name=self._of)
-        made = await created(there.info, create, check, if_missing=if_missing)
-        return Durable(self._connection, self._channel, made.name, channel_name=self._of)
+        find = self._durable(name).info
+        info = await created(find, create, check, if_missing=if_missing)
+        return self._durable(info.name)
 
     async def get(self, name: str) -> Durable:
-        """Raises ``NameDoesNotExist``."""
+        """Return the durable of this name. Raises ``NameDoesNotExist``."""
         async with near_names(name, self._names):
-            info = await Durable(
-                self._connection, self._channel, name, channel_name=self._of
-            ).info()
-        return Durable(self._connection, self._channel, info.name, channel_name=self._of)
+            info = await self._durable(name).info()
+        return self._durable(info.name)
 
     async def list(self) -> list[DurableInfo]:
-        """Descriptions of the channel's durables, by name."""
+        """Return descriptions of the channel's durables, by name."""
         return await self._connection.ask(ListDurables(self._channel), _INFOS)
 
     async def delete(self, name: str) -> None:
-        """End a durable for good. Raises ``NameDoesNotExist``."""
+        """Delete a durable; its clients are disconnected from it. Raises ``NameDoesNotExist``."""
         message = DeleteDurable(self._channel, name)
-        there = Durable(self._connection, self._channel, name, channel_name=self._of)
+        find = self._durable(name).info
         async with near_names(name, self._names):
-            await deleted(lambda: self._connection.request(message, resend=False), there.info)
+            await deleted(lambda: self._connection.request(message, resend=False), find)
+
+    def _durable(self, name: str) -> Durable:
+        return Durable(self._connection, self._channel, name, channel_name=self._channel_name)
 
     async def _names(self) -> Sequence[str]:
         return [durable.name for durable in await self.list()]
@@ -140,7 +148,8 @@ _INFOS: Any = list[DurableInfo]
 
 
 class Durable:
-    """A durable. This is a handle; the state is in the realm."""
+    """A handle of a durable. The durable itself, with its position and its outstanding events, is
+    in the realm."""
 
     name: str
 
@@ -155,11 +164,11 @@ class Durable:
         self._fetching = asyncio.Lock()
 
     def __repr__(self) -> str:
-        of, place = self._channel_name, self._connection.place
-        return f"<Durable {self.name!r} of channel {of!r} at {place}>"
+        channel, place = self._channel_name, self._connection.place
+        return f"<Durable {self.name!r} of channel {channel!r} at {place}>"
 
     async def info(self) -> DurableInfo:
-        """Counts, position, clients (SEM D17)."""
+        """Return the present counts, position and clients of the durable (SEM D17)."""
         return await self._connection.ask(DescribeDurable(self._channel, self.name), DurableInfo)
 
     def subscribe(
@@ -172,21 +181,30 @@ class Durable:
         timeout: Duration | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
-        """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
-        Without one the realm decides: most types begin with 10, or 1,000, and give a client that
-        acknowledges quickly up to 5,000.
+        """Receive events of the durable, to be acknowledged (SEM D9)::
 
-        With a ``handler`` each event is given to it while the subscription is open: returning
-        acknowledges when ``auto_ack``, an exception rolls back and is reported.
+            async with billing.subscribe() as events:
+                async for event in events:
+                    bill(event)
+                    await event.ack()
 
-        While the application does not read, at most ``buffer_bytes`` wait here or are on their
-        way; a single event that is larger comes alone.
+        - ``handler``: a function that is called with each event while the subscription is open.
+          With ``auto_ack`` its return acknowledges the event; an exception rolls the event back
+          and is reported to the session's error listeners
+        - ``window``: the most unsettled events. Without it the realm decides: it begins with 10
+          or 1,000, depending on the type, and for most types grows to as much as 5,000 for a
+          client that acknowledges quickly
+        - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
+        - ``selector``: only matching events are delivered to this client
+        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
+          event is delivered alone
         """
         if window is not None:
             check_count(window, "window")
         if window is not None and auto_ack:
             raise InvalidArgument(
-                "a window implies manual acknowledgement; give only one of the two"
+                "a window implies manual acknowledgement; give window or auto_ack, not both"
             )
         return DurableSubscription(
             self._connection,
@@ -202,18 +220,23 @@ class Durable:
         )
 
     async def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
-        """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
+        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds (SEM D5)::
 
-        The seat that it takes stays until :meth:`close` or the end of the session.
+            for event in await billing.fetch(100, timeout=1):
+                bill(event)
+                await event.ack()
+
+        The first call takes a seat at the durable, which is kept until :meth:`close` or the end of
+        the session.
         """
         batches = await self.fetch_batches(count, timeout)
         return [event for batch in batches for event in batch]
 
     async def fetch_batches(self, count: int, timeout: Duration = 0.0) -> list[DeliveredBatch]:
-        """Take events as :meth:`fetch` does, in columns."""
+        """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         check_count(count, "count")
         seconds = timeout_s(timeout)
-        async with self._fetching:  # there is one seat, so other callers wait for their turn
+        async with self._fetching:  # all callers share one seat, so they take turns
             if self._puller is None:
                 puller = DurableSubscription(
                     self._connection,
@@ -227,49 +250,55 @@ class Durable:
             return await self._puller._fetch(count, seconds)
 
     async def flush(self) -> None:
-        """Wait until settlements of fetched events are on disk. Raises the first refusal, and
-        ``ConnectionLost`` when some of it was on its way as the connection was lost."""
+        """Wait until the realm has stored the settlements of fetched events. Raises the error of
+        the first refused settlement, and ``ConnectionLost`` if the connection was lost before all
+        of them were confirmed."""
         if self._puller is not None:
             await self._puller.flush()
 
     def browse(self) -> Subscription:
-        """Read what is outstanding, in order, then end; this changes nothing (SEM D16)."""
+        """Read the outstanding events, in order, without changing anything, then end the
+        subscription (SEM D16)."""
         return DurableBrowse(self._connection, self._channel, self.name)
 
     async def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
-        """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
-        often they were delivered again; changes nothing (SEM D16)."""
+        """Return the ids of outstanding events from ``start`` up to and including ``end``, and
+        their redelivery counts, without changing anything (SEM D16)."""
         check_range(start, end)
         last = (1 << 62) if end is None else end
         message = DescribeOutstanding(self._channel, self.name, start, end_id=last + 1)
         return await self._connection.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
-        """Have the durable for yourself, and take its events by id instead of receiving them."""
+        """Return an exclusive hold of the durable, under which this client reads and settles its
+        events by id instead of receiving them."""
         return DurableHold(self._connection, self._channel, self.name)
 
     async def purge(
         self, *, start: int | None = None, end: int | None = None, selector: str = ""
     ) -> int:
-        """Take events from ``start`` up to and including ``end`` off what is outstanding here;
-        other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
-        position only (SEM D)."""
+        """Remove the events with ids from ``start`` up to and including ``end`` that match
+        ``selector`` from the outstanding events of this durable; other durables keep them. Return
+        the number of removed events. Raises ``IllegalState`` for durable types that only keep a
+        position (SEM D)."""
         check_range(start, end)
         message = PurgeDurable(self._channel, self.name, start, last_id=end, selector=selector)
         return await self._connection.ask(message, int, resend=False)
 
     async def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
-        """Go on from another place, back or forward: ``"earliest"``, ``"latest"``, an event id or a
-        ``datetime`` (SEM D20). With ``preview`` nothing changes: it tells what would.
+        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a
+        ``datetime`` (SEM D20). Return the outcome; with ``preview``, return what the outcome would
+        be and change nothing.
 
-        What is stored from there on comes, also what was acknowledged; what was outstanding before
-        it is skipped. What clients have in hand is taken back, and redeliveries count from 0 again.
-        Subscriptions stay and go on from there. If the connection is lost meanwhile it is asked for
-        again, and done once.
+        The durable then delivers all stored events from that position on, including acknowledged
+        ones, and skips outstanding events before it. Events that clients have not settled are
+        recalled, and redelivery counts restart at 0. Subscriptions stay open and continue from the
+        new position. If the connection is lost during the call, the client repeats the request; the
+        realm carries it out once.
 
-        Raises ``IllegalState``, with the cause, for the id of an event that is gone;
-        ``InvalidArgument`` for one that does not exist yet; ``DurableInUse`` while the durable is
-        held as a whole.
+        Raises ``IllegalState``, with the cause, for the id of an event that was removed,
+        ``InvalidArgument`` for the id of an event that does not exist yet, and ``DurableInUse``
+        while a client holds the durable (:meth:`hold`).
         """
         place = start_of(to)
         if preview:
@@ -280,17 +309,17 @@ class Durable:
         return await self._connection.ask(message, SeekOutcome)
 
     async def unbind(self) -> int:
-        """End all subscriptions of this durable, in any session (SEM D14); gives their number.
+        """End all subscriptions of this durable, in all sessions (SEM D14). Return their number.
 
-        The events they hold go back as if their clients had left (SEM D13). The clients get
-        ``DurableUnbound``, and may subscribe again.
+        Their unsettled events return to the durable, as if the clients had left (SEM D13). The
+        clients receive ``DurableUnbound`` and may subscribe again.
         """
         message = UnbindDurable(self._channel, self.name)
         return await self._connection.ask(message, int, resend=False)
 
     async def close(self) -> None:
-        """Leave the seat :meth:`fetch` has taken. Raises as :meth:`flush` what was refused or lost
-        and has not been raised."""
+        """Leave the seat that :meth:`fetch` has taken. Raises, as :meth:`flush` does, the first
+        refused or lost settlement that has not been raised yet."""
         puller, self._puller = self._puller, None
         if puller is not None:
             await puller.close()

@@ -1,5 +1,5 @@
-"""``create(..., if_missing=True)``: what is there already is given out instead of refused, as long
-as it has the attributes that were given."""
+"""Implementation of ``create(..., if_missing=True)``, which returns an existing object with the
+requested attributes instead of raising an error, and of repeated deletion."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _TRIES: Final = 3
-"""Others may create and delete it between our looking and our creating, but not for ever."""
+"""Bound of the loop: other clients may create and delete the object between our two requests."""
 
 
 class Creating(Protocol[T_co]):
-    """A function that creates something. It is sent again on another connection with ``resend``."""
+    """A function that sends a request to create an object. With ``resend`` the request is repeated
+    on the next connection if one is lost."""
 
     def __call__(self, *, resend: bool) -> Awaitable[T_co]: ...
 
@@ -33,9 +34,10 @@ class Creating(Protocol[T_co]):
 async def found_or_created(
     find: Callable[[], Awaitable[T]], create: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
-    """What ``find`` or else ``create`` gives, and whether it was there before.
+    """Return the result of ``find``, or of ``create`` if the object does not exist, and whether it
+    existed.
 
-    Raises what they raise, and ``NameAlreadyBound`` where something of another kind has the name.
+    Raises the errors of both, and ``NameAlreadyBound`` if an object of another kind has the name.
     """
     why = ""
     for _ in range(_TRIES):
@@ -46,7 +48,7 @@ async def found_or_created(
         try:
             return await create(), False
         except NameAlreadyBound:
-            pass  # it was created a moment ago, or is of another kind
+            pass  # another client has just created it, or it is of another kind
     raise NameAlreadyBound(why)
 
 
@@ -57,27 +59,29 @@ async def created(
     *,
     if_missing: bool,
 ) -> T:
-    """What ``create`` gives; with ``if_missing`` what is there already, if ``check`` does not
-    refuse it.
+    """Return the result of ``create``; with ``if_missing``, the result of ``find`` if the object
+    exists and ``check`` does not raise an error.
 
-    Where the connection is lost before the answer, it may have been created: then what is there
-    with these attributes is taken for it. Raises what the three raise.
+    If the connection is lost before the answer arrives, the object may have been created: an
+    existing object that passes ``check`` is then taken for the new one. Raises the errors of the
+    three functions.
     """
     if not if_missing:
         with suppress(ConnectionLost):
             return await create(resend=False)
-    found, was_there = await found_or_created(find, lambda: create(resend=True))
-    if was_there:
-        check(found)
-    return found
+    result, existed = await found_or_created(find, lambda: create(resend=True))
+    if existed:
+        check(result)
+    return result
 
 
 async def deleted(
     delete: Callable[[], Awaitable[object]], find: Callable[[], Awaitable[object]]
 ) -> None:
-    """Delete something. Where the connection is lost before the answer, it was deleted if ``find``
-    does not find it any more. Otherwise it is not asked again, for it may be another one of that
-    name. Raises what ``delete`` raises, among it ``ConnectionLost`` where nobody can tell."""
+    """Delete an object. If the connection is lost before the answer arrives, the deletion has
+    succeeded if ``find`` raises ``NameDoesNotExist``. Otherwise the request is not repeated, as the
+    existing object may be a new one of that name. Raises the errors of ``delete``, including
+    ``ConnectionLost`` if the outcome is unknown."""
     try:
         await delete()
     except ConnectionLost as lost:
@@ -86,50 +90,55 @@ async def deleted(
         except NameDoesNotExist:
             return
         except PenstockError:
-            raise lost from None  # who may delete need not be allowed to look
+            raise lost from None  # the right to delete does not imply the right to look
         raise
 
 
 def refuse_differences(what: str, differing: Iterable[tuple[str, object, object]]) -> None:
-    """Raise ``NameAlreadyBound`` for attributes with another value than the one that was given:
-    each is a name, the value there is, and the one given."""
-    said = [f"{name} is {has!r} there, not {given!r}" for name, has, given in differing]
-    if said:
+    """Raise ``NameAlreadyBound`` if ``differing`` is not empty. It has the name of each attribute
+    with a different value, the existing value and the requested one."""
+    differences = [f"its {name} is {has!r}, not {wanted!r}" for name, has, wanted in differing]
+    if differences:
         raise NameAlreadyBound(
-            f"{what} exists, but {', '.join(said)}; leave out what may differ, change what is "
-            f"there, or choose another name"
+            f"{what} exists, but {', '.join(differences)}; leave out attributes that may differ, "
+            f"edit the existing one, or choose another name"
         )
 
 
 def differing_attributes(
-    given: Mapping[str, Any], wanted: Definition, found: Definition
+    attributes: Mapping[str, Any], wanted: Definition, existing: Definition
 ) -> Iterable[tuple[str, object, object]]:
-    """The attributes among ``given`` in which a store differs from what was wanted."""
-    found = decided(found)
-    wanted = comparable(wanted, found)
-    for name in given:
+    """Yield the attributes in which an existing store differs from the ``wanted`` definition: name,
+    existing value, wanted value. Only names in ``attributes`` are compared."""
+    existing = decided(existing)
+    wanted = comparable(wanted, existing)
+    for name in attributes:
         if name == "storage":
-            for each in given["storage"] or ():
-                yield from _difference(f"storage.{each}", each, wanted.storage, found=found.storage)
+            for key in attributes["storage"] or ():
+                yield from _difference(
+                    f"storage.{key}", key, wanted.storage, existing=existing.storage
+                )
         else:
-            yield from _difference(name, name, wanted, found=found)
+            yield from _difference(name, name, wanted, existing=existing)
 
 
 def _difference(
-    said: str, name: str, wanted: Definition | Storage, found: Definition | Storage
+    path: str, name: str, wanted: Definition | Storage, existing: Definition | Storage
 ) -> Iterable[tuple[str, object, object]]:
-    has, given = getattr(found, name), getattr(wanted, name)
-    if name == "dead_event_store" and given:
-        given = destination_name(given)
-    if has != given:
-        shown = (has, given) if name != "descriptors" else ("other message types", "those given")
-        yield said, *shown
+    has, wants = getattr(existing, name), getattr(wanted, name)
+    if name == "dead_event_store" and wants:
+        wants = destination_name(wants)
+    if has != wants:
+        # Descriptors are kilobytes of bytes, so they are not shown.
+        shown = (has, wants) if name != "descriptors" else ("other message types", "those given")
+        yield path, *shown
 
 
 def differing_fields(
-    given: Mapping[str, Any], found: object
+    required: Mapping[str, Any], existing: object
 ) -> Iterable[tuple[str, object, object]]:
-    """The fields among ``given`` that have another value in the description of what was found."""
-    for name, value in given.items():
-        if (has := getattr(found, name)) != value:
+    """Yield the fields of ``required`` that have another value in the description of an existing
+    object: name, existing value, required value."""
+    for name, value in required.items():
+        if (has := getattr(existing, name)) != value:
             yield name, has, value

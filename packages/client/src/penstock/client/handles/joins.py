@@ -40,19 +40,20 @@ class Joins:
         """Create a join: from now on, events published on channel ``source`` that match
         ``selector`` are copied to a channel or queue (SEM L1, L4).
 
-        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). With ``if_missing`` a
-        join that exists is given out if it has this selector and ``archive``. Raises
-        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
+        With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
+        ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
+        Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``,
+        ``InvalidArgument``.
         """
         message = CreateJoin(source, destination, selector, archive=archive)
 
         async def create(*, resend: bool) -> JoinInfo:
             return await self._connection.ask(message, JoinInfo, resend=resend)
 
-        def check(found: JoinInfo) -> None:
-            given = {"selector": selector, "archive": archive}
-            what = f"the join from {found.source} to {found.destination}"
-            refuse_differences(what, differing_fields(given, found))
+        def check(join: JoinInfo) -> None:
+            required = {"selector": selector, "archive": archive}
+            what = f"the join from {join.source} to {join.destination}"
+            refuse_differences(what, differing_fields(required, join))
 
         find = partial(self._find, source, destination)
         async with near_names(source, self._channels), near_names(destination, self._stores):
@@ -68,21 +69,21 @@ class Joins:
 
     async def _find(self, source: str, destination: str) -> JoinInfo:
         ends = destination_name(source), destination_name(destination)
-        for each in await self.list():
-            if (each.source, each.destination) == ends:
-                return each
-        raise NameDoesNotExist(f"there is no join from {source} to {destination}")
+        for join in await self.list():
+            if (join.source, join.destination) == ends:
+                return join
+        raise NameDoesNotExist(f"the join from {source} to {destination} does not exist")
 
     async def list(self) -> list[JoinInfo]:
-        """Descriptions of all joins, by source and destination."""
+        """Return descriptions of all joins, by source and destination."""
         return await self._connection.ask(ListJoins(), _INFOS)
 
     async def delete(self, source: str, destination: str) -> None:
-        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
+        """Delete a join. Events it has copied stay. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
         find = partial(self._find, source, destination)
         async with near_names(f"{source} to {destination}", self._pairs):
             await deleted(lambda: self._connection.request(message, resend=False), find)
 
     async def _pairs(self) -> Sequence[str]:
-        return [f"{each.source} to {each.destination}" for each in await self.list()]
+        return [f"{join.source} to {join.destination}" for join in await self.list()]

@@ -1,4 +1,4 @@
-"""What a realm keeps for clients of MQTT: ``session.mqtt`` (SEM M5, M6)."""
+"""Retained messages and sessions of MQTT clients: ``session.mqtt`` (SEM M5, M6)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from penstock_core.vocabulary.start_positions import FromId
 from penstock_core.vocabulary.topic_templates import selector_of
 
 PAGE: Final = 1_000
-"""Sessions that are asked for at once."""
+"""Most sessions in one answer of the realm."""
 CHANNEL: Final = "mqtt"
 """The channel of all topics, unless ``listen.mqtt_channel`` names another."""
 
 
 class Mqtt:
-    """Retained messages and sessions of MQTT, which no right on a channel opens."""
+    """The retained messages and the MQTT sessions of a realm: ``session.mqtt``."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
     async def retained(self, filter: str = "#", *, channel: str = CHANNEL) -> Subscription:
-        """Read the retained messages of the topics that ``filter`` takes, the oldest first, then
-        end. One without data was removed less than a second ago.
+        """Read the retained messages of all topics that match ``filter``, oldest first, then end
+        the subscription. A message without data was removed less than a second ago.
 
-        ``channel`` is the channel of all topics. It needs the right to ``subscribe`` on it and on
-        all channels with topics. Raises ``NameDoesNotExist`` where nothing was ever retained.
+        ``channel`` is the channel of all topics. Needs the right ``subscribe`` on it and on all
+        channels with topics. Raises ``NameDoesNotExist`` if no message was ever retained.
         """
         message = OpenRetained(await self._open(channel))
         store = await self._connection.ask(message, ChannelOpened)
@@ -50,29 +50,31 @@ class Mqtt:
         )
 
     async def forget(self, filter: str, *, channel: str = CHANNEL) -> int:
-        """Forget what is retained for the topics that ``filter`` takes; gives how many topics.
+        """Remove the retained messages of all topics that match ``filter``. Return the number of
+        topics.
 
-        Clients that are connected are not told. It needs the right to ``purge`` on the channel of
-        all topics and on all channels with topics.
+        Connected clients are not notified. Needs the right ``purge`` on the channel of all topics
+        and on all channels with topics.
         """
         message = ForgetRetained(await self._open(channel), filter)
         return await self._connection.ask(message, int, resend=False)
 
     async def sessions(self) -> list[MqttSessionInfo]:
-        """All sessions by client id and user, those with a connection and those that outlive it."""
-        found: list[MqttSessionInfo] = []
+        """Return all MQTT sessions by client id and user: connected ones, and stored ones whose
+        client is not connected."""
+        sessions: list[MqttSessionInfo] = []
         after: str | None = ""
         while after is not None:
             page = await self._connection.ask(ListMqttSessions(PAGE, after), SessionsPage)
-            found += page.sessions
+            sessions += page.sessions
             after = page.next
-        return found
+        return sessions
 
     async def end_session(self, client: str, user: str = "") -> None:
-        """End a session with its connection and what waits for its client.
+        """End an MQTT session: close its connection and discard the messages queued for it.
 
-        ``client`` is the client id; ``user`` is needed where several users have chosen it. Raises
-        ``NameDoesNotExist``, ``InvalidArgument``.
+        ``client`` is the client id; ``user`` is needed if sessions of several users have that id.
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
         """
         await self._connection.request(EndMqttSession(client, user), resend=False)
 

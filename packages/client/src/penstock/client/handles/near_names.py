@@ -1,4 +1,4 @@
-"""Names that are like one that does not exist: of those that the caller may see."""
+"""Suggestions of similar names in errors about a name that does not exist."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX: Final = 3
 _COMPARED_MAX: Final = 2_000
-"""With more names than this no near ones are looked for, because comparing takes time."""
+"""Most names to compare with; with more of them no name is suggested, as comparing takes time."""
 
 
 @asynccontextmanager
 async def near_names(
     name: str, list_names: Callable[[], Awaitable[Sequence[str]]]
 ) -> AsyncIterator[None]:
-    """Add the names that are like ``name`` to a ``NameDoesNotExist`` of the block. The realm lists
-    only those that the caller may see."""
+    """Add names similar to ``name`` to a ``NameDoesNotExist`` that the block raises. The realm
+    lists only names that the caller may see, so a suggestion reveals nothing."""
     try:
         yield
     except NameDoesNotExist as error:
@@ -32,7 +32,7 @@ async def near_names(
 
 
 async def _hint(name: str, list_names: Callable[[], Awaitable[Sequence[str]]]) -> str:
-    import difflib  # few names are wrong
+    import difflib  # only needed after an error
 
     try:
         names = await list_names()
@@ -40,7 +40,7 @@ async def _hint(name: str, list_names: Callable[[], Awaitable[Sequence[str]]]) -
         return ""
     if not isinstance(name, str) or len(names) > _COMPARED_MAX or name in names:
         return ""
-    by_folded = {known.casefold(): known for known in names}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=_SHOWN_MAX)
-    near = [by_folded[folded] for folded in found if by_folded[folded] != name]
+    by_folded = {candidate.casefold(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=_SHOWN_MAX)
+    near = [by_folded[folded] for folded in matches if by_folded[folded] != name]
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""A session that is about to be opened: awaited, or entered with ``async with``."""
+"""The result of ``penstock.aio.connect``, to be awaited or used with ``async with``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.client.handles.session import Session
 
 
 class Opening(Coroutine[Any, Any, Session]):
-    """What ``connect`` gives: ``await`` it for a session, or have ``async with`` close it, too.
+    """The result of ``connect``: ``await`` returns the session; ``async with`` also closes it.
 
-    A coroutine in all else: it may become a task, and is opened once.
+    Like any coroutine it can be run as a task, and used only once.
     """
 
     def __init__(self, opened: Coroutine[Any, Any, Session]) -> None:
@@ -41,5 +41,5 @@ class Opening(Coroutine[Any, Any, Session]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._session is not None, "it was entered"
+        assert self._session is not None, "__aenter__ has set it"
         await self._session.__aexit__(kind, error, traceback)

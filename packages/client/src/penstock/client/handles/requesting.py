@@ -1,4 +1,4 @@
-"""The requests of a session, and the queue that their replies come to (SEM R)."""
+"""The requests of a session, and the temporary queue that receives their replies (SEM R)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from penstock_core.vocabulary.errors import InvalidArgument, NoReply, PenstockEr
 from penstock_core.vocabulary.temporary import REPLY_QUEUE_PREFIX
 
 WINDOW: Final = 1_024
-"""Most replies on their way to the session at a time."""
-_OWN: Final = ("reply_to", "correlation_id", "message_id")
-"""Headers that a request sets itself."""
+"""Most replies in transit to the session at a time."""
+_RESERVED: Final = ("reply_to", "correlation_id", "message_id")
+"""Headers that the client sets on each request."""
 
 
 class Requester:
-    """One for each session. Its first request makes the reply queue, which all share."""
+    """Sends the requests of one session and matches the replies. The first request creates the
+    reply queue, which all later ones share."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
@@ -36,7 +37,7 @@ class Requester:
         """Name of the reply queue."""
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Future[ReceivedEvent]] = {}
-        """The requests without a reply yet, by their correlation id."""
+        """Requests without a reply, by correlation id."""
         self._identity = uuid.uuid4().hex
         self._requests = 0
 
@@ -48,12 +49,15 @@ class Requester:
         timeout: Duration,
         attributes: Mapping[str, Any],
     ) -> ReceivedEvent:
-        """Publish a request and wait for its reply. ``to`` is the name of where it is published.
-        Raises ``NoReply``, ``InvalidArgument``, and what publishing raises."""
+        """Publish a request and return its reply. ``to`` is the name of the publisher's channel or
+        queue, for error texts. Raises ``NoReply``, ``InvalidArgument``, and the errors of
+        publishing."""
         wait = wait_s(timeout, "timeout")
         headers = dict(attributes.get("headers") or {})
-        if own := [name for name in _OWN if name in headers]:
-            raise InvalidArgument(f"a request sets the header {own[0]} itself; leave it out")
+        if reserved := [name for name in _RESERVED if name in headers]:
+            raise InvalidArgument(
+                f"header {reserved[0]} is reserved in requests: the client sets it; leave it out"
+            )
         self._requests += 1
         correlation = f"ID:{self._identity}-{self._requests}"
         # A peer may reply with either of the two ids.
@@ -69,12 +73,12 @@ class Requester:
                 return await reply
         except TimeoutError:
             what = "the request" if event_id is None else f"request {event_id}"
-            raise NoReply(f"no reply to {what} on {to} came within {wait:g} s") from None
+            raise NoReply(f"no reply to {what} on {to} arrived within {wait:g} s") from None
         finally:
             self._waiting.pop(correlation, None)
 
     async def close(self) -> None:
-        """Remove the reply queue, as the session ends. Requests that wait raise
+        """Remove the reply queue at the end of the session. Pending requests raise
         ``SessionClosed``."""
         self._fail(SessionClosed("the session is closed"))
         reading, self._reading = self._reading, None
@@ -82,7 +86,8 @@ class Requester:
             return
         reading.cancel()
         await asyncio.wait([reading])
-        with contextlib.suppress(PenstockError):  # the realm removes it when nobody reads it
+        # If this fails, the realm removes the queue because it has no reader any more.
+        with contextlib.suppress(PenstockError):
             await self._connection.request(CloseReplyQueue(self._queue), resend=False, waits=False)
 
     async def _reply_queue(self) -> str:
@@ -93,31 +98,32 @@ class Requester:
                 reader = Reader(self._connection, opened.channel, window=WINDOW)
                 await reader.open()
                 self._queue = opened.name
-                self._reading = start_task(self._read(reader), on_failure=self._broke)
+                self._reading = start_task(self._read(reader), on_failure=self._reader_failed)
             return self._queue
 
     async def _read(self, reader: Reader) -> None:
         try:
             async for replies in reader.batches():
                 for event in replies:
-                    self._replied(event)
+                    self._resolve(event)
         except PenstockError as error:  # the queue was deleted, or the session has ended
             self._fail(error)
         finally:
             with contextlib.suppress(PenstockError):
                 await reader.close()
 
-    def _replied(self, event: ReceivedEvent) -> None:
-        """Give a reply to its request; a late one, or a second one, is dropped."""
+    def _resolve(self, event: ReceivedEvent) -> None:
+        """Complete the request that ``event`` replies to; drop a late or a second reply."""
         reply = self._waiting.get(event.headers.get("correlation_id") or "")
         if reply is not None and not reply.done():
             reply.set_result(event)
 
-    def _broke(self, error: BaseException) -> None:
-        self._fail(NoReply(f"replies can not be read any more: {error!r}"))
+    def _reader_failed(self, error: BaseException) -> None:
+        self._fail(NoReply(f"replies can no longer be read: {error!r}"))
 
     def _fail(self, error: PenstockError) -> None:
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(error)
-                reply.exception()  # its request may be over
+                # Mark the error as retrieved: asyncio would log it if the request was cancelled.
+                reply.exception()

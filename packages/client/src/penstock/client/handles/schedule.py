@@ -1,4 +1,4 @@
-"""What waits for its time to be published on a channel or queue (SEM X4)."""
+"""Scheduled events: events of a channel or queue to be published later (SEM X4)."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ _OPENED: Any = ChannelOpened | None
 
 
 class Scheduled(Struct, frozen=True):
-    """An event that waits."""
+    """A scheduled event, not published yet."""
 
     number: int
     """Its number in the schedule; the event gets its id when it is published."""
     deliver_at: datetime
-    """When it will be published, in UTC."""
+    """Time of publication, in UTC."""
     event: Event
+    """The event to be published."""
 
 
 class Schedule:
-    """``channel.scheduled`` or ``queue.scheduled``."""
+    """The events of a channel or queue that wait for their time of publication:
+    ``channel.scheduled``, ``queue.scheduled``."""
 
     def __init__(self, connection: RealmConnection, destination: ChannelId) -> None:
         self._connection = connection
         self._destination = destination
 
     async def list(self) -> list[Scheduled]:
-        """The events that wait, in the order in which they were published."""
+        """Return the scheduled events, in the order of the calls that scheduled them."""
         store = await self._store()
         if store is None:
             return []
@@ -45,7 +47,9 @@ class Schedule:
         return [_scheduled(event) async for event in waiting]
 
     async def cancel(self, number: int) -> bool:
-        """Cancel a scheduled event; gives False if it is not there, or was published already."""
+        """Cancel a scheduled event. ``number`` is the number that ``publish`` or ``push`` returned
+        for it. Return False if it was published or cancelled already. Raises ``InvalidArgument``
+        if ``number`` is not a whole number of 0 or more."""
         if type(number) is not int or number < 0:
             raise InvalidArgument(
                 f"{number!r} is not the number of a scheduled event; publish returns that number"
@@ -57,7 +61,7 @@ class Schedule:
         return await self._connection.ask(message, int, resend=False) > 0
 
     async def _store(self) -> ChannelId | None:
-        """The hidden store; None: nothing ever waited."""
+        """Return the hidden store of scheduled events; None if no event was ever scheduled."""
         answer = await self._connection.request(OpenSchedule(self._destination))
         opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)
         return None if opened is None else opened.channel

@@ -1,4 +1,4 @@
-"""A session with a realm: where everything a client does begins."""
+"""The session of a client with a realm, and the function that opens it."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A session with a realm: opened by :func:`connect`, closed by :meth:`close` or at the end of
-    ``async with``."""
+    """A session with a realm. :func:`connect` opens it; :meth:`close` or the end of ``async with``
+    closes it. Several tasks may use one session at the same time."""
 
     access: Access
     """Users, groups and rights."""
@@ -69,9 +69,9 @@ class Session:
     joins: Joins
     """The joins of the realm."""
     mqtt: Mqtt
-    """Retained messages and sessions of MQTT."""
+    """The retained messages and the MQTT sessions of the realm."""
     durables: PatternDurables
-    """The durables over patterns of the realm."""
+    """The pattern durables of the realm: one durable on each channel that fits a pattern."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
@@ -90,27 +90,29 @@ class Session:
 
     @property
     def session_id(self) -> str:
-        """Identity of this session: another one each time."""
+        """Identity of this session, new for every session."""
         return self._connection.session_id
 
     @property
     def realm_id(self) -> str:
-        """Identity of the realm; the same over restarts."""
+        """Identity of the realm, unchanged by restarts."""
         return self._connection.realm_id
 
     @property
     def event_bytes_max(self) -> int:
-        """Size of the largest event the realm takes (SEM E7)."""
+        """Bytes of the largest event that the realm accepts (SEM E7)."""
         return self._connection.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now. What is asked without one waits for the next."""
+        """Whether the session is connected now. Calls made while it is not wait for the next
+        connection, up to ``reconnect_timeout`` seconds."""
         return self._connection.is_connected
 
     @property
     def interruption(self) -> PenstockError | None:
-        """What interrupts the session now, as :meth:`on_interruption` is told; None: nothing."""
+        """The error that interrupts the session now, as listeners of :meth:`on_interruption`
+        receive it; None while the session is connected."""
         return self._connection.listeners.interruption
 
     async def __aenter__(self) -> Session:
@@ -129,12 +131,13 @@ class Session:
                 raise  # otherwise it was reported, and the earlier error matters
 
     async def close(self) -> None:
-        """End the session in order: settled events are settled, all others go back (SEM D13).
+        """End the session. Settlements sent so far are kept; all other delivered events are
+        available to other clients again (SEM D13).
 
-        It waits until the realm has confirmed what is on its way, however slow the realm is. Raises
-        ``ConnectionLost`` if that cannot be confirmed: the last settled events may then be
-        delivered again. Otherwise it raises the first error of a settlement that neither a flush
-        nor a close has raised. Closing again does nothing.
+        Waits without a time limit until the realm has confirmed the settlements in transit. Raises
+        ``ConnectionLost`` if the realm cannot confirm them: those events may then be delivered
+        again. Otherwise raises the first settlement error that neither a flush nor a close has
+        raised. Closing a closed session does nothing.
         """
         listeners = self._connection.listeners
         try:
@@ -148,32 +151,37 @@ class Session:
         listeners.raise_owed()
 
     def on_error(self, listener: ErrorListener) -> None:
-        """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
+        """Call ``listener`` with each error that no call can raise: refused publishes of a
+        pipelined producer, and settlements that were lost or refused."""
         self._connection.listeners.on_error.append(listener)
 
     def on_interruption(self, listener: InterruptionListener) -> None:
-        """Hear when the session loses its connection, with the reason as an error, and with None
-        when it has one again.
+        """Call ``listener`` with an error when the session loses its connection, and with None when
+        it is connected again.
 
-        The error is ``RealmStopping`` when a node hands over or is stopped, ``NoQuorum`` while the
-        cluster can store nothing, and ``ConnectionLost`` where the realm has not said why. The
-        session goes on by itself (SEM N2, N4): what is asked meanwhile waits, up to
-        ``reconnect_timeout``.
+        The error is ``RealmStopping`` if a node stops or hands the realm over, ``NoQuorum`` while
+        the cluster cannot store anything, and ``ConnectionLost`` if the realm sent no reason. The
+        session reconnects by itself (SEM N2, N4). Calls made during an interruption wait for up
+        to ``reconnect_timeout`` seconds.
         """
         self._connection.listeners.on_interruption.append(listener)
 
     async def info(self) -> RealmInfo:
-        """A description of the realm."""
+        """Return a description of the realm: its version, its numbers of channels, queues and
+        connections, and the bytes it uses."""
         return await self._connection.ask(DescribeRealm(), RealmInfo)
 
     async def cluster(self) -> ClusterInfo:
-        """The cluster that the realm is in: its nodes, who owns the realm, and which channels and
-        queues single nodes have for themselves (SEM N8); without a cluster it has no node."""
+        """Return a description of the realm's cluster: its nodes, the node that owns the realm, and
+        the node-local channels and queues (SEM N8). Without a cluster, ``node`` is empty."""
         return await self._connection.ask(DescribeCluster(), ClusterInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
-        """Wait until one of the channels and queues has an event of the id given with it, or a
-        later one; False: none has for ``timeout`` seconds."""
+        """Wait until one of the channels or queues has an event with the id mapped to it or a later
+        one. Return False if that does not happen within ``timeout`` seconds::
+
+            await session.wait_for_events({orders: 42, invoices: 7}, timeout=5)
+        """
         return await wait_for_events(self._connection, starts, timeout)
 
     # --- reading a pattern ---------------------------------------------------------------
@@ -216,23 +224,34 @@ class Session:
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription | PatternDurableSubscription:
-        """Read all channels that ``pattern`` names, also those that are made later (SEM D21):
-        ``"orders/*"``, ``"eu/**"``, ``"day-?"``, or several between commas. ``*`` stands for any
-        part of a name up to the next ``/``, ``**`` for any part across them.
+        """Read all channels whose names match ``pattern``, including channels created later
+        (SEM D21)::
 
-        Each channel is read from ``start`` on, and one that is made later from its first event.
-        The channels have their turns, so that a busy one does not hold up the others;
-        ``event.channel`` tells where an event came from. Channels that one may not read are left
-        out. ``buffer_bytes`` counts for each channel; archives are not read.
+            async with session.subscribe("orders/*") as events:
+                async for event in events:
+                    print(event.channel, event.data)
 
-        With ``durable`` it takes a seat at the durable of that name on each channel that has one:
-        events are to be acknowledged, at most ``window`` of a channel unsettled at a time.
-        Raises ``InvalidArgument`` for options of the other kind.
+        A pattern is a text such as ``"orders/*"``, ``"eu/**"`` or ``"day-?"``, or several of them
+        separated by commas. ``*`` matches any characters up to the next ``/``, ``**`` matches
+        across ``/``, and ``?`` matches one character.
+
+        Each channel is read from ``start`` on; a channel created later is read from its first
+        event. The channels take turns, so that a busy channel does not delay the others.
+        ``event.channel`` is the name of the channel an event was published on. Channels that the
+        session's user may not read are left out. ``buffer_bytes`` applies to each channel.
+        Archives are not read.
+
+        With ``durable`` the subscription takes a seat at the durable of that name on each channel
+        that has one. Its events have to be acknowledged; at most ``window`` events of each channel
+        are unsettled at a time.
+
+        Raises ``InvalidArgument`` if ``start`` or ``merged`` is combined with ``durable``, or
+        ``window`` or ``auto_ack`` is used without it.
         """
         if durable is None:
             if window is not None or auto_ack:
                 raise InvalidArgument(
-                    "window and auto_ack are for events that are acknowledged; give a durable, too"
+                    "window and auto_ack need a durable; give durable as well, or leave them out"
                 )
             return PatternSubscription(
                 self._connection,
@@ -245,8 +264,8 @@ class Session:
             )
         if start is not None or merged:
             raise InvalidArgument(
-                "a durable has its own start, and always delivers whole events; leave out start "
-                "and merged"
+                "start and merged cannot be combined with durable: a durable has its own start and "
+                "always delivers whole events; leave them out"
             )
         return PatternDurableSubscription(
             self._connection,
@@ -262,18 +281,20 @@ class Session:
     # --- transactions --------------------------------------------------------------------
 
     def transaction(self) -> JointTransaction:
-        """Publish to several channels and queues in one step (SEM X4)::
+        """Return a transaction that publishes to several channels and queues in one step, at the
+        end of its block; an exception in the block discards everything (SEM X4)::
 
-        async with session.transaction() as tx:
-            await tx.publish(orders, b"...")
-            await tx.publish(work, b"...")
+            async with session.transaction() as tx:
+                await tx.publish(orders, b"...")
+                await tx.publish(work, b"...")
         """
         return JointTransaction(self._connection)
 
     async def is_committed(self, transaction_id: str) -> bool:
-        """Whether a transaction, of this session or another, was committed (SEM X2).
+        """Return whether a transaction of this or another session was committed (SEM X2).
 
-        Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
+        ``transaction_id`` is the ``id`` of the transaction. Raises ``NoSuchTransaction`` if the
+        transaction was never begun, or ended more than 24 hours ago.
         """
         return (await describe(self._connection, transaction_id)).state == "committed"
 
@@ -282,12 +303,13 @@ class Session:
     async def stage(
         self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
     ) -> list[str]:
-        """Stage batches for a channel or queue, visible to nobody; gives the names of the stages,
-        in order.
+        """Store batches in the realm without publishing them, and return the names of these stages,
+        in order. :meth:`commit_stages` publishes them.
 
-        The batches are bodies as :mod:`penstock_core.columns.schema.layout` defines them. A stage
-        is dropped after an hour without a commit, and by a restart of the realm. A commit also
-        drops the stages that others, who do the same work, have staged under the same ``group``.
+        ``store`` is the channel or queue to publish on. The batches have the layout of
+        :mod:`penstock_core.columns.schema.layout`. The realm drops a stage after one hour without a
+        commit, and when it restarts. ``group`` names a piece of work that several sessions may
+        stage, such as the retries of a task: a commit also drops all other stages of the group.
         """
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
@@ -303,12 +325,16 @@ class Session:
     ) -> dict[int, range]:
         """Publish stages of any session on several channels and queues, in one step (SEM X4).
 
-        ``stages`` has pairs of a store's number and its stages; gives the ids by number. Repeating
-        it with the same ``producer`` and ``sequence``, which count for the whole realm, gives the
-        ids of the first time, whatever stages it names (SEM X3). ``content`` may identify what is
-        published: with another one a repetition is refused. Raises ``NoSuchStage``,
-        ``SequenceTooOld``, ``DifferentContent``, ``NameDoesNotExist`` for a deleted store,
-        ``CapacityReached``.
+        ``stages`` is a sequence of pairs: the ``number`` of a channel or queue, and the names of
+        its stages. Return the ids of the published events by that number.
+
+        A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
+        call, whatever stages it names (SEM X3). A producer has one sequence for the whole realm.
+        ``content`` may identify the published events, such as the positions they were read from: a
+        repeated call with other ``content`` raises ``DifferentContent``.
+
+        Raises ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``, ``CapacityReached``, and
+        ``NameDoesNotExist`` if a channel or queue was deleted.
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
         message = CommitStagedParts(with_content(producer, content), sequence, parts)
@@ -316,7 +342,7 @@ class Session:
         return {number: range(first, end) for number, (first, end) in info.spans}
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
-        """Drop stages that are not to be committed."""
+        """Drop stages without publishing them."""
         await self._connection.request(DropStages(tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
@@ -324,47 +350,55 @@ class Session:
     async def redrive(
         self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
-        """Publish dead events again, each once, and remove them from their store (SEM T10).
+        """Publish dead events again, each once, and remove them from the dead event store
+        ``source`` (SEM T10).
 
-        Each goes where it came from, or all go ``to`` a channel or queue; those without an origin
-        stay. A redrive that was interrupted is continued by the next one. Raises
-        ``NameDoesNotExist``, ``InvalidSelector``.
+        Each event is published on the channel or queue that it died on, or, if ``to`` is not
+        empty, on the channel or queue of that name. Events without an origin stay in ``source``
+        unless ``to`` is given. ``selector`` limits the redrive to matching events; ``dry_run``
+        counts them and changes nothing. The next redrive continues an interrupted one.
+
+        Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
         message = Redrive(source, to, selector, dry_run=dry_run)
         return await self._connection.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:
-        """Refuse publishes and commits of all clients from now on, also after a restart; the
-        realm's own work, reading and administration go on (SEM X5)."""
+        """Have the realm refuse publishes and commits of all clients, with ``PublishingPaused``,
+        until :meth:`resume_publishing`, also after a restart. Reading, administration and internal
+        work such as joins continue (SEM X5)."""
         await self._connection.request(PausePublishing(paused=True))
 
     async def resume_publishing(self) -> None:
-        """Take publishes and commits again (SEM X5)."""
+        """Have the realm accept publishes and commits again (SEM X5)."""
         await self._connection.request(PausePublishing(paused=False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
-        """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
+        """Write a consistent copy of everything the realm has stored to ``folder``, while the realm
+        is in use.
 
-        A folder with an earlier backup of this realm is brought up to date: segment files that
-        are in it already are not read again. A name that ends in ``.tar`` makes one file. Needs
-        ``full`` on the realm. Raises ``InvalidArgument``, ``IllegalState`` for a realm in memory,
-        ``Unavailable`` while another backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        If the folder contains an earlier backup of this realm, only new segment files are read. A
+        path that ends in ``.tar`` produces one file instead of a folder. Needs the right ``full``
+        on the realm.
+
+        Raises ``InvalidArgument``, ``IllegalState`` if the realm is in memory, ``Unavailable``
+        during another backup, ``AccessDenied``, ``ConnectionLost``.
         """
         from penstock.client.copies.backup import back_up
 
         return await back_up(self._connection, folder)
 
     async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
-        """Bring a copy of the realm's sealed files up to date, for readers elsewhere, while the
-        realm is in use.
+        """Update a copy of the realm's sealed files for readers on other machines, while the realm
+        is in use.
 
-        ``penstock store copy`` does this with a URI. Only files that the copy lacks are read, and
-        each appears complete. ``prune`` removes those that the realm no longer has. Needs ``full``
-        on the realm.
+        ``penstock store copy`` is the command for it, with a URI in the place of ``place``. Only
+        files that the copy lacks are read. Readers of the copy see a file once it is complete.
+        ``prune`` removes files that the realm no longer has. Needs the right ``full`` on the realm.
 
-        Raises ``InvalidArgument`` if the place is not a copy of this realm, ``StorageFailed``,
-        ``IllegalState`` for a realm in memory, ``Unavailable`` during a backup, ``AccessDenied``,
-        ``ConnectionLost``.
+        Raises ``InvalidArgument`` if ``place`` contains anything but a copy of this realm,
+        ``StorageFailed``, ``IllegalState`` if the realm is in memory, ``Unavailable`` during a
+        backup, ``AccessDenied``, ``ConnectionLost``.
         """
         from penstock.client.copies.copy_files import copy_files
 
@@ -378,9 +412,10 @@ async def open_session(
     connector: Connector | None = None,
     token: Token | None = None,
 ) -> Session:
-    """Connect; ``reconnect_timeout`` in seconds, 0 tries once.
+    """Connect to a realm and return the session. ``reconnect_timeout`` is in seconds; with 0 each
+    address is tried once.
 
-    Raises ``InvalidArgument``, and ``CannotConnect`` naming each address and its reason.
+    Raises ``InvalidArgument``, and ``CannotConnect`` with the failure of each address.
     """
     connection = RealmConnection(
         url, reconnect_timeout=reconnect_timeout, connector=connector, token=token

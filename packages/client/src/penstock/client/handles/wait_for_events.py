@@ -1,4 +1,4 @@
-"""Waiting for events of several channels and queues at once."""
+"""Waiting until one of several channels and queues has new events."""
 
 from __future__ import annotations
 
@@ -13,46 +13,50 @@ from penstock.client.handles.destination import Destination
 from penstock.client.reading.subscription import Subscription
 from penstock_core.vocabulary.start_positions import FromId
 
-QUEUE_LOOK_S = 0.1
-"""Seconds between two looks at queues: only their readers are told of their events. Several queues
-are looked at in turn, so that many cost no more than one."""
+QUEUE_POLL_S = 0.1
+"""Seconds between two polls of a queue. The realm notifies only readers of a queue, so queues are
+polled; with several queues the pause is longer, so that the polling rate stays the same."""
 
 
 async def wait_for_events(
     connection: RealmConnection, starts: Mapping[Destination, int], timeout: Duration
 ) -> bool:
-    """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
-    has_come = asyncio.Event()
-    pause = QUEUE_LOOK_S * sum(not isinstance(each, Channel) for each in starts)
+    """Return whether one of the stores has an event of its start id or a later one within
+    ``timeout`` seconds."""
+    has_events = asyncio.Event()
+    pause = QUEUE_POLL_S * sum(not isinstance(store, Channel) for store in starts)
     async with AsyncExitStack() as opened:
-        looks = [
-            _subscribed(
+        waits = [
+            _wait_for_channel(
                 await opened.enter_async_context(
-                    Subscription(connection, each.number, FromId(start), first_credit=1)
+                    Subscription(connection, store.number, FromId(start), first_credit=1)
                 ),
-                has_come,
+                has_events,
             )
-            if isinstance(each, Channel)
-            else _queue(each, start, has_come, pause=pause)
-            for each, start in starts.items()
+            if isinstance(store, Channel)
+            else _wait_for_queue(store, start, has_events, pause=pause)
+            for store, start in starts.items()
         ]
         try:
             async with asyncio.timeout(wait_s(timeout, "timeout")), asyncio.TaskGroup() as group:
-                waiting = [group.create_task(look) for look in looks]
-                await has_come.wait()
-                for task in waiting:
+                tasks = [group.create_task(wait) for wait in waits]
+                await has_events.wait()
+                for task in tasks:
                     task.cancel()
         except TimeoutError:
             return False
     return True
 
 
-async def _subscribed(subscription: Subscription, has_come: asyncio.Event) -> None:
+async def _wait_for_channel(subscription: Subscription, has_events: asyncio.Event) -> None:
     if await subscription.next_batch() is not None:
-        has_come.set()
+        has_events.set()
 
 
-async def _queue(queue: Destination, start: int, has_come: asyncio.Event, pause: float) -> None:
-    while (await queue.info()).last_event_id < start:  # noqa: ASYNC110  nobody sets an event
+async def _wait_for_queue(
+    queue: Destination, start: int, has_events: asyncio.Event, pause: float
+) -> None:
+    # No local event could end this wait, so it has to poll the realm.
+    while (await queue.info()).last_event_id < start:  # noqa: ASYNC110
         await asyncio.sleep(pause)
-    has_come.set()
+    has_events.set()

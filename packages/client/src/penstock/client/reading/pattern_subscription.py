@@ -127,7 +127,7 @@ class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
             check_count(window, "window")
             if auto_ack:
                 raise InvalidArgument(
-                    "a window implies manual acknowledgement; give only one of the two"
+                    "a window implies manual acknowledgement; give window or auto_ack, not both"
                 )
         self._timeout = timeout
 

@@ -12,75 +12,88 @@ from penstock_core.api.access import AclInfo, AuditRecord, GroupInfo, Me, UserIn
 
 
 class Access:
-    """Who may do what. All but :meth:`me` and one's own password need rights on the realm,
-    :meth:`grant` and :meth:`revoke` on a channel or queue ``manage_acl`` there."""
+    """The users, groups and rights of a realm: ``session.access`` (SEM A).
+
+    :meth:`me` and a change of one's own password need no right. :meth:`grant` and :meth:`revoke`
+    on a channel or queue need ``manage_acl`` there; all other methods need rights on the realm.
+    """
 
     def __init__(self, inner: aio_access.Access, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
 
     def me(self) -> Me:
-        """Who this session is, and its rights on the realm."""
+        """Return the user of this session and its rights on the realm."""
         return self._loop.call(self._inner.me())
 
     def users(self) -> list[UserInfo]:
-        """All users, by name."""
+        """Return all users, by name."""
         return self._loop.call(self._inner.users())
 
     def create_user(
         self, name: str, password: str | None = None, *, if_missing: bool = False
     ) -> UserInfo:
-        """Without a password the user signs in with a token or certificate only. Only what
-        verifies the password is sent. With ``if_missing`` a user that exists stays as it is,
-        password and all. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Create a user. Without ``password``, the user can only sign in with a token or a
+        certificate.
+
+        The password does not leave this process; the realm receives a verifier. With
+        ``if_missing``, an existing user is returned unchanged, with the password it has. Raises
+        ``NameAlreadyBound``, ``InvalidArgument``.
+        """
         return self._loop.call(self._inner.create_user(name, password, if_missing=if_missing))
 
     def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Set the password of a user; for one's own, the ``old`` one is needed. Raises
-        ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
+        """Set the password of a user. To change one's own password, ``old`` has to be the present
+        one. Neither password leaves this process. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``, and ``AuthenticationFailed`` if ``old`` is wrong."""
         self._loop.call(self._inner.set_password(name, password, old))
 
     def delete_user(self, name: str) -> None:
-        """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
-        last one who may administer."""
+        """Delete a user and end its sessions at once. Raises ``NameDoesNotExist``, and
+        ``IllegalState`` for the last user with administrative rights."""
         self._loop.call(self._inner.delete_user(name))
 
     def groups(self) -> list[GroupInfo]:
-        """All groups, by name."""
+        """Return all groups, by name."""
         return self._loop.call(self._inner.groups())
 
     def create_group(
         self, name: str, members: Iterable[str] = (), *, if_missing: bool = False
     ) -> GroupInfo:
-        """With ``if_missing`` a group that exists is given out if it has these members, and
-        perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Create a group of users. With ``if_missing``, an existing group is returned if it
+        contains all of ``members``; it may contain more. Raises ``NameAlreadyBound``,
+        ``InvalidArgument``."""
         return self._loop.call(self._inner.create_group(name, members, if_missing=if_missing))
 
     def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> GroupInfo:
-        """Members are names of users. Raises ``NameDoesNotExist``."""
+        """Add users to a group and remove users from it, by name. Return the group. Raises
+        ``NameDoesNotExist``."""
         return self._loop.call(self._inner.change_group(name, add=add, remove=remove))
 
     def delete_group(self, name: str) -> None:
-        """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
+        """Delete a group and revoke all rights granted to it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete_group(name))
 
     def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
-        """What is granted on a channel, a queue, a topic filter of MQTT, or the realm."""
+        """Return the rights granted on a channel, a queue or an MQTT topic filter; without one of
+        them, on the realm."""
         return self._loop.call(self._inner.entries(channel=channel, queue=queue, topic=topic))
 
     def topics(self) -> list[str]:
-        """The topic filters of MQTT on which something is granted (SEM M15)."""
+        """Return the MQTT topic filters on which rights are granted (SEM M15)."""
         return self._loop.call(self._inner.topics())
 
     def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Add rights on a channel, a queue, a topic filter of MQTT (SEM M15), or the realm; gives
-        all that is granted there now.
+        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15); without one of
+        them, on the realm. Return all rights granted there now::
 
-        A subject is ``user@host``, with ``*`` for any of either, or ``group:name``. Raises
+            session.access.grant("ann@*", "publish", "subscribe", channel="orders")
+
+        A subject is ``user@host``, with ``*`` for any user or host, or ``group:name``. Raises
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
         return self._loop.call(
@@ -90,8 +103,9 @@ class Access:
     def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
-        end at once with ``AccessDenied``."""
+        """Revoke rights of a subject, or all of its rights if ``rights`` is empty. Return all
+        rights granted there now. Subscriptions that lose a right they need end at once with
+        ``AccessDenied``."""
         return self._loop.call(
             self._inner.revoke(subject, *rights, channel=channel, queue=queue, topic=topic)
         )
@@ -99,6 +113,7 @@ class Access:
     def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
     ) -> list[AuditRecord]:
-        """The newest acts of administration, or the newest below number ``before``; the newest
-        first. ``kind`` is ``acts``, ``sign-ins`` or ``refusals``."""
+        """Return up to ``limit`` audit records, newest first; with ``before``, the newest of those
+        with a lower number. ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or
+        ``"refusals"``."""
         return self._loop.call(self._inner.audit(limit, before=before, kind=kind))

@@ -41,25 +41,32 @@ class Durables:
         if_missing: bool = False,
         **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
-        """Create a durable (SEM D2, D3).
+        """Create a durable and return it (SEM D2, D3)::
 
-        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
-        at any window: later ones that were sent already are recalled (SEM D11).
+            billing = orders.durables.create("billing", start="earliest", max_deliveries=5)
 
-        With ``order_by``, for type ``serial``, this holds among the events with the same value of
-        that property (a lane); different lanes are served to different clients at the same time.
+        - ``type``: how events are distributed among the clients: ``"shared"``, ``"serial"``,
+          ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
+        - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
+          ``datetime``
+        - ``selector``: only matching events are for this durable
+        - ``persistent``: whether the durable survives a restart of the realm; None means that the
+          type of the channel decides
+        - ``max_deliveries``: an event that is rolled back this many times is dead for this durable
+          and goes to the channel's dead event store, which must exist (SEM T10); 0 means no limit
+        - ``strict_order``, for type ``serial``: a rolled-back event is delivered before every later
+          one, at any window; later events already sent are recalled (SEM D11)
+        - ``order_by``, for type ``serial``: the name of a property. Order is kept among events
+          with the same value of it (a lane); different lanes are served to different clients at
+          the same time
+        - ``backoff``: delay before a rolled-back event is delivered again, longer each time:
+          ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18)
+        - ``ack_timeout``: the time a client has to settle an event, in seconds or as a text such
+          as ``"30s"``; after it the event is delivered again with one more redelivery, and a later
+          acknowledgement is refused (SEM D19)
 
-        With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
-        and goes to the channel's dead event store, which must exist (SEM T10).
-
-        With ``backoff`` an event that is rolled back waits before it comes again, each time longer:
-        ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18).
-
-        With ``ack_timeout`` (``"30s"``, or seconds) a client has an event in hand for so long: then
-        it goes back, counted, and a later acknowledgement is refused (SEM D19).
-
-        With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
-        and selector and the attributes given here.
+        With ``if_missing`` an existing durable is returned, at its present position, if it has this
+        type, this selector and the attributes given here.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
@@ -79,20 +86,21 @@ class Durables:
         )
 
     def get(self, name: str) -> Durable:
-        """Raises ``NameDoesNotExist``."""
+        """Return the durable of this name. Raises ``NameDoesNotExist``."""
         return Durable(self._loop.call(self._inner.get(name)), self._loop)
 
     def list(self) -> list[DurableInfo]:
-        """Descriptions of the channel's durables, by name."""
+        """Return descriptions of the channel's durables, by name."""
         return self._loop.call(self._inner.list())
 
     def delete(self, name: str) -> None:
-        """End a durable for good. Raises ``NameDoesNotExist``."""
+        """Delete a durable; its clients are disconnected from it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(name))
 
 
 class Durable(DurableReceiving):
-    """A durable. This is a handle; the state is in the realm."""
+    """A handle of a durable. The durable itself, with its position and its outstanding events, is
+    in the realm."""
 
     name: str
 
@@ -105,64 +113,70 @@ class Durable(DurableReceiving):
         return repr(self._inner)
 
     def info(self) -> DurableInfo:
-        """Counts, position, clients (SEM D17)."""
+        """Return the present counts, position and clients of the durable (SEM D17)."""
         return self._loop.call(self._inner.info())
 
     def fetch_batches(self, count: int, timeout: Duration = 0.0) -> list[DeliveredBatch]:
-        """Take events as :meth:`fetch` does, in columns."""
+        """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         return [
             DeliveredBatch(each, self._loop)
             for each in self._loop.call(self._inner.fetch_batches(count, timeout))
         ]
 
     def flush(self) -> None:
-        """Wait until settlements of fetched events are on disk. Raises the first refusal, and
-        ``ConnectionLost`` when some of it was on its way as the connection was lost."""
+        """Wait until the realm has stored the settlements of fetched events. Raises the error of
+        the first refused settlement, and ``ConnectionLost`` if the connection was lost before all
+        of them were confirmed."""
         self._loop.call(self._inner.flush())
 
     def browse(self) -> Subscription:
-        """Read what is outstanding, in order, then end; this changes nothing (SEM D16)."""
+        """Read the outstanding events, in order, without changing anything, then end the
+        subscription (SEM D16)."""
         return Subscription(self._inner.browse(), self._loop)
 
     def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
-        """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
-        often they were delivered again; changes nothing (SEM D16)."""
+        """Return the ids of outstanding events from ``start`` up to and including ``end``, and
+        their redelivery counts, without changing anything (SEM D16)."""
         return self._loop.call(self._inner.outstanding(start, end))
 
     def hold(self) -> DurableHold:
-        """Have the durable for yourself, and take its events by id instead of receiving them."""
+        """Return an exclusive hold of the durable, under which this client reads and settles its
+        events by id instead of receiving them."""
         return DurableHold(self._inner.hold(), self._loop)
 
     def purge(self, *, start: int | None = None, end: int | None = None, selector: str = "") -> int:
-        """Take events from ``start`` up to and including ``end`` off what is outstanding here;
-        other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
-        position only (SEM D)."""
+        """Remove the events with ids from ``start`` up to and including ``end`` that match
+        ``selector`` from the outstanding events of this durable; other durables keep them. Return
+        the number of removed events. Raises ``IllegalState`` for durable types that only keep a
+        position (SEM D)."""
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
     def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
-        """Go on from another place, back or forward: ``"earliest"``, ``"latest"``, an event id or a
-        ``datetime`` (SEM D20). With ``preview`` nothing changes: it tells what would.
+        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a
+        ``datetime`` (SEM D20). Return the outcome; with ``preview``, return what the outcome would
+        be and change nothing.
 
-        What is stored from there on comes, also what was acknowledged; what was outstanding before
-        it is skipped. What clients have in hand is taken back, and redeliveries count from 0 again.
-        Subscriptions stay and go on from there. If the connection is lost meanwhile it is asked for
-        again, and done once.
+        The durable then delivers all stored events from that position on, including acknowledged
+        ones, and skips outstanding events before it. Events that clients have not settled are
+        recalled, and redelivery counts restart at 0. Subscriptions stay open and continue from the
+        new position. If the connection is lost during the call, the client repeats the request; the
+        realm carries it out once.
 
-        Raises ``IllegalState``, with the cause, for the id of an event that is gone;
-        ``InvalidArgument`` for one that does not exist yet; ``DurableInUse`` while the durable is
-        held as a whole.
+        Raises ``IllegalState``, with the cause, for the id of an event that was removed,
+        ``InvalidArgument`` for the id of an event that does not exist yet, and ``DurableInUse``
+        while a client holds the durable (:meth:`hold`).
         """
         return self._loop.call(self._inner.seek(to, preview=preview))
 
     def unbind(self) -> int:
-        """End all subscriptions of this durable, in any session (SEM D14); gives their number.
+        """End all subscriptions of this durable, in all sessions (SEM D14). Return their number.
 
-        The events they hold go back as if their clients had left (SEM D13). The clients get
-        ``DurableUnbound``, and may subscribe again.
+        Their unsettled events return to the durable, as if the clients had left (SEM D13). The
+        clients receive ``DurableUnbound`` and may subscribe again.
         """
         return self._loop.call(self._inner.unbind())
 
     def close(self) -> None:
-        """Leave the seat :meth:`fetch` has taken. Raises as :meth:`flush` what was refused or lost
-        and has not been raised."""
+        """Leave the seat that :meth:`fetch` has taken. Raises, as :meth:`flush` does, the first
+        refused or lost settlement that has not been raised yet."""
         self._loop.call(self._inner.close())

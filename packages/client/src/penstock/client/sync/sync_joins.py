@@ -32,9 +32,10 @@ class Joins:
         """Create a join: from now on, events published on channel ``source`` that match
         ``selector`` are copied to a channel or queue (SEM L1, L4).
 
-        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). With ``if_missing`` a
-        join that exists is given out if it has this selector and ``archive``. Raises
-        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
+        With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
+        ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
+        Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``,
+        ``InvalidArgument``.
         """
         return self._loop.call(
             self._inner.create(
@@ -43,48 +44,50 @@ class Joins:
         )
 
     def list(self) -> list[JoinInfo]:
-        """Descriptions of all joins, by source and destination."""
+        """Return descriptions of all joins, by source and destination."""
         return self._loop.call(self._inner.list())
 
     def delete(self, source: str, destination: str) -> None:
-        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
+        """Delete a join. Events it has copied stay. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(source, destination))
 
 
 class Mqtt:
-    """Retained messages and sessions of MQTT, which no right on a channel opens."""
+    """The retained messages and the MQTT sessions of a realm: ``session.mqtt``."""
 
     def __init__(self, inner: aio_mqtt.Mqtt, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
 
     def retained(self, filter: str = "#", *, channel: str = CHANNEL) -> Subscription:
-        """Read the retained messages of the topics that ``filter`` takes, the oldest first, then
-        end. One without data was removed less than a second ago.
+        """Read the retained messages of all topics that match ``filter``, oldest first, then end
+        the subscription. A message without data was removed less than a second ago.
 
-        ``channel`` is the channel of all topics. It needs the right to ``subscribe`` on it and on
-        all channels with topics. Raises ``NameDoesNotExist`` where nothing was ever retained.
+        ``channel`` is the channel of all topics. Needs the right ``subscribe`` on it and on all
+        channels with topics. Raises ``NameDoesNotExist`` if no message was ever retained.
         """
         return Subscription(
             self._loop.call(self._inner.retained(filter, channel=channel)), self._loop
         )
 
     def forget(self, filter: str, *, channel: str = CHANNEL) -> int:
-        """Forget what is retained for the topics that ``filter`` takes; gives how many topics.
+        """Remove the retained messages of all topics that match ``filter``. Return the number of
+        topics.
 
-        Clients that are connected are not told. It needs the right to ``purge`` on the channel of
-        all topics and on all channels with topics.
+        Connected clients are not notified. Needs the right ``purge`` on the channel of all topics
+        and on all channels with topics.
         """
         return self._loop.call(self._inner.forget(filter, channel=channel))
 
     def sessions(self) -> list[MqttSessionInfo]:
-        """All sessions by client id and user, those with a connection and those that outlive it."""
+        """Return all MQTT sessions by client id and user: connected ones, and stored ones whose
+        client is not connected."""
         return self._loop.call(self._inner.sessions())
 
     def end_session(self, client: str, user: str = "") -> None:
-        """End a session with its connection and what waits for its client.
+        """End an MQTT session: close its connection and discard the messages queued for it.
 
-        ``client`` is the client id; ``user`` is needed where several users have chosen it. Raises
-        ``NameDoesNotExist``, ``InvalidArgument``.
+        ``client`` is the client id; ``user`` is needed if sessions of several users have that id.
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
         """
         self._loop.call(self._inner.end_session(client, user))

@@ -18,7 +18,8 @@ from penstock_core.api.patterns import PatternDurableInfo
 
 
 class PatternDurables:
-    """The durables over patterns of a realm: ``session.durables``."""
+    """The pattern durables of a realm: ``session.durables``. Each gives every channel that fits its
+    pattern a durable of one name."""
 
     def __init__(self, inner: aio_pattern_durables.PatternDurables, loop: LoopThread) -> None:
         self._inner = inner
@@ -37,17 +38,18 @@ class PatternDurables:
         if_missing: bool = False,
         **attributes: Unpack[NewDurableAttributes],
     ) -> PatternDurableInfo:
-        """Give each channel of a ``pattern`` (``"orders/*"``) a durable of one name, also those
-        that are made later, in the same step as the channel: no event of theirs is missed (SEM
-        D22). ``start`` is for the channels that are there; the attributes are those of any durable.
+        """Create a durable of one name on each channel that fits ``pattern``, such as
+        ``"orders/*"``, including channels created later (SEM D22).
 
-        A channel that has such a durable already keeps it, where it stands. With ``if_missing`` one
-        over this pattern that exists is given out, if it has this type and selector and the
-        attributes given here. It needs the right ``full`` on the realm.
+        A channel created later gets its durable in the same step, so the durable misses no event.
+        ``start`` is the position on channels that exist now; the attributes are those of
+        :meth:`Durables.create`. A channel that already has such a durable keeps it, at its present
+        position. With ``if_missing``, an existing pattern durable is returned if it has this type,
+        this selector and the attributes given here. Needs the right ``full`` on the realm.
 
-        Raises ``NameAlreadyBound``, also where a channel has another durable of the name,
-        ``InvalidArgument``, also where a channel cannot have such a durable, ``InvalidName``,
-        ``InvalidSelector``.
+        Raises ``InvalidName``, ``InvalidSelector``; ``NameAlreadyBound``, also if a channel has a
+        different durable of this name; ``InvalidArgument``, also if a channel cannot have such a
+        durable.
         """
         return self._loop.call(
             self._inner.create(
@@ -63,14 +65,16 @@ class PatternDurables:
         )
 
     def get(self, pattern: str, name: str) -> PatternDurableInfo:
-        """The description of one. Raises ``NameDoesNotExist``, ``InvalidName``."""
+        """Return the description of a pattern durable. Raises ``NameDoesNotExist``,
+        ``InvalidName``."""
         return self._loop.call(self._inner.get(pattern, name))
 
     def list(self) -> list[PatternDurableInfo]:
-        """Descriptions of all, by pattern and name."""
+        """Return descriptions of all pattern durables, by pattern and name."""
         return self._loop.call(self._inner.list())
 
     def delete(self, pattern: str, name: str) -> None:
-        """End one for good, and remove its durables from all channels; what only they kept leaves.
-        Those that another pattern gives to a channel stay. Raises ``NameDoesNotExist``."""
+        """Delete a pattern durable and its durables on all channels, except durables that a channel
+        has through another pattern, too. Events that only these durables kept are removed. Raises
+        ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(pattern, name))

@@ -36,13 +36,21 @@ class Queues:
     def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
     ) -> Queue:
-        """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
-        event that is rolled back so many times goes to the dead event store (SEM T10); and
-        ``backoff``: how long such an event waits before it comes again (SEM D18).
+        """Create a queue and return it (SEM C3)::
 
-        With ``if_missing`` a queue that exists is given out if it has the attributes given here.
+            work = session.queues.create("work", max_deliveries=5, dead_event_store="dead")
 
-        Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+        It has the attributes of a channel (:meth:`Channels.create`) except ``archive``, ``topics``
+        and ``payload``, and two more:
+
+        - ``max_deliveries``: an event that is rolled back this many times goes to the dead event
+          store (SEM T10); 0, the default, means no limit
+        - ``backoff``: delay before a rolled-back event is delivered again, such as
+          ``{"first": "1s", "factor": 2, "most": "5m"}`` (SEM D18)
+
+        With ``if_missing`` an existing queue is returned if it has the attributes given here.
+
+        Raises ``InvalidName``, ``InvalidArgument``, and ``NameAlreadyBound`` if the name is in use.
         """
         return Queue(
             self._loop.call(self._inner.create(name, if_missing=if_missing, **attributes)),
@@ -50,38 +58,40 @@ class Queues:
         )
 
     def get(self, name: str) -> Queue:
-        """Raises ``NameDoesNotExist``."""
+        """Return the queue of this name. Raises ``NameDoesNotExist``."""
         return Queue(self._loop.call(self._inner.get(name)), self._loop)
 
     def list(self) -> list[str]:
-        """The names of all queues, sorted."""
+        """Return the names of all queues, sorted."""
         return self._loop.call(self._inner.list())
 
     def delete(self, name: str) -> None:
-        """Remove a queue with its events. Raises ``NameDoesNotExist``."""
+        """Delete a queue with its events. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(name))
 
     def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a queue, as it is now, to a new or empty folder: events, redelivery counts,
-        producers and counters (SEM C7).
+        """Write the present state of a queue to a new or empty folder: events, redelivery counts,
+        producers and counters (SEM C7). :meth:`import_from` reads it.
 
-        The queue may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
-        ``Damaged``, ``ConnectionLost``; what was written is then removed.
+        The queue may be in use during the export. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; the files written so far are then
+        removed.
         """
         return self._loop.call(self._inner.export(name, folder))
 
     def import_from(self, folder: FolderLike, name: str = "") -> Queue:
-        """Make a queue out of an exported one, under its own name or another, every id kept
-        (SEM C7). All of it or nothing.
+        """Create a queue from an exported one and return it. Event ids are kept (SEM C7). The
+        import is complete, or changes nothing.
 
-        Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
-        ``NameDoesNotExist`` for a dead event store this realm does not have.
+        ``name`` is the name of the new queue; empty means the name of the exported one. Raises
+        ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, and
+        ``NameDoesNotExist`` if this realm lacks the queue's dead event store.
         """
         return Queue(self._loop.call(self._inner.import_from(folder, name)), self._loop)
 
 
 class Queue(QueueStreaming, Destination):
-    """A queue. This is a handle; the state is in the realm."""
+    """A handle of a queue. The queue itself, with its events, is in the realm."""
 
     def __init__(self, inner: aio_queues.Queue, loop: LoopThread) -> None:
         super().__init__(inner, loop)
@@ -89,17 +99,21 @@ class Queue(QueueStreaming, Destination):
 
     @spelled_out
     def push(self, data: bytes = b"", **attributes: Unpack[QueuedAttributes]) -> int:
-        """Put one event on the queue; returns its id once it is safe.
+        """Put one event on the queue. Return its id once the realm has stored it safely::
 
-        With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is put there
-        then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
-        ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
+            work.push(b"...", properties={"customer": 7})
+
+        With ``deliver_at``, a datetime with a time zone or seconds since 1970, the realm puts the
+        event on the queue at that time, and the call returns its number in ``scheduled``.
+
+        Raises ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``,
+        ``PublishingPaused``.
         """
         return self._loop.call(self._inner.push(data, **attributes))
 
     def push_table(self, table: Any) -> range:
-        """Put the rows of an Arrow, pandas or polars table on the queue in one step; columns as
-        for :meth:`Channel.publish_table`."""
+        """Put the rows of an Arrow, pandas or polars table on the queue as events, in one step.
+        Return their ids. Columns are those of :meth:`Channel.publish_table`."""
         return self._loop.call(self._inner.push_table(table))
 
     def reader(
@@ -111,13 +125,22 @@ class Queue(QueueStreaming, Destination):
         timeout: Duration | None = None,
         ack_timeout: Duration | None = None,
     ) -> Reader:
-        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
-        comes for so many seconds.
+        """Return a reader of the queue. Each event goes to one reader::
 
-        A plain reader's events are gone once handed out, a transactional one's when it commits;
-        that one has at most ``window`` uncommitted events (SEM Q1, Q2). With ``ack_timeout``
-        (``"30s"``, or seconds) it has each of them for so long: then the event goes back, counted,
-        and a later commit of it is refused (SEM D19).
+            with work.reader(transactional=True, window=100) as reader:
+                for event in reader:
+                    handle(event)
+                    reader.commit(event)
+
+        A plain reader removes an event from the queue by receiving it, a transactional reader by
+        committing it (SEM Q1, Q2).
+
+        - ``window``: the most uncommitted events of a transactional reader
+        - ``selector``: only matching events are delivered
+        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``ack_timeout``: the time a transactional reader has to commit an event, in seconds or as
+          a text such as ``"30s"``; after it the event returns to the queue with one more
+          redelivery, and a later commit is refused (SEM D19)
         """
         return Reader(
             self._inner.reader(
@@ -131,24 +154,28 @@ class Queue(QueueStreaming, Destination):
         )
 
     def pop(self, timeout: Duration | None = None) -> ReceivedEvent | None:
-        """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
-        ``timeout`` it waits for ever.
+        """Remove the next event from the queue and return it; return None if no event arrives
+        within ``timeout`` seconds. Without ``timeout`` the call waits indefinitely.
 
-        The seat that it takes stays until :meth:`close` or the end of the session.
+        The call takes a seat at the queue. Later calls use the same seat, until :meth:`close` or
+        the end of the session.
         """
         found = self._loop.call(self._inner.pop(timeout))
         return None if found is None else ReceivedEvent(found, self._loop)
 
     def peek(self, count: int = PEEK_DEFAULT, *, selector: str = "") -> Peeked:
-        """The first ``count`` events, and whether there are more; changes nothing (SEM Q4).
+        """Return the first ``count`` events, and whether the queue has more, without changing
+        anything (SEM Q4).
 
-        For those after it: ``selector="event_id > 41"``, with the last id seen.
+        The events after those: call again with ``selector="event_id > 41"``, where 41 is the last
+        id returned.
         """
         return self._loop.call(self._inner.peek(count, selector=selector))
 
     def close(self) -> None:
-        """Leave the seats :meth:`pop` has taken. Raises ``ConnectionLost`` when the removal of an
-        event was on its way as the connection was lost: it may be delivered again."""
+        """Leave the seats that :meth:`pop` has taken. Raises ``ConnectionLost`` if the connection
+        was lost before the realm confirmed the removal of an event: that event may be delivered
+        again."""
         self._loop.call(self._inner.close())
 
 

@@ -42,9 +42,9 @@ class Session(SessionEnd):
     joins: Joins
     """The joins of the realm."""
     mqtt: Mqtt
-    """Retained messages and sessions of MQTT."""
+    """The retained messages and the MQTT sessions of the realm."""
     durables: PatternDurables
-    """The durables over patterns of the realm."""
+    """The pattern durables of the realm: one durable on each channel that fits a pattern."""
 
     def __init__(
         self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
@@ -62,63 +62,69 @@ class Session(SessionEnd):
 
     @property
     def session_id(self) -> str:
-        """Identity of this session: another one each time."""
+        """Identity of this session, new for every session."""
         return self._inner.session_id
 
     @property
     def realm_id(self) -> str:
-        """Identity of the realm; the same over restarts."""
+        """Identity of the realm, unchanged by restarts."""
         return self._inner.realm_id
 
     @property
     def event_bytes_max(self) -> int:
-        """Size of the largest event the realm takes (SEM E7)."""
+        """Bytes of the largest event that the realm accepts (SEM E7)."""
         return self._inner.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now. What is asked without one waits for the next."""
+        """Whether the session is connected now. Calls made while it is not wait for the next
+        connection, up to ``reconnect_timeout`` seconds."""
         return self._inner.is_connected
 
     @property
     def interruption(self) -> PenstockError | None:
-        """What interrupts the session now, as :meth:`on_interruption` is told; None: nothing."""
+        """The error that interrupts the session now, as listeners of :meth:`on_interruption`
+        receive it; None while the session is connected."""
         return self._inner.interruption
 
     def info(self) -> RealmInfo:
-        """A description of the realm."""
+        """Return a description of the realm: its version, its numbers of channels, queues and
+        connections, and the bytes it uses."""
         return self._loop.call(self._inner.info())
 
     def cluster(self) -> ClusterInfo:
-        """The cluster that the realm is in: its nodes, who owns the realm, and which channels and
-        queues single nodes have for themselves (SEM N8); without a cluster it has no node."""
+        """Return a description of the realm's cluster: its nodes, the node that owns the realm, and
+        the node-local channels and queues (SEM N8). Without a cluster, ``node`` is empty."""
         return self._loop.call(self._inner.cluster())
 
     def transaction(self) -> JointTransaction:
-        """Publish to several channels and queues in one step (SEM X4)::
+        """Return a transaction that publishes to several channels and queues in one step, at the
+        end of its block; an exception in the block discards everything (SEM X4)::
 
-        with session.transaction() as tx:
-            tx.publish(orders, b"...")
-            tx.publish(work, b"...")
+            with session.transaction() as tx:
+                tx.publish(orders, b"...")
+                tx.publish(work, b"...")
         """
         return JointTransaction(self._inner.transaction(), self._loop)
 
     def is_committed(self, transaction_id: str) -> bool:
-        """Whether a transaction, of this session or another, was committed (SEM X2).
+        """Return whether a transaction of this or another session was committed (SEM X2).
 
-        Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
+        ``transaction_id`` is the ``id`` of the transaction. Raises ``NoSuchTransaction`` if the
+        transaction was never begun, or ended more than 24 hours ago.
         """
         return self._loop.call(self._inner.is_committed(transaction_id))
 
     def stage(
         self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
     ) -> list[str]:
-        """Stage batches for a channel or queue, visible to nobody; gives the names of the stages,
-        in order.
+        """Store batches in the realm without publishing them, and return the names of these stages,
+        in order. :meth:`commit_stages` publishes them.
 
-        The batches are bodies as :mod:`penstock_core.columns.schema.layout` defines them. A stage
-        is dropped after an hour without a commit, and by a restart of the realm. A commit also
-        drops the stages that others, who do the same work, have staged under the same ``group``.
+        ``store`` is the channel or queue to publish on. The batches have the layout of
+        :mod:`penstock_core.columns.schema.layout`. The realm drops a stage after one hour without a
+        commit, and when it restarts. ``group`` names a piece of work that several sessions may
+        stage, such as the retries of a task: a commit also drops all other stages of the group.
         """
         return self._loop.call(self._inner.stage(store, bodies, group=group))
 
@@ -132,61 +138,73 @@ class Session(SessionEnd):
     ) -> dict[int, range]:
         """Publish stages of any session on several channels and queues, in one step (SEM X4).
 
-        ``stages`` has pairs of a store's number and its stages; gives the ids by number. Repeating
-        it with the same ``producer`` and ``sequence``, which count for the whole realm, gives the
-        ids of the first time, whatever stages it names (SEM X3). ``content`` may identify what is
-        published: with another one a repetition is refused. Raises ``NoSuchStage``,
-        ``SequenceTooOld``, ``DifferentContent``, ``NameDoesNotExist`` for a deleted store,
-        ``CapacityReached``.
+        ``stages`` is a sequence of pairs: the ``number`` of a channel or queue, and the names of
+        its stages. Return the ids of the published events by that number.
+
+        A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
+        call, whatever stages it names (SEM X3). A producer has one sequence for the whole realm.
+        ``content`` may identify the published events, such as the positions they were read from: a
+        repeated call with other ``content`` raises ``DifferentContent``.
+
+        Raises ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``, ``CapacityReached``, and
+        ``NameDoesNotExist`` if a channel or queue was deleted.
         """
         return self._loop.call(
             self._inner.commit_stages(stages, producer=producer, sequence=sequence, content=content)
         )
 
     def drop_stages(self, stages: Sequence[str]) -> None:
-        """Drop stages that are not to be committed."""
+        """Drop stages without publishing them."""
         self._loop.call(self._inner.drop_stages(stages))
 
     def redrive(
         self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
-        """Publish dead events again, each once, and remove them from their store (SEM T10).
+        """Publish dead events again, each once, and remove them from the dead event store
+        ``source`` (SEM T10).
 
-        Each goes where it came from, or all go ``to`` a channel or queue; those without an origin
-        stay. A redrive that was interrupted is continued by the next one. Raises
-        ``NameDoesNotExist``, ``InvalidSelector``.
+        Each event is published on the channel or queue that it died on, or, if ``to`` is not
+        empty, on the channel or queue of that name. Events without an origin stay in ``source``
+        unless ``to`` is given. ``selector`` limits the redrive to matching events; ``dry_run``
+        counts them and changes nothing. The next redrive continues an interrupted one.
+
+        Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
         return self._loop.call(self._inner.redrive(source, to, selector=selector, dry_run=dry_run))
 
     def pause_publishing(self) -> None:
-        """Refuse publishes and commits of all clients from now on, also after a restart; the
-        realm's own work, reading and administration go on (SEM X5)."""
+        """Have the realm refuse publishes and commits of all clients, with ``PublishingPaused``,
+        until :meth:`resume_publishing`, also after a restart. Reading, administration and internal
+        work such as joins continue (SEM X5)."""
         self._loop.call(self._inner.pause_publishing())
 
     def resume_publishing(self) -> None:
-        """Take publishes and commits again (SEM X5)."""
+        """Have the realm accept publishes and commits again (SEM X5)."""
         self._loop.call(self._inner.resume_publishing())
 
     def back_up(self, folder: FolderLike) -> BackupResult:
-        """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
+        """Write a consistent copy of everything the realm has stored to ``folder``, while the realm
+        is in use.
 
-        A folder with an earlier backup of this realm is brought up to date: segment files that
-        are in it already are not read again. A name that ends in ``.tar`` makes one file. Needs
-        ``full`` on the realm. Raises ``InvalidArgument``, ``IllegalState`` for a realm in memory,
-        ``Unavailable`` while another backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        If the folder contains an earlier backup of this realm, only new segment files are read. A
+        path that ends in ``.tar`` produces one file instead of a folder. Needs the right ``full``
+        on the realm.
+
+        Raises ``InvalidArgument``, ``IllegalState`` if the realm is in memory, ``Unavailable``
+        during another backup, ``AccessDenied``, ``ConnectionLost``.
         """
         return self._loop.call(self._inner.back_up(folder))
 
     def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
-        """Bring a copy of the realm's sealed files up to date, for readers elsewhere, while the
-        realm is in use.
+        """Update a copy of the realm's sealed files for readers on other machines, while the realm
+        is in use.
 
-        ``penstock store copy`` does this with a URI. Only files that the copy lacks are read, and
-        each appears complete. ``prune`` removes those that the realm no longer has. Needs ``full``
-        on the realm.
+        ``penstock store copy`` is the command for it, with a URI in the place of ``place``. Only
+        files that the copy lacks are read. Readers of the copy see a file once it is complete.
+        ``prune`` removes files that the realm no longer has. Needs the right ``full`` on the realm.
 
-        Raises ``InvalidArgument`` if the place is not a copy of this realm, ``StorageFailed``,
-        ``IllegalState`` for a realm in memory, ``Unavailable`` during a backup, ``AccessDenied``,
-        ``ConnectionLost``.
+        Raises ``InvalidArgument`` if ``place`` contains anything but a copy of this realm,
+        ``StorageFailed``, ``IllegalState`` if the realm is in memory, ``Unavailable`` during a
+        backup, ``AccessDenied``, ``ConnectionLost``.
         """
         return self._loop.call(self._inner.copy_files(place, prune=prune))
