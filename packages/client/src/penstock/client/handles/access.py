@@ -48,7 +48,7 @@ _RECORDS: Any = list[AuditRecord]
 class Access:
     """The users, groups and rights of a realm: ``session.access`` (SEM A).
 
-    :meth:`me` and a change of one's own password need no right. :meth:`grant` and :meth:`revoke`
+    :meth:`me` and changing one's own password need no right. :meth:`grant` and :meth:`revoke`
     on a channel or queue need ``manage_acl`` there; all other methods need rights on the realm.
     """
 

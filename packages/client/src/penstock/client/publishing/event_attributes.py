@@ -1,4 +1,4 @@
-"""The attributes of an event besides its data, in one place for all ways to publish."""
+"""The attributes of an event, apart from its data, for all methods that publish."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class QueuedAttributes(TypedDict, total=False):
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     ttl: int | str | timedelta
-    """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0: none of its
-    own."""
+    """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means the time to
+    live of the channel or queue."""
     persistent: bool | None
-    """For mixed channels and queues, whether the event is on disk; None: it is."""
+    """Whether a mixed channel or queue stores the event on disk; None means it does."""
     priority: int | None
-    """0 to 9; None: 4."""
+    """0 to 9; None means 4."""
     deliver_at: Moment | None
-    """A datetime with a time zone, or seconds since 1970."""
+    """Time of publication: a datetime with a time zone, or seconds since 1970."""
 
 
 class EventAttributes(QueuedAttributes, total=False):
     """Attributes of an event."""
 
     transient: bool
-    """Whether it is never stored (SEM E8)."""
+    """Whether the event is delivered to connected subscribers only and never stored (SEM E8)."""
 
 
 class RequestAttributes(TypedDict, total=False):
@@ -43,38 +43,42 @@ class RequestAttributes(TypedDict, total=False):
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     ttl: int | str | timedelta
-    """Time to live, as of any event: a request that nobody has taken by then is not answered any
-    more. 0: none of its own."""
+    """Time to live, as for any event; a request that expires before it is received gets no reply. 0
+    means the time to live of the channel or queue."""
     persistent: bool | None
-    """For mixed channels and queues, whether the request is on disk; None: it is."""
+    """Whether a mixed channel or queue stores the request on disk; None means it does."""
     priority: int | None
-    """0 to 9; None: 4."""
+    """0 to 9; None means 4."""
     transient: bool
-    """Channels only: whether the request is never stored (SEM E8)."""
+    """Channels only: whether the request is delivered to connected subscribers only and never
+    stored (SEM E8)."""
 
 
 QUEUED = frozenset(QueuedAttributes.__annotations__)
 PUBLISHED = frozenset(EventAttributes.__annotations__)
 REQUESTED = frozenset(RequestAttributes.__annotations__)
 
-_OF_EVENTS = inspect.signature(Event).parameters
+_EVENT_PARAMETERS = inspect.signature(Event).parameters
 
 
 def spelled_out(method: F) -> F:
-    """Show each attribute with its default where the signature of ``method`` is asked for, as
-    ``help`` and editors do, instead of ``**attributes``."""
+    """Replace ``**attributes`` in the signature of ``method`` by the event attributes and their
+    defaults, for ``help`` and editors."""
     signature = inspect.signature(method)
-    *own, gathered = signature.parameters.values()
-    said = str(gathered.annotation)
-    known = QUEUED if "Queued" in said else REQUESTED if "Request" in said else PUBLISHED
-    each = [parameter for name, parameter in _OF_EVENTS.items() if name in known]
-    shown = signature.replace(parameters=[*own, *each])
+    *parameters, keywords = signature.parameters.values()
+    kind = str(keywords.annotation)
+    names = QUEUED if "Queued" in kind else REQUESTED if "Request" in kind else PUBLISHED
+    attributes = [parameter for name, parameter in _EVENT_PARAMETERS.items() if name in names]
+    shown = signature.replace(parameters=[*parameters, *attributes])
     method.__signature__ = shown  # type: ignore[attr-defined]
     return method
 
 
-def unknown_attribute(given: Mapping[str, object], known: frozenset[str], method: str) -> TypeError:
-    """An error about the attributes in ``given`` that are not ``known``."""
-    wrong = ", ".join(sorted(given.keys() - known))
-    there_are = ", ".join(name for name in _OF_EVENTS if name in known)
-    return TypeError(f"{method}() has no argument {wrong}; besides data there are {there_are}")
+def unknown_attribute(
+    attributes: Mapping[str, object], allowed: frozenset[str], method: str
+) -> TypeError:
+    """Return an error about the attributes that are not ``allowed``. A TypeError, as Python raises
+    for unknown arguments."""
+    unknown = ", ".join(sorted(attributes.keys() - allowed))
+    names = ", ".join(name for name in _EVENT_PARAMETERS if name in allowed)
+    return TypeError(f"{method}() has no argument {unknown}; allowed are data, {names}")

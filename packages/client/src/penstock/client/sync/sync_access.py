@@ -14,7 +14,7 @@ from penstock_core.api.access import AclInfo, AuditRecord, GroupInfo, Me, UserIn
 class Access:
     """The users, groups and rights of a realm: ``session.access`` (SEM A).
 
-    :meth:`me` and a change of one's own password need no right. :meth:`grant` and :meth:`revoke`
+    :meth:`me` and changing one's own password need no right. :meth:`grant` and :meth:`revoke`
     on a channel or queue need ``manage_acl`` there; all other methods need rights on the realm.
     """
 
