@@ -20,7 +20,7 @@ from penstock_cluster.owning.register_records import ClaimRecord
 from penstock_core.vocabulary.node_figures import SHARD
 from penstock_core.vocabulary.ports import VersionedRecord
 from penstock_server.cli.program import app
-from penstock_server.cli.shared import asking
+from penstock_server.cli.shared import confirmation
 from penstock_testing.engine import EngineServers, MemoryEngine
 
 Run = Callable[..., Result]
@@ -121,7 +121,7 @@ def test_a_takeover_by_force_asks_first(
     assert unasked.exit_code == 2
     assert "Have n2 take the realm over by force?" in unasked.stderr
     assert "pass --yes" in " ".join(unasked.stderr.replace("│", " ").split())
-    monkeypatch.setattr(asking, "is_asked", lambda: True)
+    monkeypatch.setattr(confirmation, "has_terminal", lambda: True)
     refused = CliRunner().invoke(
         app, ["cluster", "take-over", "n2", "--cluster", ENGINE], input="n\n"
     )

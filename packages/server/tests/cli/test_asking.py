@@ -186,7 +186,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
 def test_at_a_terminal_a_person_may_say_no(
     monkeypatch: pytest.MonkeyPatch, realm: penstock.Realm, url: str, command: str
 ) -> None:
-    monkeypatch.setattr("penstock_server.cli.shared.asking.is_asked", lambda: True)
+    monkeypatch.setattr("penstock_server.cli.shared.confirmation.has_terminal", lambda: True)
     before = state(realm)
     declined = run(url, command, answer="n\n")
 
@@ -225,7 +225,9 @@ def test_with_a_yes_each_does_its_work(
         before = state(realm)
         if number % 2:
             with monkeypatch.context() as at_terminal:
-                at_terminal.setattr("penstock_server.cli.shared.asking.is_asked", lambda: True)
+                at_terminal.setattr(
+                    "penstock_server.cli.shared.confirmation.has_terminal", lambda: True
+                )
                 done = run(url, command, answer="y\n")
         else:
             done = run(url, command, "--yes")

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from penstock.client.sync.sync import Queue, Session
-from penstock_server.cli.shared import given
+from penstock_server.cli.shared import parsers
 
 if TYPE_CHECKING:
     from tests.commands import Run
@@ -31,23 +31,26 @@ ALL = "first=1s,factor=3,most=2h,jitter=0.25,seed=7"
     ],
 )
 def test_a_backoff_is_one_text(text: str, expected: dict[str, Any] | None) -> None:
-    assert given.backoff(text) == expected
+    assert parsers.backoff(text) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("often", "'often' is not a duration"),
-        ("1s,2s", "'2s' is no part of a backoff; an example is first=1s,factor=2"),
-        ("1s,first=2s", "'first=2s' is no part of a backoff"),
-        ("1s,tries=5", "'tries=5' is no part of a backoff"),
+        (
+            "1s,2s",
+            "'2s' is not valid in a backoff; use each field at most once, as in first=1s,factor=2",
+        ),
+        ("1s,first=2s", "'first=2s' is not valid in a backoff"),
+        ("1s,tries=5", "'tries=5' is not valid in a backoff"),
         ("1s,factor=much", "'much' is not a valid factor of a backoff"),
-        ("most=5m", "does not say how long the first wait is: first=1s"),
+        ("most=5m", "lacks the length of the first wait; add it, as in first=1s"),
     ],
 )
 def test_what_is_no_backoff_is_refused_and_named(text: str, said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
-        given.backoff(text)
+        parsers.backoff(text)
 
 
 @pytest.mark.spec("D18", "D17")
@@ -84,7 +87,7 @@ def test_a_durable_without_one_says_so(penstock_command: Run, session: Session) 
     penstock_command("durable", "create", "mail", "d")
     shown = penstock_command("durable", "show", "mail", "d").stdout
 
-    assert "backoff       none; a rolled-back event comes again at once\n" in shown
+    assert "backoff       none; a rolled-back event is redelivered at once\n" in shown
     assert "waiting       none\n" in shown
 
 
@@ -100,7 +103,7 @@ def test_a_queue_has_one_and_it_can_be_edited(penstock_command: Run, session: Se
 
     assert session.queues.get("jobs").info().definition.backoff is None
     shown = penstock_command("queue", "show", "jobs").stdout
-    assert "backoff       none; a rolled-back event comes again at once\n" in shown
+    assert "backoff       none; a rolled-back event is redelivered at once\n" in shown
 
 
 @pytest.mark.spec("D18", "Q3")

@@ -60,7 +60,7 @@ def test_the_list_has_a_line_for_each_durable(penstock_command: Run, orders: Cha
 def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
     listed = penstock_command("durable", "list", "orders")
 
-    assert listed.stdout == "no durables; make one with: penstock durable create orders NAME\n"
+    assert listed.stdout == "no durables; create one with: penstock durable create orders NAME\n"
 
 
 def test_show_counts_what_is_outstanding(penstock_command: Run, orders: Channel) -> None:
@@ -113,7 +113,10 @@ def test_strict_order_may_be_asked_for_and_is_shown(penstock_command: Run, order
     strict = penstock_command("durable", "show", "orders", "d").stdout
     other = penstock_command("durable", "show", "orders", "e").stdout
 
-    assert "order         strict; a rolled-back event comes before every later one\n" in strict
+    assert (
+        "order         strict; a rolled-back event is redelivered before any later event\n"
+        in strict
+    )
     assert "order         not strict\n" in other
 
 
@@ -124,7 +127,9 @@ def test_lanes_may_be_asked_for_and_are_shown(penstock_command: Run, orders: Cha
     shown = penstock_command("durable", "show", "orders", "d").stdout
 
     assert orders.durables.get("d").info().order_by == "sku"
-    assert "order         by sku; each value in order, different ones at the same time\n" in shown
+    assert (
+        "order         by sku; in order within each value, different values in parallel\n" in shown
+    )
 
 
 def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Channel) -> None:

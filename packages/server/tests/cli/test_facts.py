@@ -18,20 +18,23 @@ if TYPE_CHECKING:
         ("", "type          mixed, engine default"),
         ("--type simple", "type          simple (deprecated), engine default"),
         ("--type persistent", "lifetime      events stay for ever"),
-        ("--ttl 1h", "lifetime      events stay 1 h; an event's own TTL comes first"),
+        ("--ttl 1h", "lifetime      events stay 1 h; an event's own TTL takes precedence"),
         ("--type persistent --ttl 1h", "lifetime      events stay 1 h"),
         (
             "--type persistent --engine jms",
-            "lifetime      events stay while somebody waits for them",
+            "lifetime      events stay while a durable or reader waits for them",
         ),
         (
             "--type persistent --engine jms --ttl 1h",
-            "lifetime      events stay while somebody waits for them, at most 1 h",
+            "lifetime      events stay while a durable or reader waits for them, at most 1 h",
         ),
-        ("--type transient", "lifetime      events are given to who is there, and not kept"),
+        (
+            "--type transient",
+            "lifetime      events go to the current subscribers and are not stored",
+        ),
         (
             "--type persistent --event-ttl",
-            "lifetime      events stay for ever; an event's own TTL comes first",
+            "lifetime      events stay for ever; an event's own TTL takes precedence",
         ),
         ("", "capacity      no limit"),
         (
@@ -46,13 +49,13 @@ if TYPE_CHECKING:
         ("--retain-consumed", "consumed      kept"),
         ("", "archive       none"),
         ("--archive lake/orders", "archive       lake/orders"),
-        ("", "sync          with its group, at 1.0 MiB or after 2 ms"),
-        ("--sync-each-write", "sync          each publish by itself"),
+        ("", "sync          in groups, at 1.0 MiB or after 2 ms"),
+        ("--sync-each-write", "sync          each publish separately"),
         ("--sync none", "sync          left to the operating system"),
         ("", "files         50,000 events each"),
         (
             "--events-per-spindle 0",
-            "files         a single one, rewritten once much of it is dead",
+            "files         a single one, rewritten when much of it is unused",
         ),
         (
             "--events-per-spindle 0 --no-auto-maintenance",
@@ -64,10 +67,10 @@ if TYPE_CHECKING:
             "reading       8.0 KiB at a time, cached, loaded at start-up",
         ),
         ("--no-enable-caching", "reading       1.0 MiB at a time, not cached"),
-        ("", "stamped       priority 4 where none is given"),
+        ("", "stamped       priority 4 by default"),
         (
             "--priority 7 --stamp-dictionary",
-            "stamped       priority 7 where none is given, publisher, host, time and id",
+            "stamped       priority 7 by default, publisher, host, time and id",
         ),
     ],
 )
@@ -100,6 +103,6 @@ def test_a_queue_says_when_its_events_are_dead(
 
     shown = penstock_command("queue", "show", "q").stdout
 
-    assert "dead events   go to dead; also what was delivered 3 times\n" in shown
+    assert "dead events   go to dead; also events that were delivered 3 times\n" in shown
     assert "consumed      " not in shown
     assert "readers       none\n" in shown

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock_server.cli.program import app
-from penstock_server.cli.shared import given
+from penstock_server.cli.shared import parsers
 from penstock_server.cli.shared.output import (
     TextTable,
     cell,
@@ -96,7 +96,7 @@ def test_counts_sizes_and_durations_read_as_people_say_them() -> None:
     ],
 )
 def test_a_property_has_the_type_it_looks_like(text: str, value: Any) -> None:
-    found = given.properties([text])["a"]
+    found = parsers.properties([text])["a"]
 
     assert (type(found), found) == (type(value), value)
 
@@ -106,13 +106,13 @@ def test_a_property_has_the_type_it_looks_like(text: str, value: Any) -> None:
     [("500", 500), ("500ms", 500), ("10s", 10_000), ("2h", 7_200_000), ("1d", 86_400_000)],
 )
 def test_durations_have_units(text: str, ms: int) -> None:
-    assert given.milliseconds(text) == ms
+    assert parsers.milliseconds(text) == ms
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:
-    assert given.start("2026-05-04T12:00") == datetime(2026, 5, 4, hour=12, tzinfo=UTC)
-    assert given.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, hour=10, tzinfo=UTC)
-    assert [given.start("earliest"), given.start("17")] == ["earliest", 17]
+    assert parsers.start("2026-05-04T12:00") == datetime(2026, 5, 4, hour=12, tzinfo=UTC)
+    assert parsers.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, hour=10, tzinfo=UTC)
+    assert [parsers.start("earliest"), parsers.start("17")] == ["earliest", 17]
 
 
 OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"

@@ -240,9 +240,9 @@ def test_an_empty_file_has_no_events(
     ("name", "content", "message"),
     [
         ("missing.csv", None, "cannot be read: No such file or directory"),
-        ("trades.xls", b"", ".xls does not tell the format; known endings are .ndjson"),
-        ("trades.parquet", b"rubbish", "cannot be read in the format its name ends in"),
-        ("trades.arrow", b"rubbish", "cannot be read in the format its name ends in"),
+        ("trades.xls", b"", "the format is unknown (.xls); use a file that ends in .ndjson"),
+        ("trades.parquet", b"rubbish", "cannot be read in the format of its suffix"),
+        ("trades.arrow", b"rubbish", "cannot be read in the format of its suffix"),
         ("trades.ndjson", b'{"a": 1}\nrubbish\n', "line 2: not JSON"),
         ("trades.ndjson", b"[1]\n", "line 1: an event must be an object"),
         ("trades.ndjson", b'{"data": 5}\n', "line 1: 'data' is 5; it must be a string"),
@@ -253,7 +253,7 @@ def test_an_empty_file_has_no_events(
             "price: unknown next to 'properties'",
         ),
         ("trades.ndjson", b'{"ttl": "soon"}\n', "line 1: ttl 'soon'"),
-        ("trades.csv", b"a,b\n1\n", "cannot be read in the format its name ends in"),
+        ("trades.csv", b"a,b\n1\n", "cannot be read in the format of its suffix"),
     ],
 )
 def test_a_file_that_cannot_be_events_is_refused_whole(
@@ -308,7 +308,7 @@ def test_a_file_that_fails_half_way_says_what_was_published(
         (["x", "--file", "a.csv"], "--file contains whole events"),
         (["--file", "a.csv", "--tag", "t"], "--file contains whole events"),
         (["--property", "price"], "'price' is not a property"),
-        (["--property", "price:money=5"], "no type 'money'; there are string, int"),
+        (["--property", "price:money=5"], "'money' is not a type; the types are string, int"),
         (["--property", "price:int=cheap"], "'cheap' is not a valid int"),
         (["--property", "a=1", "--property", "a=2"], "property 'a' is given twice"),
         (["x", "--priority", "10"], "--priority"),

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from penstock.client.sync.sync import Channel, Queue
-from penstock_server.cli.shared import given
+from penstock_server.cli.shared import parsers
 
 if TYPE_CHECKING:
     from tests.commands import Run
@@ -36,7 +36,7 @@ def test_an_event_may_be_published_later(penstock_command: Run, orders: Channel)
 )
 def test_a_wait_counts_from_now(wait: str, seconds: float) -> None:
     before = datetime.now(UTC)
-    at = given.delivery(wait)
+    at = parsers.delivery(wait)
     after = datetime.now(UTC)
 
     assert before <= at - timedelta(seconds=seconds) <= after
@@ -103,7 +103,7 @@ def test_where_there_is_no_store_nothing_waits(penstock_command: Run, arguments:
     refused = penstock_command("schedule", *arguments)
 
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "there is no channel or queue nowhere" in refused.stderr
+    assert "no channel or queue nowhere exists" in refused.stderr
     assert refused.stderr.endswith("[name-does-not-exist]\n")
 
 

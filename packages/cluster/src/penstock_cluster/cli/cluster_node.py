@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock_server.cli.serving.realm_process import FAILED, format_wanted, log_failure
+from penstock_server.cli.serving.realm_process import FAILED, log_failure, log_format
 from penstock_server.cli.shared.choosing import chosen, shown, with_users
 from penstock_server.cli.shared.configuring import server_flags
 from penstock_server.cli.shared.server_flags import LOG, PORTS, flags_of
@@ -103,7 +103,7 @@ def _run(
     try:
         wanted, host = _chosen(name, peers, listen, file=file, flags=flags)
     except PenstockError:
-        logs.configure("info", format_wanted(flags))
+        logs.configure("info", log_format(flags))
         raise
     logs.configure(wanted.log.level, wanted.log.format)
     # imports Arrow and the server, so only when the flags are right

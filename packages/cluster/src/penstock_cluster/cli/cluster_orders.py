@@ -16,8 +16,8 @@ from penstock_cluster.cli.engine_access import (
     opened_engine,
     opened_inspector,
 )
-from penstock_server.cli.shared.asking import Yes, confirm
 from penstock_server.cli.shared.configuring import Cluster, SettingsFile
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.output import ListFormat, note, write, write_json, write_table
 
 if TYPE_CHECKING:

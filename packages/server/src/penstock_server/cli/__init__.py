@@ -1,7 +1,7 @@
-"""The command line: ``penstock``. One module for each group of commands.
+"""The command line, ``penstock``, with one module for each group of commands.
 
-Modules here load fast: Arrow, the client and the server are imported by the command that needs
-them, when it runs. ``penstock serve`` does not even load the parser of the others.
+Modules here load fast: each command imports Arrow, the client and the server only when it runs and
+needs them. ``penstock serve`` does not even load the command line parser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 done, 1 refused, 2 wrong usage, 130 after Ctrl-C."""
+    """Run one command and exit with 0 on success, 1 if refused, 2 for wrong usage, 130 after
+    Ctrl-C."""
     from penstock_server.cli.serving.plain_start import plain_start
 
     start = plain_start(sys.argv[1:] if arguments is None else arguments)
@@ -23,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         run_program(arguments)
         return
-    # NumPy's linear algebra, which a realm has no use for, starts a thread for each processor, and
-    # they wait for work at full speed: 30 ms of a start.
+    # A realm does not use NumPy's linear algebra. By default it starts one busy-waiting thread per
+    # processor, which adds 30 ms to the start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from penstock_server.cli.serving.realm_process import run_realm
 

@@ -1,4 +1,4 @@
-"""The program: its commands, and how it exits."""
+"""The Typer application of ``penstock``: its commands and its exit statuses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from penstock_server.cli.shared.output import note
 from penstock_server.parts import install_line, registered
 
 REFUSED: Final = 1
-"""Exit status when the realm or this program refused; 0 is success, 2 is wrong usage."""
+"""Exit status if the realm or this program refused the command; 0 is success, 2 wrong usage."""
 INTERRUPTED: Final = 130
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a file or device that takes no more output."""
+"""Exit status after Ctrl-C."""
+_OUTPUT_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Error numbers of a file or device that accepts no more output."""
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-"""The exception for a command that is called wrongly."""
+"""Base class of Typer's exceptions for wrong usage of a command."""
 
 
 MODULES: Final = {
@@ -57,7 +58,7 @@ MODULES: Final = {
     "doctor": "checks.doctor",
     "error": "serving.reference",
 }
-"""The module that has each command of this package."""
+"""Commands of this package with the module that registers each."""
 ORDER: Final = (
     "serve",
     "channel",
@@ -91,22 +92,22 @@ ORDER: Final = (
     "doctor",
     "error",
 )
-"""Commands of all packages of this project, in the order in which a newcomer needs them; those of
-others come last."""
+"""Commands of all packages of this project, in the order in which a newcomer needs them. Help
+lists commands of other packages after these."""
 
 
 def places() -> Mapping[str, str]:
-    """The function that registers each command, as ``module:function``, in the order of help."""
-    own = {name: f"penstock_server.cli.{module}:register" for name, module in MODULES.items()}
+    """Return the function that registers each command, as ``module:function``, in help order."""
+    builtin = {name: f"penstock_server.cli.{module}:register" for name, module in MODULES.items()}
     parts = {name: part.place for name, part in registered(GROUP).items() if "." not in name}
-    known = own | parts
-    others = [name for name in known if name not in ORDER]
-    return {name: known[name] for name in (*ORDER, *others) if name in known}
+    registrations = builtin | parts
+    others = [name for name in registrations if name not in ORDER]
+    return {name: registrations[name] for name in (*ORDER, *others) if name in registrations}
 
 
 class CommandTable(Mapping[str, Any]):
-    """Commands and groups of commands, each imported and built by Typer when it is asked for: all
-    of them take longer than most need for their work."""
+    """Commands and command groups by name. Typer imports and builds each on access, because
+    building all of them takes longer than most commands take to run."""
 
     def __getitem__(self, name: str) -> Any:
         return commands_of(places()[name])[name]
@@ -120,7 +121,8 @@ class CommandTable(Mapping[str, Any]):
 
 @cache
 def commands_of(place: str) -> Mapping[str, Any]:
-    """The commands that a function, given as ``module:function``, registers, by name."""
+    """Return the commands that the function at ``place`` (``module:function``) registers, by
+    name."""
     module, _, function = place.partition(":")
     part = typer.Typer(add_completion=False, rich_markup_mode=None)
     part.callback()(_no_options)
@@ -130,13 +132,14 @@ def commands_of(place: str) -> Mapping[str, Any]:
 
 
 def _no_options() -> None:
-    """With this, Typer makes a group also of a single command."""
+    """Do nothing. With a callback, Typer builds a group even from a single command."""
 
 
 class Program(CommandGroup):
-    """Ends every command alike: a refusal in one line, Ctrl-C and a closed pipe silently."""
+    """The top-level command group. It ends every command in the same way: one line for a refusal,
+    no output for Ctrl-C or a closed pipe."""
 
-    commands: Mapping[str, Any]  # type: ignore[assignment]  # none is added to it
+    commands: Mapping[str, Any]  # type: ignore[assignment]  # never modified
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -148,27 +151,28 @@ class Program(CommandGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with _plain_usage():
-            return self._invoked(ctx)
+            return self._run_command(ctx)
 
-    def _invoked(self, ctx: Any) -> Any:
+    def _run_command(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except PenstockError as error:
             if _was_interrupted(error):
                 raise typer.Exit(INTERRUPTED) from None
+            # The code belongs to the first line; further lines quote the selector or the file.
             first, newline, rest = str(error).partition("\n")
             note(f"error: {first} [{error.code}]{newline}{rest}")
             raise typer.Exit(REFUSED) from None
         except (KeyboardInterrupt, typer.Abort):
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _forget_output()
+            _discard_output()
             raise typer.Exit from None
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _OUTPUT_FULL:
                 raise
-            _forget_output()
+            _discard_output()
             note(f"error: the output could not be written: {error.strerror or error}")
             raise typer.Exit(REFUSED) from None
         return result
@@ -179,13 +183,13 @@ class Program(CommandGroup):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names alone: Typer would look at each command, and so build all of them."""
+        """Return the names only. Typer's own method would build every command."""
         return list(self.commands)
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether it came up while Ctrl-C was ending the command: a session that is closed in the
-    middle of a request may complain, and nobody has asked for more."""
+    """Return whether the error arose while Ctrl-C was ending the command. Closing a session in the
+    middle of a request may raise an error that the user does not need to see."""
     cause = error.__context__
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__context__
@@ -194,7 +198,7 @@ def _was_interrupted(error: BaseException) -> bool:
 
 @contextmanager
 def _plain_usage() -> Iterator[None]:
-    """Escape the arguments that messages about wrong usage repeat."""
+    """Escape control characters of arguments that messages about wrong usage repeat."""
     try:
         yield
     except _USAGE_ERROR as error:
@@ -202,8 +206,8 @@ def _plain_usage() -> Iterator[None]:
         raise
 
 
-def _forget_output() -> None:
-    """Keep Python from flushing at exit, when the reader of our output is gone."""
+def _discard_output() -> None:
+    """Redirect standard output to the null device, so that the flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -235,7 +239,7 @@ def _options(
         ),
     ] = False,
     url: Annotated[
-        str | None, typer.Option("--url", help="The realm, for any command.", metavar="URL")
+        str | None, typer.Option("--url", help="URL of the realm, for any command.", metavar="URL")
     ] = None,
 ) -> None:
     """Penstock: a messaging server whose channels are Arrow tables.
@@ -247,16 +251,16 @@ def _options(
       penstock publish orders "hello" --property price=9.5
       penstock subscribe orders --from earliest
 
-    A realm is named by --url, before the command or among its options, or by PENSTOCK_URL.
+    Set the realm with --url, before the command or among its options, or with PENSTOCK_URL.
     """
-    if url is not None:  # the options of the commands look there
+    if url is not None:  # the --url option of each command defaults to this variable
         before = os.environ.get("PENSTOCK_URL")
         os.environ["PENSTOCK_URL"] = url
-        context.call_on_close(lambda: _put_back("PENSTOCK_URL", before))
+        context.call_on_close(lambda: _restore_variable("PENSTOCK_URL", before))
 
 
-def _put_back(variable: str, value: str | None) -> None:
-    """Give a variable of the environment the value that it had."""
+def _restore_variable(variable: str, value: str | None) -> None:
+    """Set an environment variable to an earlier value; None removes it."""
     if value is None:
         os.environ.pop(variable, None)
     else:
@@ -264,9 +268,10 @@ def _put_back(variable: str, value: str | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 done, 1 refused, 2 wrong usage, 130 after Ctrl-C."""
+    """Run one command and exit with 0 on success, 1 if refused, 2 for wrong usage, 130 after
+    Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
-        # Characters that the encoding lacks are escaped: an event is shown, not refused.
+        # Escape characters that the encoding lacks: printing an event must not fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(args=arguments, prog_name="penstock")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock_core.printable import plain
 from penstock_server.cli.shared.output import duration, note
-from penstock_server.cli.shared.progress import is_seen
+from penstock_server.cli.shared.progress import is_visible
 
 if TYPE_CHECKING:
     from penstock_spark.pipelines.step import Progress
@@ -80,7 +80,7 @@ class LiveTable:
 @contextmanager
 def shown() -> Iterator[Shown]:
     """Show a run on standard error."""
-    if not is_seen():
+    if not is_visible():
         yield Lines()
         return
     from rich.console import Console

@@ -10,7 +10,7 @@ import typer
 
 from penstock.missing_packages import from_package
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 

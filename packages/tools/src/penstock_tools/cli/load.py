@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared import completing, parsers
 from penstock_server.cli.shared.output import (
     ListFormat,
     note,
@@ -18,7 +18,7 @@ from penstock_server.cli.shared.output import (
     write_json,
     write_table,
 )
-from penstock_server.cli.shared.progress import is_seen
+from penstock_server.cli.shared.progress import is_visible
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def load(
     from penstock_tools.cli.load_plan import LoadPlan
     from penstock_tools.cli.load_run import LoadSetup
 
-    step_ms = given.milliseconds(duration)
+    step_ms = parsers.milliseconds(duration)
     if not step_ms:
         raise typer.BadParameter("--duration is 0; it must be longer, such as 10s")
     plan = LoadPlan(
@@ -129,7 +129,7 @@ def load(
         window=window,
         by_key=by_key,
         keep=keep,
-        reconnect_s=given.milliseconds(reconnect) / 1_000,
+        reconnect_s=parsers.milliseconds(reconnect) / 1_000,
     )
     _end(_run(plan, setup), setup, format)
 
@@ -146,11 +146,11 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
             loop.add_signal_handler(number, ending.request)
         try:
             load_run = LoadRun(plan, setup, SystemClock(), ending=ending)
-            return await load_run.run(_draw if is_seen() else None)
+            return await load_run.run(_draw if is_visible() else None)
         finally:
             for number in _ENDS:
                 loop.remove_signal_handler(number)
-            if is_seen():
+            if is_visible():
                 _erase()
 
     return asyncio.run(run())

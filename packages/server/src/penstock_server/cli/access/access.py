@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock_server.cli.shared.asking import Yes, confirm
 from penstock_server.cli.shared.choosing import chosen
 from penstock_server.cli.shared.configuring import SettingsFile
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.grouping import WordsCommand, command_group
 from penstock_server.cli.shared.output import (
     ListFormat,

@@ -8,10 +8,10 @@ import typer
 
 from penstock_server.cli.events.events import EventFormat, print_events
 from penstock_server.cli.events.patterns import means_several
-from penstock_server.cli.shared import completing, given
-from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared import completing, parsers
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.grouping import command_group
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.messages import decoder_of
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -96,7 +96,7 @@ def create(
       penstock durable create orders accounts --type serial --order-by account
       penstock durable create "orders/*" billing --type serial
     """
-    begin, attributes_of = given.start(start), attributes.parsed(attributes.OF_DURABLES, more)
+    begin, attributes_of = parsers.start(start), attributes.parsed(attributes.OF_DURABLES, more)
     with session(url) as realm:
         if means_several(realm, channel):
             over = realm.durables.create(
@@ -264,7 +264,7 @@ def browse(
     with session(url) as realm:
         store = realm.channels.get(channel)
         with store.durables.get(name).browse() as reading:
-            messages = known_to(store)
+            messages = decoder_of(store)
             printed = print_events(reading.batches(), format, limit, messages=messages)
         _say_if_none(printed, name, format)
 
@@ -325,7 +325,7 @@ def seek(
       penstock durable seek orders billing --to 2026-05-04T12:00:00 --yes
       penstock durable seek orders billing --to latest --yes
     """
-    place = given.start(to)
+    place = parsers.start(to)
     with session(url) as realm:
         durable = realm.channels.get(channel).durables.get(name)
         if preview:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock_core.vocabulary.choice import choice_of, is_pattern
 from penstock_core.vocabulary.errors import AccessDenied, NameDoesNotExist, PenstockError
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.messages import decoder_of
 
 if TYPE_CHECKING:
     from penstock.client.sync.sync import Durable, Session
@@ -39,7 +39,7 @@ class MessagesOfChannels:
     def __call__(self, channel: str) -> Messages | None:
         if channel not in self._known:
             try:
-                self._known[channel] = known_to(self._realm.channels.get(channel))
+                self._known[channel] = decoder_of(self._realm.channels.get(channel))
             except (NameDoesNotExist, AccessDenied):  # it is gone since
                 return None
         return self._known[channel]

@@ -16,8 +16,8 @@ import typer
 
 from penstock_core.columns.documents import event_of
 from penstock_core.vocabulary.errors import PenstockError
-from penstock_server.cli.shared import completing, given
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared import completing, parsers
+from penstock_server.cli.shared.messages import decoder_of
 from penstock_server.cli.shared.options import Command, option, with_options
 from penstock_server.cli.shared.output import count, moment, write
 from penstock_server.cli.shared.progress import progress
@@ -60,9 +60,9 @@ Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 
 Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
 
 OF_EVENTS: Final = (
-    Attribute("properties", Properties, given.properties),
+    Attribute("properties", Properties, parsers.properties),
     Attribute("tag", Tag),
-    Attribute("ttl", Ttl, given.milliseconds),
+    Attribute("ttl", Ttl, parsers.milliseconds),
     Attribute("priority", Priority),
     Attribute(
         "persistent",
@@ -90,7 +90,7 @@ OF_EVENTS: Final = (
                 metavar="TIME",
             ),
         ],
-        given.delivery,
+        parsers.delivery,
     ),
 )
 """The parts of an event besides its data."""
@@ -272,7 +272,7 @@ def _publish_file(
     with session(url) as realm:
         target = _target(realm, kind, name, delta=delta)
         if message is None:
-            parse = partial(event_of, messages=known_to(target.store))
+            parse = partial(event_of, messages=decoder_of(target.store))
         else:
             parse = partial(target.store.messages().event, message)
         opened = open_events(file, parse)

@@ -12,8 +12,8 @@ import typer
 from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
 from penstock_server.cli.events.events import EventFormat, Format, Printer, print_events, printer
 from penstock_server.cli.events.patterns import FetchedInTurn, MessagesOfChannels, means_several
-from penstock_server.cli.shared import completing, given
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared import completing, parsers
+from penstock_server.cli.shared.messages import decoder_of
 from penstock_server.cli.shared.output import note, write
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 
@@ -153,7 +153,7 @@ def subscribe(
     settling = _settling(durable, reject, delay, rolls_back=rollback)
     if rollback:
         limit = _held_at_once(limit)
-    begin = given.start(start or "latest")
+    begin = parsers.start(start or "latest")
     with session(url) as realm:
         if means_several(realm, name):
             if archive is not None:
@@ -175,7 +175,7 @@ def subscribe(
             return
         channel = realm.channels.get(name)
         if durable is not None:
-            out = printer(format, known_to(channel))
+            out = printer(format, decoder_of(channel))
             printed = _consume(
                 channel.durables.get(durable), out, limit, timeout=timeout, settling=settling
             )
@@ -185,7 +185,7 @@ def subscribe(
             )
             with wanted as reading:
                 say_waiting(channel.name, timeout)
-                batches, messages = _live(reading, timeout), known_to(channel)
+                batches, messages = _live(reading, timeout), decoder_of(channel)
                 printed = print_events(batches, format, limit, messages=messages)
     if not printed and format == "table":
         note("no events came")
@@ -351,7 +351,7 @@ def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool)
         raise typer.BadParameter("--reject takes the place of --rollback; give one")
     if delay and not rolls_back:
         raise typer.BadParameter("--delay needs --rollback")
-    delay_s = given.milliseconds(delay) / 1_000 if delay else None
+    delay_s = parsers.milliseconds(delay) / 1_000 if delay else None
     return _Settling(reason, delay_s, rolls_back=rolls_back)
 
 
@@ -380,7 +380,7 @@ def browse(
         channel = realm.channels.get(name)
         where = archive if archived or archive is not None else ""
         with channel.browse(start=first, end=last, selector=selector, archive=where) as reading:
-            messages = known_to(channel)
+            messages = decoder_of(channel)
             printed = print_events(reading.batches(), format, limit, messages=messages)
     if not printed and format == "table":
         write(f"no such events on {channel.name}")

@@ -10,7 +10,7 @@ import typer
 
 from penstock_server.cli.shared import completing
 from penstock_server.cli.shared.output import ListFormat, count, write, write_json
-from penstock_server.cli.shared.progress import ProgressDisplay, is_seen, progress
+from penstock_server.cli.shared.progress import ProgressDisplay, is_visible, progress
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.destinations import find
 
@@ -74,7 +74,7 @@ def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: boo
     def work() -> Redriven:
         return realm.redrive(store, to, selector=selector, dry_run=dry_run)
 
-    if dry_run or not is_seen():
+    if dry_run or not is_visible():
         return work()
     found = find(realm, store)
     before = found.info()

@@ -25,7 +25,7 @@ from penstock_server.cli.events.publishing import (
     data_of,
 )
 from penstock_server.cli.events.reading import WAIT_S, Selector, say_waiting
-from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared import completing, parsers
 from penstock_server.cli.shared.output import count, note, write_json_line
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.attributes import parsed
@@ -260,7 +260,7 @@ def _of_durable(channel: Channel, name: str) -> Coming:
 
 
 def _of_channel(channel: Channel, selector: str) -> Coming:
-    with channel.subscribe(start=given.start("latest"), selector=selector) as reading:
+    with channel.subscribe(start=parsers.start("latest"), selector=selector) as reading:
         while True:
             batch = reading.next_batch(WAIT_S)
             if batch is None:

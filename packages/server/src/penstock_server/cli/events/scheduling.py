@@ -9,7 +9,7 @@ import typer
 from penstock_core.columns.documents import document_of
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, write, write_json, write_table
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session

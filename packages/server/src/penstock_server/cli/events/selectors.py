@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock_server.cli.shared.grouping import command_group
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.messages import decoder_of
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -73,7 +73,7 @@ def check(
         return
     with session(url) as realm:
         found = realm.channels.get(channel)
-        columns, messages = found.columns(), known_to(found)
+        columns, messages = found.columns(), decoder_of(found)
         if messages is not None:
             columns = messages.seen_in(columns)
         names = checked(selector.expression, columns)

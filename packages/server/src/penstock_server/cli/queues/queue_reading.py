@@ -12,8 +12,8 @@ from penstock_core.columns.documents import document_of
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_server.cli.events.events import print_events, print_rows
 from penstock_server.cli.events.reading import FETCH_EVENTS, Selector, fetched, say_waiting
-from penstock_server.cli.shared import given
-from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared import parsers
+from penstock_server.cli.shared.messages import decoder_of
 from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.destinations import QueueName
@@ -56,7 +56,7 @@ def pop(
         with queue.reader(transactional=True, window=1) as reader:
             say_waiting(queue.name, timeout)
             parts = _settled(reader, fetched(reader, 1, 1, timeout=timeout), "")
-            printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
+            printed = print_events(chain.from_iterable(parts), format, messages=decoder_of(queue))
     if not printed and format == "table":
         note(f"no event came on {queue.name}")
 
@@ -79,7 +79,7 @@ def peek(
     """
     with session(url) as realm:
         queue = realm.queues.get(name)
-        peeked, messages = queue.peek(limit, selector=selector), known_to(queue)
+        peeked, messages = queue.peek(limit, selector=selector), decoder_of(queue)
         if format == "json":
             documents = [document_of(event, messages) for event in peeked]
             write_json({"events": documents, "has_more": peeked.has_more})
@@ -161,8 +161,8 @@ def read(
         )
     rolls_back = commit is False
     _check_combination(commit, reject, delay)
-    wait_s = given.milliseconds(delay) / 1_000 if delay else None
-    longest_s = given.milliseconds(ack_timeout) / 1_000 if ack_timeout else None
+    wait_s = parsers.milliseconds(delay) / 1_000 if delay else None
+    longest_s = parsers.milliseconds(ack_timeout) / 1_000 if ack_timeout else None
     room = window or (rolls_back and limit) or WINDOW
     if rolls_back:
         limit = room if limit is None else limit
@@ -182,7 +182,7 @@ def read(
             parts: Iterator[Sequence[EventBatch]] = fetched(reader, most, limit, timeout=timeout)
             if not rolls_back:
                 parts = _settled(reader, parts, reject)
-            printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
+            printed = print_events(chain.from_iterable(parts), format, messages=decoder_of(queue))
             if rolls_back:
                 reader.rollback(delay=wait_s)
                 note(f"{count(printed, 'event')} given back")

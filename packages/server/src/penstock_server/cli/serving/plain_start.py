@@ -1,8 +1,7 @@
-"""``penstock serve`` in plain words: read without the command line's parser.
+"""Reads the arguments of a simple ``penstock serve`` without the command line parser.
 
-The parser and what it loads take as long as a third of a server's start. What is not plain, such as
-a flag twice, a value that cannot be, ``--help`` or another command, is left to the parser, which
-says what it makes of it.
+Loading the parser takes a third of a server's start. All other arguments, such as a repeated flag,
+an invalid value, ``--help`` or another command, are left to the parser, which explains errors.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from penstock_server.cli.shared.server_flags import FLAGS, Flag, flags_of
 
 DATA: Final = Flag("data", "", Path, help="")
 VALUED: Final = {flag.word: flag for flag in (DATA, *FLAGS) if flag.kind is not bool}
-"""Flags with a value, by the word that comes before it."""
+"""Flags that take a value, by their word on the command line."""
 SWITCHES: Final = {
     word: (flag.name, is_on)
     for flag in FLAGS
     if flag.kind is bool
     for word, is_on in ((flag.word, True), (f"--no-{flag.name}", False))
 }
+"""Words of switches, with the flag and the value that each sets."""
 _COMPLETING: Final = "_PENSTOCK_COMPLETE"
-"""A shell asks how the line might go on."""
+"""Environment variable that is set while a shell requests completions."""
 
 
 class PlainStart(NamedTuple):
-    """What ``penstock serve`` was called with."""
+    """The arguments of ``penstock serve``."""
 
     data: Path
     settings: Path | None
@@ -36,7 +36,7 @@ class PlainStart(NamedTuple):
 
 
 def plain_start(arguments: Sequence[str]) -> PlainStart | None:
-    """The arguments of a plain ``serve``; None: it is another command, or not plain."""
+    """Return the arguments of a simple ``serve``; None if the parser has to read the line."""
     if not arguments or arguments[0] != "serve" or _COMPLETING in os.environ:
         return None
     try:
@@ -50,11 +50,11 @@ def plain_start(arguments: Sequence[str]) -> PlainStart | None:
 
 
 class _NotPlain(Exception):
-    """The parser has to look at it."""
+    """The line needs the command line parser."""
 
 
 def _read(words: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the names of flags with their values. Raises ``_NotPlain``."""
+    """Yield the name and value of each flag. Raises ``_NotPlain``."""
     names = set()
     for word in words:
         before, equals, text = word.partition("=")
@@ -72,7 +72,7 @@ def _read(words: Iterator[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _value(kind: type | tuple[str, ...], text: str) -> Any:
-    """The value of a flag of this kind. Raises ``_NotPlain``."""
+    """Return the value of a flag of this kind. Raises ``_NotPlain`` if the text is invalid."""
     is_number = text.isascii() and text.isdigit()
     is_allowed = text in kind if isinstance(kind, tuple) else kind is not int or is_number
     if not text or text.startswith("-") or not is_allowed:

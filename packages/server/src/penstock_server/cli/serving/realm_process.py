@@ -1,7 +1,6 @@
-"""The process of a realm: its settings, its log, and what it says when it cannot go on.
+"""Runs the process of a realm: loads its settings, configures its log and logs why it failed.
 
-It loads neither the command line's parser nor anything else that a server has no use for: whoever
-starts a realm waits for that.
+To start fast, it imports only modules that a server needs, not the command line parser.
 """
 
 from __future__ import annotations
@@ -27,58 +26,62 @@ FAILED: Final = 1
 
 
 def run_realm(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
-    """Run a realm until it is asked to end; its exit status, 0 or :data:`FAILED`. Why it failed is
-    in the log."""
-    # Arrow's own choice, mimalloc, keeps what was freed: 100 MB more after a recovery that had
-    # read 266 MB of journal. Builds for other C libraries have no jemalloc.
+    """Run a realm until a signal stops it and return the exit status, 0 or :data:`FAILED`.
+
+    The log has the reason of a failure.
+    """
+    # mimalloc, Arrow's default, keeps freed memory: 100 MB more after a recovery that read 266 MB
+    # of journal. Arrow's builds for other C libraries have no jemalloc.
     if sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION"):
         os.environ.setdefault(ALLOCATOR, "jemalloc")
     try:
         _serve(data.expanduser(), settings, flags)
-    except Exception as error:  # noqa: BLE001  whatever ends a realm is said where the rest is said
+    except Exception as error:  # noqa: BLE001  every failure goes to the log, not to a traceback
         log_failure(error)
         return FAILED
     return 0
 
 
-def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
-    # Its tracebacks of many colours are not ours; what they need takes longer to load than the log.
+def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> None:
+    # structlog imports these for coloured tracebacks, which are not used. Loading them takes longer
+    # than loading the log.
     with left_out("rich", "better_exceptions", "colorama", "greenlet"):
         from penstock_server import logs
 
     try:
-        wanted = chosen_for_server(file, flags)
+        settings = chosen_for_server(settings_file, flags)
     except PenstockError:
-        logs.configure("info", format_wanted(flags))
+        logs.configure("info", log_format(flags))
         raise
-    logs.configure(wanted.log.level, wanted.log.format)
-    _run(data, wanted)
+    logs.configure(settings.log.level, settings.log.format)
+    _run(data, settings)
 
 
-def _run(data: Path, wanted: Settings) -> None:
-    # Imports Arrow and the server, so only when the flags are right. Nothing of what is loaded goes
-    # away again: to look for what does took a tenth of the start.
+def _run(data: Path, settings: Settings) -> None:
+    # These imports load Arrow and the server, so they follow the check of the flags. Objects made
+    # by imports live as long as the process; garbage collection meanwhile took a tenth of the
+    # start.
     with uncollected():
         from penstock_server.serving import leave_pandas_out, serve
         from penstock_server.serving.lifecycle import collect_rarely
 
         leave_pandas_out()
-        if wanted.http.enabled:
+        if settings.http.enabled:
             import penstock_server.frontends.http.server  # noqa: F401
         collect_rarely()
-    serve(data, wanted)
+    serve(data, settings)
 
 
-def format_wanted(flags: dict[str, Any]) -> Format:
-    """The log format to use when the settings as a whole are invalid."""
+def log_format(flags: dict[str, Any]) -> Format:
+    """Return the log format to use if the settings as a whole are invalid."""
     from penstock_server.logs import Format
 
-    wanted = flags["log.format"] or os.environ.get("PENSTOCK_LOG_FORMAT", "auto")
-    return cast("Format", wanted if wanted in get_args(Format) else "auto")
+    style = flags["log.format"] or os.environ.get("PENSTOCK_LOG_FORMAT", "auto")
+    return cast("Format", style if style in get_args(Format) else "auto")
 
 
 def log_failure(error: Exception) -> None:
-    """Say what has ended a realm, or has kept it from starting."""
+    """Log why a realm ended or did not start."""
     import structlog
 
     _log = structlog.get_logger("penstock.realm")

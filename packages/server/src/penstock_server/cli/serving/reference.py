@@ -1,4 +1,4 @@
-"""``penstock settings`` and ``penstock error``: explain settings and error codes."""
+"""``penstock settings`` and ``penstock error``, which explain settings and error codes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def register(app: typer.Typer) -> None:
 def settings(
     *,
     explain: Annotated[
-        bool, typer.Option("--list", help="Say what each option is for, and its default.")
+        bool, typer.Option("--list", help="Describe every option and show its default.")
     ] = False,
     format: ListFormat = "table",
     **written: Any,
 ) -> None:
-    """Show what is in force: every option with its value, unit, and where that comes from.
+    """Show the settings in force: every option with its value, its unit and its origin.
 
-    It is what `penstock serve` would take here and now with the same file, environment and
-    flags. An option the server does not know, or a value it does not take, is refused with its
-    path; passwords in URLs are hidden.
+    These are the settings that `penstock serve` would use with the same file, environment and
+    flags. An unknown option or an invalid value is refused with its path. Passwords in URLs are
+    hidden.
 
     \b
     Examples:
@@ -50,16 +50,19 @@ def settings(
         _explain()
         return
     file = written["settings"]
-    found = shown(file, flags_of(written))
+    settings_in_force = shown(file, flags_of(written))
     if format == "json":
-        write_json(found)
+        write_json(settings_in_force)
         return
-    rows = [(each.option, _said(each.value), each.unit, _origin(each, file)) for each in found]
-    _aligned([("option", "value", "unit", "from"), *rows])
+    rows = [
+        (setting.option, _text_of(setting.value), setting.unit, _origin(setting, file))
+        for setting in settings_in_force
+    ]
+    _write_aligned([("option", "value", "unit", "from"), *rows])
 
 
-def _aligned(rows: list[tuple[str, str, str, str]]) -> None:
-    """Print a table in which nothing is cut, because half a path is useless."""
+def _write_aligned(rows: list[tuple[str, str, str, str]]) -> None:
+    """Print a table without truncating cells, because half a path is useless."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         write(
@@ -72,25 +75,25 @@ def _explain() -> None:
 
     width = max(len(path) for path, _, _ in described())
     for path, default, text in described():
-        write(f"{path.ljust(width)}  {_said(default)} {unit_of(path)}".rstrip())
+        write(f"{path.ljust(width)}  {_text_of(default)} {unit_of(path)}".rstrip())
         write(f"    {text}")
         write(f"    {variable_of(path)}")
     write("")
     write("In a settings file, [listen] port = 9000 is listen.port.")
 
 
-def _said(value: Any) -> str:
-    """A value as settings files write it."""
+def _text_of(value: Any) -> str:
+    """Return a value as it is written in a settings file."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _origin(each: InForce, file: Path | None) -> str:
-    """Where a setting was made, and so can be changed."""
-    match each.origin:
+def _origin(setting: InForce, file: Path | None) -> str:
+    """Return where a setting was set, which is where the user can change it."""
+    match setting.origin:
         case "environment":
-            return f"environment {each.variable}"
+            return f"environment {setting.variable}"
         case "file":
             return f"file {file}"
         case origin:
@@ -107,51 +110,51 @@ def error(
     ] = None,
     format: ListFormat = "table",
 ) -> None:
-    """Say what an error code means, or list them all.
+    """Explain an error code, or list all error codes.
 
     \b
     Example:
       penstock error durable-in-use
     """
-    known = error_classes()
+    classes = error_classes()
     if code is None:
-        _list_errors([known[name] for name in sorted(known)], format)
+        _list_errors([classes[name] for name in sorted(classes)], format)
         return
-    found = known.get(code.strip("[]"))
-    if found is None:
-        near = difflib.get_close_matches(code, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "; penstock error lists them all"
-        raise InvalidArgument(f"there is no error {code!r}{hint}")
+    error_class = classes.get(code.strip("[]"))
+    if error_class is None:
+        near = difflib.get_close_matches(code, classes, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; penstock error lists all codes"
+        raise InvalidArgument(f"the error code {code!r} does not exist{hint}")
     if format == "json":
-        write_json(_explained(found))
+        write_json(_document(error_class))
         return
     write_facts(
         [
-            ("code", found.code),
-            ("class", f"penstock.{found.__name__}"),
-            ("means", _meaning(found)),
-            ("try again", "may help later" if found.retryable else "will not help by itself"),
+            ("code", error_class.code),
+            ("class", f"penstock.{error_class.__name__}"),
+            ("means", _meaning(error_class)),
+            ("try again", "may help later" if error_class.retryable else "will not help by itself"),
         ]
     )
 
 
 def _list_errors(classes: list[type[PenstockError]], style: str) -> None:
     if style == "json":
-        write_json([_explained(each) for each in classes])
+        write_json([_document(error_class) for error_class in classes])
         return
-    width = max(len(each.code) for each in classes)
-    for each in classes:
-        write(f"{each.code.ljust(width)}  {_meaning(each)}")
+    width = max(len(error_class.code) for error_class in classes)
+    for error_class in classes:
+        write(f"{error_class.code.ljust(width)}  {_meaning(error_class)}")
 
 
-def _explained(found: type[PenstockError]) -> dict[str, Any]:
+def _document(error_class: type[PenstockError]) -> dict[str, Any]:
     return {
-        "code": found.code,
-        "class": found.__name__,
-        "means": _meaning(found),
-        "retryable": found.retryable,
+        "code": error_class.code,
+        "class": error_class.__name__,
+        "means": _meaning(error_class),
+        "retryable": error_class.retryable,
     }
 
 
-def _meaning(found: type[PenstockError]) -> str:
-    return " ".join((inspect.getdoc(found) or "").split())
+def _meaning(error_class: type[PenstockError]) -> str:
+    return " ".join((inspect.getdoc(error_class) or "").split())

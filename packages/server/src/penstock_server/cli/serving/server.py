@@ -1,4 +1,4 @@
-"""``penstock serve``: runs a realm."""
+"""``penstock serve``, which runs a realm."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def register(app: typer.Typer) -> None:
 def serve(
     data: Annotated[
         Path,
-        typer.Option("--data", help="Data directory; made when it is missing.", metavar="DIR"),
+        typer.Option("--data", help="Data directory; created if it is missing.", metavar="DIR"),
     ],
     **written: Any,
 ) -> None:
-    """Run a realm, until SIGTERM or Ctrl-C.
+    """Run a realm until SIGTERM or Ctrl-C.
 
-    Every option has a place in the settings file and an environment variable; see
-    `penstock settings`. Flags win over the environment, the environment over the file.
-    The log goes to standard error; the line `realm.listening` says that clients may come, and
-    `realm.failed` why there is no realm.
+    Each option can also be set in the settings file and by an environment variable; see `penstock
+    settings`. A flag overrides the environment, and the environment overrides the file. The log
+    is written to standard error: `realm.listening` means that clients can connect, and
+    `realm.failed` has the reason why the realm did not start or stopped.
 
-    With `--cluster` this is one of several nodes that share a storage engine: one of them serves,
-    the others stand by, send clients to it, and take over when it is gone. The data directory then
-    has the node's name, its audit logs and no events of the cluster, and each node has its own.
-    With `--local-port` it has channels of this node alone, too, which go on without the cluster.
+    With `--cluster` this process is one of several nodes that share a storage engine. One node
+    serves; the others stand by, redirect clients to it and take over if it fails. The storage
+    engine has the events. Each node needs its own data directory, for its name and its audit logs.
+    With `--local-port` the node also has local channels, which work without the cluster.
 
     \b
     Example:

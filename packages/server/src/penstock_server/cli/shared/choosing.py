@@ -1,4 +1,4 @@
-"""A realm's settings, as commands take them: a file, the environment, and flags."""
+"""Loads a realm's settings for commands, from a file, the environment and flags."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """The settings of a server that would be started here with this file and these flags.
+    """Return the settings of a server started here with this file and these flags.
 
-    Raises ``InvalidArgument``, which names what is wrong and where it was set.
+    Raises ``InvalidArgument``; its text names the setting and where it was set.
     """
     from penstock_server.settings.loading import load
 
@@ -25,26 +25,29 @@ def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Setting
 
 
 def chosen_for_server(file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Likewise, as ``penstock serve`` takes them: a node of a cluster that other machines reach
-    asks for users, unless ``access.mode`` is set. Raises ``InvalidArgument``."""
-    wanted = chosen(file, flags)
-    if wanted.cluster.engine and wanted.access.mode == "off":
+    """Return the settings that ``penstock serve`` uses.
+
+    They are those of :func:`chosen`, except that a cluster node that other machines can reach
+    requires users unless ``access.mode`` is set. Raises ``InvalidArgument``.
+    """
+    settings = chosen(file, flags)
+    if settings.cluster.engine and settings.access.mode == "off":
         from penstock_core.wire.addresses import is_loopback
 
-        hosts = {wanted.listen.host, wanted.http.host or wanted.listen.host}
+        hosts = {settings.listen.host, settings.http.host or settings.listen.host}
         if not all(map(is_loopback, hosts)):
             return chosen(file, with_users(file, flags))
-    return wanted
+    return settings
 
 
 def with_users(file: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Flags of a node that asks for users, unless ``access.mode`` is set."""
-    origins = {each.option: each.origin for each in shown(file, flags)}
+    """Return the flags, with ``access.mode`` mandatory unless it is set anywhere."""
+    origins = {setting.option: setting.origin for setting in shown(file, flags)}
     return {**flags, "access.mode": "mandatory"} if origins["access.mode"] == "default" else flags
 
 
 def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
-    """The settings of such a server as a list, with the origin of each value."""
+    """Return the settings in force as a list, with the origin of each value."""
     from penstock_server.settings.loading import in_force
 
     return in_force(text_of(file), os.environ, flags, file=_name_of(file))
@@ -55,7 +58,10 @@ def _name_of(file: Path | None) -> str:
 
 
 def text_of(file: Path | None) -> str:
-    """The text of a settings file; empty if none is named. Raises ``InvalidArgument``."""
+    """Return the text of a settings file; empty if ``file`` is None.
+
+    Raises ``InvalidArgument`` if the file cannot be read.
+    """
     if file is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Options of commands that are settings of a realm."""
+"""Command options that set a realm's settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SettingsFile = Annotated[
 Cluster = Annotated[
     str | None,
     typer.Option(
-        help="URL of the storage engine of a cluster, with all its servers. [default: no cluster]",
+        help="URL of the cluster's storage engine, with all its servers. [default: no cluster]",
         metavar="URL",
     ),
 ]
 
 
 def server_flags(*names: str) -> Callable[[Command], Command]:
-    """Add the named flags of a server to a command, in this order."""
+    """Return a decorator that adds the named server flags to a command, in this order."""
     options = {flag.name: _option(flag) for flag in FLAGS}
     return lambda command: with_options(command, [options[name] for name in names])
 
@@ -33,5 +33,5 @@ def server_flags(*names: str) -> Callable[[Command], Command]:
 def _option(flag: Flag) -> inspect.Parameter:
     kind: Any = Literal[flag.kind] if isinstance(flag.kind, tuple) else flag.kind
     words = (f"{flag.word}/--no-{flag.name}",) if flag.kind is bool else ()
-    taken = typer.Option(*words, help=flag.help, metavar=flag.metavar)
-    return option(flag.name, Annotated[Optional[kind], taken])  # noqa: UP045  a value, not a type
+    declared = typer.Option(*words, help=flag.help, metavar=flag.metavar)
+    return option(flag.name, Annotated[Optional[kind], declared])  # noqa: UP045  a value, not a type

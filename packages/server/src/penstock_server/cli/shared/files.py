@@ -19,43 +19,47 @@ if TYPE_CHECKING:
     from penstock_core.columns.events.event import Event
 
 PIECE_EVENTS: Final = 16_384
-"""Events of an ndjson file that are published in one step."""
+"""Events of an ndjson file that are published in one request."""
 PIECE_ROWS: Final = 65_536
+"""Rows of a Parquet file that are published in one request."""
 CSV_BLOCK_BYTES: Final = 8 << 20
-"""Bytes at the start of a CSV file from which the types of its columns are guessed."""
+"""Bytes at the start of a CSV file from which Arrow infers the types of the columns."""
 
-GIVEN_BY_REALM: Final = ("event_id", "published", "$penstock")
+ASSIGNED_BY_REALM: Final = ("event_id", "published", "$penstock")
+"""Columns that the realm assigns when it stores an event."""
 
 
 class FileEvents(NamedTuple):
-    """Some events of a file, as columns or one by one."""
+    """A piece of a file: its events as columns or as a list."""
 
     events: pa.RecordBatch | list[Event]
     read: int
-    """How much of the file has been read, in the unit of ``OpenedFile.total``."""
+    """Amount of the file read so far, in the unit of ``OpenedFile.total``."""
 
 
 Pieces = Generator[FileEvents, None, None]
 
 
 class OpenedFile(NamedTuple):
+    """An open file of events."""
+
     pieces: Pieces
     total: int
     """Size in bytes or rows; 0 if unknown."""
 
 
 Parse = Callable[[bytes], "Event"]
-"""Makes an event from a line."""
+"""Builds an event from one line of a file."""
 
 LINES: Final = (".ndjson", ".jsonl")
-"""Suffixes of files with a JSON document in each line."""
+"""Suffixes of files with one JSON document per line."""
 
 
 def open_events(path: str, parse: Parse = event_of) -> OpenedFile:
-    """The events of a file; its suffix tells the format. ``-`` is ndjson from standard input.
+    """Open a file of events. Its suffix sets the format; ``-`` is ndjson from standard input.
 
-    ``parse`` reads the lines of files with lines. Opening and iterating raise ``InvalidArgument``
-    for a file that cannot be read, or is not what its name says.
+    ``parse`` builds events from the lines of ndjson files. Opening and iterating raise
+    ``InvalidArgument`` if the file cannot be read or does not have the format of its suffix.
     """
     if path == "-":
         return OpenedFile(_ndjson(sys.stdin.buffer, "standard input", parse), 0)
@@ -63,16 +67,17 @@ def open_events(path: str, parse: Parse = event_of) -> OpenedFile:
     reader = partial(_open_ndjson, parse=parse) if kind in LINES else _READERS.get(kind)
     if reader is None:
         raise InvalidArgument(
-            f"{path}: {kind or 'no ending'} does not tell the format; known endings are "
-            f"{', '.join((*LINES, *_READERS))}"
+            f"{path}: the format is unknown ({kind or 'the name has no suffix'}); use a file "
+            f"that ends in {', '.join((*LINES, *_READERS))}"
         )
     with _explained(path):
-        Path(path).open("rb").close()  # the readers' own messages for a missing file are longer
+        Path(path).open("rb").close()  # for a missing file, this message is the shortest
         return reader(path)
 
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
+    """Raise ``InvalidArgument`` with the path of the file for errors of reading it."""
     import pyarrow as pa
 
     try:
@@ -82,7 +87,7 @@ def _explained(path: str) -> Iterator[None]:
         raise InvalidArgument(f"{path} cannot be read: {reason}") from error
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgument(
-            f"{path} cannot be read in the format its name ends in: {error}"
+            f"{path} cannot be read in the format of its suffix: {error}"
         ) from error
 
 
@@ -100,14 +105,14 @@ def _open_ndjson(path: str, parse: Parse) -> OpenedFile:
 def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
     events: list[Event] = []
     read = 0
-    for number, line in enumerate(file, 1):
+    for line_number, line in enumerate(file, 1):
         read += len(line)
         if line.isspace():
             continue
         try:
             events.append(parse(line))
         except (InvalidArgument, InvalidEvent) as error:
-            raise type(error)(f"{name}, line {number}: {error}") from None
+            raise type(error)(f"{name}, line {line_number}: {error}") from None
         if len(events) == PIECE_EVENTS:
             yield FileEvents(events, read)
             events = []
@@ -145,8 +150,11 @@ def _csv(file: BinaryIO, texts: Iterable[str], only: Sequence[str] = ()) -> CSVS
 
 
 def _texts_in(path: str) -> set[str]:
-    """The columns that are text, though Arrow would take them for numbers: those of names that are
-    parts of an event, and those with numbers that would be another number or lose a zero."""
+    """Return the columns to read as text although Arrow would infer numbers.
+
+    These are the parts of an event that are text, and columns whose values would change as numbers:
+    identifiers with leading zeros or more digits than a double holds.
+    """
     import pyarrow as pa
 
     with Path(path).open("rb") as file:
@@ -169,7 +177,7 @@ def _texts_in(path: str) -> set[str]:
 
 
 def _is_identifier(column: pa.Array, has_floats: bool) -> bool:
-    """True if a column of numbers has one with a leading zero, or one that its type rounds."""
+    """Return whether a column has a value with a leading zero or one that a number type rounds."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -187,11 +195,12 @@ def _is_identifier(column: pa.Array, has_floats: bool) -> bool:
 
 _LEADING_ZERO: Final = r"^-?0[0-9]+(\.[0-9]*)?$"
 _LONG: Final = "^-?[0-9]{16,}$"
-"""Whole numbers that may have no exact double."""
+"""Whole numbers that a double may not represent exactly."""
 
 
 def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with texts and times as the parts of an event have them: nobody can cast a CSV."""
+    """Return the batch with the parts of an event cast to their types; CSV files cannot choose
+    types themselves."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -200,7 +209,7 @@ def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if "data" in columns:
         columns["data"] = columns["data"].cast(pa.binary())
-    if "tag" in columns:  # an empty cell is no tag
+    if "tag" in columns:  # an empty cell means that the event has no tag
         tags = columns["tag"]
         columns["tag"] = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
     for name, wanted in BODY.items():
@@ -213,13 +222,13 @@ def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with dates and times of day as text: CSV only suggests these types, and properties
-    do not have them."""
+    """Return the batch with dates and times of day as text. Arrow infers these types from CSV, but
+    properties cannot have them."""
     import pyarrow as pa
 
-    is_told = (pa.types.is_date, pa.types.is_time)
+    tests = (pa.types.is_date, pa.types.is_time)
     columns = [
-        column.cast(pa.string()) if any(is_kind(column.type) for is_kind in is_told) else column
+        column.cast(pa.string()) if any(is_kind(column.type) for is_kind in tests) else column
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
@@ -230,7 +239,7 @@ def _open_parquet(path: str) -> OpenedFile:
 
     file = parquet.ParquetFile(path)
     batches = file.iter_batches(batch_size=PIECE_ROWS)
-    return OpenedFile(_counted(path, batches), file.metadata.num_rows)
+    return OpenedFile(_with_row_counts(path, batches), file.metadata.num_rows)
 
 
 def _open_arrow(path: str) -> OpenedFile:
@@ -240,14 +249,14 @@ def _open_arrow(path: str) -> OpenedFile:
     file = pa.memory_map(path)
     try:
         opened = ipc.open_file(file)
-    except pa.ArrowInvalid:  # it is a stream, then
+    except pa.ArrowInvalid:  # not the file format, so the stream format
         file.seek(0)
-        return OpenedFile(_counted(path, iter(ipc.open_stream(file))), 0)
+        return OpenedFile(_with_row_counts(path, iter(ipc.open_stream(file))), 0)
     batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
-    return OpenedFile(_counted(path, batches), 0)
+    return OpenedFile(_with_row_counts(path, batches), 0)
 
 
-def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
+def _with_row_counts(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
     rows = 0
     with _explained(path):
         for batch in batches:
@@ -256,8 +265,8 @@ def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
 
 
 def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without what a realm assigns: another realm assigns its own ids."""
-    names = [name for name in batch.schema.names if name not in GIVEN_BY_REALM]
+    """Return the batch without the columns that a realm assigns; the target assigns its own."""
+    names = [name for name in batch.schema.names if name not in ASSIGNED_BY_REALM]
     return batch.select(names)
 
 

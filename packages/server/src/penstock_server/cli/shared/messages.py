@@ -1,4 +1,4 @@
-"""Protocol Buffers on the command line: messages are printed and read as JSON (SEM P3)."""
+"""Protocol Buffers on the command line: commands print and read messages as JSON (SEM P3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def descriptors(path: str) -> bytes:
-    """The descriptors in a file; none for an empty path."""
+    """Return the descriptors in a file; empty for an empty path."""
     if not path:
         return b""
     try:
@@ -27,9 +27,9 @@ def descriptors(path: str) -> bytes:
         raise typer.BadParameter(f"{path}: {error.strerror}") from None
 
 
-def known_to(store: Channel | Queue) -> Messages | None:
-    """A decoder for the messages of a channel or queue; None without descriptors, or without the
-    extra ``protobuf``."""
+def decoder_of(store: Channel | Queue) -> Messages | None:
+    """Return a decoder for the messages of a channel or queue; None if it has no descriptors or
+    the extra ``protobuf`` is not installed."""
     try:
         messages = store.messages()
     except Unavailable:
@@ -38,6 +38,6 @@ def known_to(store: Channel | Queue) -> Messages | None:
 
 
 def shown(event: Event, messages: Messages | None) -> Any:
-    """The data of an event as a table shows it."""
+    """Return the data of an event for a table: decoded to JSON if ``messages`` can."""
     message = message_in(event, messages)
     return event.data if message is None else msgspec.json.encode(message).decode()

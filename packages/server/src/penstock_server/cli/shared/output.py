@@ -1,7 +1,7 @@
 """Output of commands: tables for people, JSON for programs.
 
-Texts that others have chosen, such as names, data and messages of a realm, may hold characters that
-control a terminal or change the direction of text. They are escaped here, and nowhere else.
+Untrusted texts, such as names, data and messages of a realm, may contain characters that control a
+terminal or change the direction of text. This module escapes them; its callers do not.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from penstock_core.printable import escaped, plain
 from penstock_core.vocabulary.backoff import Backoff
 
 ListFormat = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="For people, or for programs.")
+    Literal["table", "json"],
+    typer.Option("--format", help="table is for people, json for programs."),
 ]
 
 T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder()
 CELL_MAX: Final = 40
-"""Characters of a table's cell; longer texts are cut."""
+"""Characters in a cell of a table; longer texts are truncated."""
 
 
 def write(line: str) -> None:
+    """Print a line of the result to standard output."""
     sys.stdout.write(f"{plain(line)}\n")
 
 
 def note(line: str) -> None:
-    """Print something for the person at the terminal that is not part of the result."""
+    """Print a line that is not part of the result to standard error."""
     sys.stderr.write(f"{plain(line)}\n")
 
 
@@ -46,28 +48,28 @@ def write_json(value: Any) -> None:
 
 
 def write_json_line(value: Any) -> None:
-    """Print one JSON document on a line of its own."""
+    """Print one JSON document as a single line."""
     write(json_text(_encoder.encode(value)))
 
 
 def json_text(encoded: bytes) -> str:
-    """A JSON document in printable characters that standard output can encode, with the same
-    meaning."""
+    """Return an equivalent JSON document of printable characters that standard output can
+    encode."""
     text = escaped(encoded.decode(), _json_escape)
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return "".join(sign if sign.isascii() else _json_escape(sign) for sign in text)
+        return "".join(char if char.isascii() else _json_escape(char) for char in text)
     return text
 
 
-def _json_escape(sign: str) -> str:
-    return json.dumps(sign)[1:-1]
+def _json_escape(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def cell(value: Any) -> str:
-    """A value for a table: on one line, and not too long."""
+    """Return a value as the text of a table cell: one line of at most ``CELL_MAX`` characters."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -94,17 +96,17 @@ def _data_text(value: bytes) -> str:
 
 
 def moment(value: datetime) -> str:
-    """A time in UTC, to the millisecond, with its zone."""
+    """Return a UTC time as text, in milliseconds, with a ``Z``."""
     return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1_000:03d}Z"
 
 
 def moment_of_us(us: int) -> str:
-    """A time in microseconds since 1970, in UTC, to the millisecond."""
+    """Return a time in microseconds since 1970 as UTC text in milliseconds."""
     return moment(moment_of(us))
 
 
 class TextTable:
-    """Prints rows under a header, in columns as wide as needed; more rows may follow."""
+    """Prints rows under a header, in columns as wide as their cells. Rows may arrive in parts."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -112,17 +114,17 @@ class TextTable:
         self._headed = False
 
     def write(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Print rows. The header comes before the first, and again when columns get wider."""
-        listed = [list(row) for row in rows]
-        if not listed:
+        """Print rows; the header precedes the first row."""
+        values = [list(row) for row in rows]
+        if not values:
             return
-        cells = [[cell(value) for value in row] for row in listed]
+        cells = [[cell(value) for value in row] for row in values]
         widths = [
             max(width, *(len(row[index]) for row in cells))
             for index, width in enumerate(self._widths)
         ]
         right = [
-            all(_is_number(row[index]) or row[index] is None for row in listed)
+            all(_is_number(row[index]) or row[index] is None for row in values)
             for index in range(len(widths))
         ]
         if not self._headed:
@@ -147,7 +149,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool])
 
 
 def _write_cut(line: str, *, bold: bool = False) -> None:
-    """Print a line, cut to the width of a terminal; other outputs get all of it."""
+    """Print a line, truncated to the width of the terminal; files and pipes get the whole line."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         line = line if len(line) <= width else f"{line[: width - 1]}…"
@@ -158,7 +160,7 @@ def _write_cut(line: str, *, bold: bool = False) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: str) -> None:
-    """Print a whole table, or the sentence ``nothing`` if there are no rows."""
+    """Print a table, or the sentence ``nothing`` if it has no rows."""
     if not rows:
         write(nothing)
         return
@@ -166,7 +168,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: 
 
 
 def write_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names, each with its text."""
+    """Print one line per fact: its name and its text, aligned."""
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
         write(f"{name.ljust(width)}  {text}".rstrip())
@@ -186,7 +188,7 @@ def write_list(
 def write_description(
     format: str, value: T, facts_of: Callable[[T], Sequence[tuple[str, str]]]
 ) -> None:
-    """Print a value as one JSON document, or as the facts about it."""
+    """Print a value as one JSON document, or as the facts that ``facts_of`` derives from it."""
     if format == "json":
         write_json(value)
     else:
@@ -194,12 +196,12 @@ def write_description(
 
 
 def count(number: int, noun: str) -> str:
-    """``1 event``, ``2,000 events``."""
+    """Return a number with its noun, as in ``1 event`` and ``2,000 events``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def waits(events: int, until_us: int | None) -> str:
-    """How many events wait after a rollback, and until when the first of them does."""
+    """Return how many rolled-back events wait and when the first becomes ready, as text."""
     if not events or until_us is None:
         return "none"
     first = datetime.fromtimestamp(until_us / 1_000_000, UTC)
@@ -207,9 +209,9 @@ def waits(events: int, until_us: int | None) -> str:
 
 
 def backoff_shown(backoff: Backoff | None) -> str:
-    """How long rolled-back events wait before they come again."""
+    """Return the waits before rolled-back events are redelivered, as text."""
     if backoff is None:
-        return "none; a rolled-back event comes again at once"
+        return "none; a rolled-back event is redelivered at once"
     shorter = f", up to {backoff.jitter:.4g} of it less" if backoff.jitter else ""
     return (
         f"{duration(backoff.first)}, then {backoff.factor:g} times longer each time, at most "
@@ -218,7 +220,7 @@ def backoff_shown(backoff: Backoff | None) -> str:
 
 
 def size(number: int) -> str:
-    """A size in bytes, in readable units."""
+    """Return a size in bytes as text with a readable unit."""
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1_024:
@@ -228,7 +230,7 @@ def size(number: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """A duration in milliseconds, in readable units."""
+    """Return a duration in milliseconds as text with a readable unit."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if ms >= length:
             return f"{ms / length:.4g} {unit}"

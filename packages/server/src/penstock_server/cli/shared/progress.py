@@ -1,4 +1,4 @@
-"""Shows the progress of long work at a terminal."""
+"""Shows the progress of long operations at a terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Protocol
 
 
 class ProgressDisplay(Protocol):
+    """A display of how much of an operation is done."""
+
     def reached(self, done: int) -> None:
         """Show that ``done`` of the total is done."""
         ...
@@ -19,15 +21,16 @@ class _Silent:
         pass
 
 
-def is_seen() -> bool:
-    """Whether a person sees the progress."""
+def is_visible() -> bool:
+    """Return whether standard error is a terminal, where a progress bar is visible."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def progress(work: str, total: int) -> Iterator[ProgressDisplay]:
-    """A bar on standard error, if that is a terminal and the total is known; removed at the end."""
-    if not total or not is_seen():
+    """Show a bar on standard error if that is a terminal and ``total`` is not 0; remove it at the
+    end."""
+    if not total or not is_visible():
         yield _Silent()
         return
     from rich.console import Console

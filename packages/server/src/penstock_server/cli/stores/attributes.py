@@ -1,5 +1,8 @@
-"""The attributes of channels, queues and durables as options and as facts: a table for ``create``
-and ``edit`` of channels and queues, and one for ``create`` of durables."""
+"""The attributes of channels, queues and durables, as command options and as facts to print.
+
+``ATTRIBUTES`` has the options of ``create`` and ``edit`` for channels and queues, ``OF_DURABLES``
+those of ``create`` for durables.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from msgspec.structs import asdict
 
 from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS
-from penstock_server.cli.shared import completing, given, messages
+from penstock_server.cli.shared import completing, messages, parsers
 from penstock_server.cli.shared.options import Command, option, with_options
 from penstock_server.cli.shared.output import backoff_shown, count, duration
 
@@ -24,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class Attribute(NamedTuple):
-    """A field of ``Definition`` or, ``in_storage``, of ``Storage``, of ``DurableAttributes``, or of
-    an event."""
+    """An attribute and its command option. It is a field of ``Definition`` (of ``Storage`` if
+    ``in_storage``), of ``DurableAttributes`` or of an event."""
 
     name: str
     option: Any
-    """The option's type and flags, as typer takes them."""
+    """Annotation of the option for Typer: its type and flags."""
     parse: Callable[[Any], Any] | None = None
-    """Converts the option's text to the value; None: it is the value already."""
+    """Converts the option's text to the value; None if Typer's value is used unchanged."""
     in_storage: bool = False
     is_fixed: bool = False
-    """Whether it cannot be edited later (SEM C3)."""
+    """Whether the attribute cannot be edited later (SEM C3)."""
     only: Kind | None = None
-    """The kind of store that has it; None: both have."""
+    """The kind of store that has the attribute; None if both kinds have it."""
 
 
 def _number(help: str, metavar: str = "N", option: str | None = None) -> Any:
@@ -56,7 +59,7 @@ def _switch(name: str, help: str) -> Any:
 
 def _keys(texts: list[str]) -> dict[str, int]:
     keys: dict[str, int] = {}
-    for name, depth in map(given.key, texts):
+    for name, depth in map(parsers.key, texts):
         if name in keys:
             raise typer.BadParameter(f"publish key {name!r} is given twice")
         keys[name] = depth
@@ -64,14 +67,14 @@ def _keys(texts: list[str]) -> dict[str, int]:
 
 
 def _topics(texts: list[str]) -> list[str]:
-    return [each for each in texts if each]
+    return [text for text in texts if text]
 
 
 def _duration(text: str) -> timedelta:
-    return timedelta(milliseconds=given.milliseconds(text))
+    return timedelta(milliseconds=parsers.milliseconds(text))
 
 
-_CLUSTER_WIDE: Final = "Exists on every node of a cluster; refused where there is none."
+_CLUSTER_WIDE: Final = "Make it available on every cluster node; refused without a cluster."
 
 ATTRIBUTES: Final = (
     Attribute(
@@ -86,20 +89,26 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "engine",
-        _text("How events are kept. [default: default]", offered=completing.engines),
+        _text(
+            "Engine, which decides how long events stay and for whom. [default: default]",
+            offered=completing.engines,
+        ),
         is_fixed=True,
         only="channel",
     ),
     Attribute(
         "ttl",
         _text(
-            "How long events stay at most: 500ms, 10s, 5m, 2h, 1d; 0 is without such a limit.",
+            "Time after which events expire: 500ms, 10s, 5m, 2h, 1d; 0 is no limit.",
             "TIME",
         ),
-        given.milliseconds,
+        parsers.milliseconds,
     ),
-    Attribute("event_ttl", _switch("event-ttl", "Honour an event's own TTL on any type.")),
-    Attribute("capacity", _number("Most events that are stored; 0 is no limit.")),
+    Attribute(
+        "event_ttl",
+        _switch("event-ttl", "Honour the TTL that an event carries, whatever the type."),
+    ),
+    Attribute("capacity", _number("Maximum number of stored events; 0 is no limit.")),
     Attribute(
         "honour_capacity",
         _switch("honour-capacity", "When full, refuse new events instead of dropping the oldest."),
@@ -107,7 +116,11 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "dead_event_store",
-        _text("Where events go that leave unconsumed; '' for none.", "NAME", completing.stores),
+        _text(
+            "Channel or queue that receives events which leave unconsumed; '' for none.",
+            "NAME",
+            completing.stores,
+        ),
     ),
     Attribute(
         "keys",
@@ -115,8 +128,8 @@ ATTRIBUTES: Final = (
             list[str] | None,
             typer.Option(
                 "--key",
-                help="Publish key: of each value of a property only so many of the newest stay, "
-                "sku=1. May be repeated.",
+                help="Publish key: keep only this many of the newest events for each value of a "
+                "property, as in sku=1. May be repeated.",
                 metavar="NAME=DEPTH",
             ),
         ],
@@ -125,17 +138,17 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "max_deliveries",
-        _number("Deliveries after which a rolled-back event is dead; 0 is no limit."),
+        _number("Deliveries after which a rolled-back event becomes a dead event; 0 is no limit."),
         only="queue",
     ),
     Attribute(
         "backoff",
         _text(
-            "How long a rolled-back event waits, each time longer: 1s, or "
-            "first=1s,factor=2,most=5m,jitter=0.2; '' for not at all.",
+            "Growing wait before a rolled-back event is redelivered: 1s, or "
+            "first=1s,factor=2,most=5m,jitter=0.2; '' for no wait.",
             "TIMES",
         ),
-        given.backoff,
+        parsers.backoff,
         only="queue",
     ),
     Attribute(
@@ -155,8 +168,8 @@ ATTRIBUTES: Final = (
     Attribute(
         "archive",
         _text(
-            "Where clients find events that have left: the path or URI of a table an archive "
-            "pipeline writes; '' for none.",
+            "Path or URI of the table that an archive pipeline writes, in which clients read "
+            "events that have left the channel; '' for none.",
             "URI",
         ),
         only="channel",
@@ -168,7 +181,7 @@ ATTRIBUTES: Final = (
             typer.Option(
                 "--topic",
                 "--topics",
-                help="Topics of MQTT whose messages it takes, with names for levels: "
+                help="MQTT topics whose messages the channel stores; {} names a level, as in "
                 "plant/{line}/temp; '' for none. May be repeated.",
                 metavar="TEMPLATE",
             ),
@@ -181,7 +194,8 @@ ATTRIBUTES: Final = (
         Annotated[
             Literal["bytes", "json"] | None,
             typer.Option(
-                help="What messages of its topics carry; the fields of JSON are properties."
+                help="Content of messages on the channel's topics; fields of JSON become "
+                "properties."
             ),
         ],
         only="channel",
@@ -203,7 +217,7 @@ ATTRIBUTES: Final = (
         "compression",
         Annotated[
             Literal["none", "zstd", "lz4"] | None,
-            typer.Option(help="How files of events are compressed that are written from now on."),
+            typer.Option(help="Compression of event files written from now on."),
         ],
         in_storage=True,
     ),
@@ -212,50 +226,51 @@ ATTRIBUTES: Final = (
         Annotated[
             Literal["group", "none"] | None,
             typer.Option(
-                help="When an acknowledged event is on disk: with its group, or whenever."
+                help="group syncs events to disk before they are acknowledged; none leaves "
+                "syncing to the operating system."
             ),
         ],
         in_storage=True,
     ),
     Attribute(
         "sync_each_write",
-        _switch("sync-each-write", "Sync each publish by itself instead of a group."),
+        _switch("sync-each-write", "Sync each publish separately instead of in groups."),
         in_storage=True,
     ),
     Attribute(
         "sync_max_batch_size",
-        _number("A group is synced at so many bytes.", "BYTES"),
+        _number("Size at which a group is synced.", "BYTES"),
         in_storage=True,
     ),
     Attribute(
         "sync_batch_time",
-        _text("A group is synced after so long: 2ms.", "TIME"),
-        given.milliseconds,
+        _text("Time after which a group is synced: 2ms.", "TIME"),
+        parsers.milliseconds,
         in_storage=True,
     ),
     Attribute(
         "events_per_spindle",
-        _number("Events in a file; 0 is a single file."),
+        _number("Events per file; 0 keeps all events in a single file."),
         in_storage=True,
     ),
     Attribute(
         "auto_maintenance",
-        _switch("auto-maintenance", "Rewrite a single file once much of it is dead."),
+        _switch("auto-maintenance", "Rewrite a single file when much of it is unused."),
         in_storage=True,
     ),
     Attribute(
         "enable_caching",
-        _switch("enable-caching", "Keep what was read in memory."),
+        _switch("enable-caching", "Cache events in memory after they are read."),
         in_storage=True,
     ),
     Attribute(
         "cache_on_reload",
-        _switch("cache-on-reload", "Read everything once at start-up."),
+        _switch("cache-on-reload", "Read all events into the cache at start-up."),
         in_storage=True,
     ),
     Attribute(
         "read_buffer_size",
-        _number("Most bytes read for one delivery.", "BYTES"),
+        _number("Maximum number of bytes read for one delivery.", "BYTES"),
         in_storage=True,
     ),
 )
@@ -284,7 +299,7 @@ OF_DURABLES: Final = (
             bool,
             typer.Option(
                 "--strict-order",
-                help="Of a serial durable: a rolled-back event comes before every later one.",
+                help="Serial durables only: redeliver a rolled-back event before any later event.",
             ),
         ],
     ),
@@ -293,8 +308,8 @@ OF_DURABLES: Final = (
         Annotated[
             str,
             typer.Option(
-                help="Of a serial durable: keep order within each value of this property, and "
-                "serve different values to different clients.",
+                help="Serial durables only: keep order within each value of this property; "
+                "different values may go to different clients at the same time.",
                 metavar="PROPERTY",
             ),
         ],
@@ -302,15 +317,15 @@ OF_DURABLES: Final = (
     Attribute(
         "backoff",
         _text(
-            "How long a rolled-back event waits, each time longer: 1s, or "
+            "Growing wait before a rolled-back event is redelivered: 1s, or "
             "first=1s,factor=2,most=5m,jitter=0.2.",
             "TIMES",
         ),
-        given.backoff,
+        parsers.backoff,
     ),
     Attribute(
         "ack_timeout",
-        _text("How long a client may have an event in hand before it goes back: 30s.", "TIME"),
+        _text("Time after which an unacknowledged event goes back to the durable: 30s.", "TIME"),
         _duration,
     ),
 )
@@ -318,32 +333,40 @@ OF_DURABLES: Final = (
 
 
 def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
-    """The attributes that ``create`` (``new``) or ``edit`` takes for a store of this kind."""
+    """Yield the attributes that ``create`` (``new``) or ``edit`` accepts for a kind of store."""
     for attribute in ATTRIBUTES:
         if attribute.only in (None, kind) and (new or not attribute.is_fixed):
             yield attribute
 
 
 def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
-    """Add an option for each attribute to a command; those that were set are in ``**given``."""
-    added = [option(each.name, each.option) for each in attributes_of(kind, new=new)]
+    """Return a decorator that adds an option for each attribute to a command; the command receives
+    the values in ``**written``."""
+    added = [option(attribute.name, attribute.option) for attribute in attributes_of(kind, new=new)]
     return lambda command: with_options(command, added)
 
 
 def durable_options(command: Command) -> Command:
     """Add an option for each attribute of a durable, with its default, to a command."""
-    default = asdict(DURABLE_DEFAULTS)
+    defaults = asdict(DURABLE_DEFAULTS)
     return with_options(
         command,
         [
-            option(each.name, each.option, None if each.parse else default[each.name])
-            for each in OF_DURABLES
+            option(
+                attribute.name,
+                attribute.option,
+                None if attribute.parse else defaults[attribute.name],
+            )
+            for attribute in OF_DURABLES
         ],
     )
 
 
 def parsed(attributes: Iterable[Attribute], written: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of those attributes that the command line has. Raises ``typer.BadParameter``."""
+    """Return the values of the attributes that are set on the command line.
+
+    Raises ``typer.BadParameter`` if a value is invalid.
+    """
     values: dict[str, Any] = {}
     for attribute in attributes:
         value = written.get(attribute.name)
@@ -353,23 +376,28 @@ def parsed(attributes: Iterable[Attribute], written: Mapping[str, Any]) -> dict[
 
 
 def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes on the command line as ``create`` and ``edit`` of the client take them.
+    """Return the attributes on the command line as arguments of the client's ``create`` and
+    ``edit``.
 
-    Raises ``typer.BadParameter``.
+    Raises ``typer.BadParameter`` if a value is invalid.
     """
     values = parsed(ATTRIBUTES, written)
-    in_storage = [each.name for each in ATTRIBUTES if each.in_storage and each.name in values]
-    storage = {name: values.pop(name) for name in in_storage}
+    storage_names = [
+        attribute.name
+        for attribute in ATTRIBUTES
+        if attribute.in_storage and attribute.name in values
+    ]
+    storage = {name: values.pop(name) for name in storage_names}
     return {**values, "storage": storage} if storage else values
 
 
 def type_shown(name: str) -> str:
-    """A channel type as lists show it."""
+    """Return the name of a channel type for lists, marked if deprecated."""
     return f"{name} (deprecated)" if name in DEPRECATED_CHANNELS else name
 
 
 def durable_type_shown(name: str) -> str:
-    """The type of a durable as lists show it."""
+    """Return the name of a durable type for lists, marked if deprecated."""
     return f"{name} (deprecated)" if name in DEPRECATED_DURABLES else name
 
 
@@ -377,18 +405,18 @@ def durable_type_shown(name: str) -> str:
 
 
 def cluster_wide_fact(described: Definition | DurableInfo | PatternDurableInfo) -> tuple[str, str]:
-    """Whether a store or a durable is on every node."""
+    """Return the fact whether a store or durable is available on every node."""
     return ("cluster-wide", "yes" if described.cluster_wide else "no")
 
 
 def after_deliveries(definition: Definition) -> str:
-    """What is said of a queue's limit of deliveries behind the name of its dead event store."""
+    """Return the text about a queue's delivery limit, to append to its dead event store."""
     limit = definition.max_deliveries
-    return f"; also what was delivered {count(limit, 'time')}" if limit else ""
+    return f"; also events that were delivered {count(limit, 'time')}" if limit else ""
 
 
 def of_durable(info: DurableInfo | PatternDurableInfo) -> list[tuple[str, str]]:
-    """The facts about the attributes of a durable."""
+    """Return the facts about the attributes of a durable."""
     limit = f"{info.max_deliveries:,} at most, then an event is dead"
     return [
         ("order", _order(info)),
@@ -401,7 +429,7 @@ def of_durable(info: DurableInfo | PatternDurableInfo) -> list[tuple[str, str]]:
 
 def _order(info: DurableInfo | PatternDurableInfo) -> str:
     if info.strict_order:
-        return "strict; a rolled-back event comes before every later one"
+        return "strict; a rolled-back event is redelivered before any later event"
     if info.order_by:
-        return f"by {info.order_by}; each value in order, different ones at the same time"
+        return f"by {info.order_by}; in order within each value, different values in parallel"
     return "not strict"

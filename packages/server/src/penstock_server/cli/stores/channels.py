@@ -1,4 +1,4 @@
-"""``penstock channel``: create, show, edit, purge and delete channels."""
+"""``penstock channel``, whose commands create, show, edit, purge and delete channels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from penstock_server.cli.shared import given
+from penstock_server.cli.shared import parsers
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, moment, write, write_json, write_table
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.destinations import ChannelName, add_to
 
-commands = command_group("Make, look at, change, empty and remove channels.")
+commands = command_group("Create, inspect, edit, purge and delete channels.")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ add_to(
     commands,
     "channel",
     {
-        "create": """Make a channel.
+        "create": """Create a channel.
 
     \b
     Examples:
@@ -38,7 +38,7 @@ add_to(
     Example:
       penstock channel list --format json
     """,
-        "show": """Show a channel: attributes, content, what became of every event.
+        "show": """Show a channel: attributes, content, and the counts of all events by outcome.
 
     \b
     Example:
@@ -58,11 +58,14 @@ def state(
         ),
     ],
     as_of: Annotated[
-        int | None, typer.Option(min=0, help="As this event left it.", metavar="ID")
+        int | None,
+        typer.Option(min=0, help="Show the state right after this event.", metavar="ID"),
     ] = None,
     archive: Annotated[
         str | None,
-        typer.Option(help="Where a join from the channel has copied its events.", metavar="NAME"),
+        typer.Option(
+            help="Channel to which a join has copied the events of this one.", metavar="NAME"
+        ),
     ] = None,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
@@ -76,37 +79,38 @@ def state(
     """
     with session(url) as realm:
         channel = realm.channels.get(name)
-        found = channel.state(given.value(key), as_of=as_of, archive=archive)
+        key_state = channel.state(parsers.value(key), as_of=as_of, archive=archive)
     if format == "json":
-        write_json(found)
+        write_json(key_state)
         return
-    write(f"event {found.event_id} of {channel.name}, published {moment(found.published)}")
-    if found.found_in != channel.name:
-        write(f"found in {found.found_in}")
-    write_table(("property", "value"), list(found.properties.items()), "no properties")
+    published = moment(key_state.published)
+    write(f"event {key_state.event_id} of {channel.name}, published {published}")
+    if key_state.found_in != channel.name:
+        write(f"found in {key_state.found_in}")
+    write_table(("property", "value"), list(key_state.properties.items()), "no properties")
 
 
 add_to(
     commands,
     "channel",
     {
-        "edit": """Change attributes of a channel; they apply at once.
+        "edit": """Change attributes of a channel; the changes apply at once.
 
-    Type, engine, keys and the first id are for ever.
+    Type, engine, keys and the id of the first event cannot be changed.
 
     \b
     Example:
       penstock channel edit orders --ttl 1h --capacity 0
     """,
         "missing": None,
-        "purge": """Remove events: all, a range, those a selector matches.
+        "purge": """Remove all events, a range of ids, or the events that match a selector.
 
     \b
     Examples:
       penstock channel purge orders --from 3 --to 5 --yes
       penstock channel purge orders --selector "price < 1" --yes
     """,
-        "delete": """Remove a channel with its events and its durables.
+        "delete": """Delete a channel with its events and its durables.
 
     \b
     Example:

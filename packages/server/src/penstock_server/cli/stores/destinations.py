@@ -1,6 +1,7 @@
-"""The commands that channels and queues have in common, and what other commands need to find them.
+"""The commands that channels and queues share, and functions that find channels and queues.
 
-Each takes the kind first. `add_to` makes it a command of the group of that kind.
+Each command function takes the kind as its first parameter; `add_to` adds it to the group of that
+kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import typer
 from penstock_core.api.requests import Kind
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -39,9 +40,14 @@ if TYPE_CHECKING:
     from penstock.client.sync.sync import Channel, Channels, Queue, Queues, Session
     from penstock_core.api.channels import ChannelInfo, Missing
 
-First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
-Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]
+First = Annotated[
+    int | None, typer.Option("--from", help="Id of the first event to remove.", metavar="ID")
+]
+Last = Annotated[
+    int | None, typer.Option("--to", help="Id of the last event to remove.", metavar="ID")
+]
 RANGES_SHOWN = 10
+"""Maximum number of id ranges in a row of ``missing``."""
 
 ChannelName = Annotated[
     str,
@@ -52,28 +58,30 @@ QueueName = Annotated[
 ]
 NAMES: Final[dict[Kind, Any]] = {"channel": ChannelName, "queue": QueueName}
 EXAMPLES: Final[dict[Kind, str]] = {"channel": "orders", "queue": "work"}
-"""Names that stand in the help of commands."""
+"""Example names in the help of commands."""
 Exported = Annotated[
     str,
     typer.Argument(
-        help="Name of what is exported.", metavar="NAME", autocompletion=completing.stores
+        help="Name of the channel or queue.", metavar="NAME", autocompletion=completing.stores
     ),
 ]
-Folder = Annotated[str, typer.Argument(help="The folder; export makes it.", metavar="DIR")]
+Folder = Annotated[
+    str, typer.Argument(help="Folder of the export; export creates it.", metavar="DIR")
+]
 NewName = Annotated[
     str,
-    typer.Argument(help="What it is called from now on; as before, if not given.", metavar="NAME"),
+    typer.Argument(help="New name; without one the exported name is kept.", metavar="NAME"),
 ]
-Selected = Annotated[str, typer.Option(help="Only events that match.")]
+Selected = Annotated[str, typer.Option(help="Selector; only events that match it.")]
 
 
 def stores(realm: Session, kind: Kind) -> Channels | Queues:
-    """The session's channels or queues."""
+    """Return the session's channels or queues."""
     return realm.channels if kind == "channel" else realm.queues
 
 
 def find(realm: Session, name: str) -> Channel | Queue:
-    """The channel or the queue with this name. Raises ``NameDoesNotExist``."""
+    """Return the channel or queue with this name. Raises ``NameDoesNotExist``."""
     try:
         return realm.channels.get(name)
     except NameDoesNotExist:
@@ -82,20 +90,20 @@ def find(realm: Session, name: str) -> Channel | Queue:
         return realm.queues.get(name)
     except NameDoesNotExist:
         raise NameDoesNotExist(
-            f"there is no channel or queue {name}; penstock channel list and penstock queue list "
-            "name those there are"
+            f"no channel or queue {name} exists; penstock channel list and penstock queue list "
+            "show the existing names"
         ) from None
 
 
 def infos(realm: Session, kind: Kind) -> list[ChannelInfo]:
-    """The description of each store of a kind, by name."""
-    of_kind = stores(realm, kind)
-    return [info for name in of_kind.list() if (info := _info(of_kind, name)) is not None]
+    """Return the descriptions of all stores of a kind, sorted by name."""
+    collection = stores(realm, kind)
+    return [info for name in collection.list() if (info := _info(collection, name)) is not None]
 
 
-def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
+def _info(collection: Channels | Queues, name: str) -> ChannelInfo | None:
     try:
-        return of_kind.get(name).info()
+        return collection.get(name).info()
     except NameDoesNotExist:  # deleted after it was listed
         return None
 
@@ -104,8 +112,10 @@ def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
 
 
 def add_to(commands: typer.Typer, kind: Kind, helps: Mapping[str, str | None]) -> None:
-    """Add the named commands for stores of a kind to a group, in this order, each with its help;
-    None: the help is the docstring of the command, which is the same for both kinds."""
+    """Add the named commands for stores of a kind to a group, in this order, with their help.
+
+    If the help is None, it is the docstring of the command, which then fits both kinds.
+    """
     for name, help in helps.items():
         command = COMMANDS[name]
         text = (help or inspect.getdoc(command) or "").format(kind=kind, example=EXAMPLES[kind])
@@ -113,16 +123,16 @@ def add_to(commands: typer.Typer, kind: Kind, helps: Mapping[str, str | None]) -
 
 
 def _of_kind(command: Callable[..., None], kind: Kind) -> Callable[..., None]:
-    """A command that takes the name of a store of this kind, and options for its attributes."""
+    """Return the command for one kind of store, with options for the attributes of that kind."""
 
     def run(**arguments: Any) -> None:
         command(kind, **arguments)
 
     signature = inspect.signature(command, eval_str=True)
     parameters = [
-        each.replace(annotation=NAMES[kind]) if each.annotation is str else each
-        for each in signature.parameters.values()
-        if each.name != "kind"
+        parameter.replace(annotation=NAMES[kind]) if parameter.annotation is str else parameter
+        for parameter in signature.parameters.values()
+        if parameter.name != "kind"
     ]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # as in with_options
     if command in (create, edit):
@@ -131,21 +141,21 @@ def _of_kind(command: Callable[..., None], kind: Kind) -> Callable[..., None]:
 
 
 def create(
-    kind: Kind, name: str, *, local: Local = None, url: Url = DEFAULT_URL, **given: Any
+    kind: Kind, name: str, *, local: Local = None, url: Url = DEFAULT_URL, **written: Any
 ) -> None:
-    """Create a store with the given attributes; with ``local`` on this node of a cluster alone."""
-    chosen = attributes.chosen(given)
+    """Create a store with the attributes that are set; with ``local`` on that cluster node only."""
+    chosen = attributes.chosen(written)
     with session_at(url, local) as realm:
-        made = stores(realm, kind).create(name, **chosen)
-        definition = made.info().definition
+        store = stores(realm, kind).create(name, **chosen)
+        definition = store.info().definition
     shown = attributes.type_shown(definition.type)
     where = f" @{local}" if local else ""
-    if made.name != name:
+    if store.name != name:
         note(
-            f"{name!r} is read as {made.name!r}: '//', '::' and '\\' stand for '/', and a '/' at "
+            f"{name!r} is read as {store.name!r}: '//', '::' and '\\' stand for '/', and a '/' at "
             "either end is dropped"
         )
-    write(f"{kind} {made.name}{where} created: {shown}, {facts.lifetime(definition)}")
+    write(f"{kind} {store.name}{where} created: {shown}, {facts.lifetime(definition)}")
 
 
 _COLUMNS: Final[dict[Kind, dict[str, Callable[[ChannelInfo], Any]]]] = {
@@ -172,21 +182,21 @@ _COLUMNS: Final[dict[Kind, dict[str, Callable[[ChannelInfo], Any]]]] = {
 
 
 def list_(kind: Kind, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """List the stores of a kind, also those that nodes of a cluster have for themselves."""
+    """List the stores of a kind, including the local stores of cluster nodes."""
     with session(url) as realm:
-        listed = infos(realm, kind)
+        descriptions = infos(realm, kind)
         local = local_names(realm, kind) if format == "table" else []
     if format == "json":
-        write_json([channel_document(info) for info in listed])
+        write_json([channel_document(info) for info in descriptions])
         return
     columns = _COLUMNS[kind]
-    rows = [[value_of(info) for value_of in columns.values()] for info in listed]
+    rows = [[value_of(info) for value_of in columns.values()] for info in descriptions]
     rows += [[name, *[None] * (len(columns) - 1)] for name in local]
-    write_table(tuple(columns), rows, f"no {kind}s; make one with: penstock {kind} create NAME")
+    write_table(tuple(columns), rows, f"no {kind}s; create one with: penstock {kind} create NAME")
 
 
 def show(kind: Kind, name: str, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """Show attributes, content, consumers, and what became of every event."""
+    """Show attributes, content, consumers, and the counts of all events by outcome."""
     with session(url) as realm:
         info = stores(realm, kind).get(name).info()
         durables = realm.channels.get(name).durables.list() if kind == "channel" else []
@@ -196,15 +206,15 @@ def show(kind: Kind, name: str, format: ListFormat = "table", url: Url = DEFAULT
         facts.show(info, durables)
 
 
-def edit(kind: Kind, name: str, *, url: Url = DEFAULT_URL, **given: Any) -> None:
-    """Edit the given attributes, and no others."""
-    chosen = attributes.chosen(given)
+def edit(kind: Kind, name: str, *, url: Url = DEFAULT_URL, **written: Any) -> None:
+    """Edit the attributes that are set on the command line; the others do not change."""
+    chosen = attributes.chosen(written)
     if not chosen:
         raise typer.BadParameter("name at least one attribute to change, e.g. --ttl 1h")
     with session(url) as realm:
-        found = stores(realm, kind).get(name)
-        found.edit(**chosen)
-    write(f"{kind} {found.name} changed")
+        store = stores(realm, kind).get(name)
+        store.edit(**chosen)
+    write(f"{kind} {store.name} changed")
 
 
 def purge(
@@ -218,16 +228,16 @@ def purge(
 ) -> None:
     """Remove events, after confirmation."""
     with session(url) as realm:
-        found = stores(realm, kind).get(name)
+        store = stores(realm, kind).get(name)
         which = chosen_events(first, last, selector)
-        held = count(found.info().events, "event")
-        confirm(f"Remove {which or 'all'} of the {held} of {found.name}?", yes=yes)
-        removed = found.purge(start=first, end=last, selector=selector)
-    write(f"{kind} {found.name}: {count(removed, 'event')} purged")
+        stored = count(store.info().events, "event")
+        confirm(f"Remove {which or 'all'} of the {stored} of {store.name}?", yes=yes)
+        removed = store.purge(start=first, end=last, selector=selector)
+    write(f"{kind} {store.name}: {count(removed, 'event')} purged")
 
 
 def chosen_events(first: int | None, last: int | None, selector: str) -> str:
-    """The selection of events to purge; empty: all of them."""
+    """Return the selection of events to purge as text; empty if it is all events."""
     begin, end = "the first" if first is None else first, "the newest" if last is None else last
     span = "" if first is None and last is None else f"ids {begin} to {end}"
     match = f"those that match {selector!r}" if selector else ""
@@ -237,92 +247,98 @@ def chosen_events(first: int | None, last: int | None, selector: str) -> str:
 def delete(kind: Kind, name: str, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Delete a store with its events, after confirmation."""
     with session(url) as realm:
-        found = stores(realm, kind).get(name)
-        confirm(f"Delete {found.name} with {count(found.info().events, 'event')}?", yes=yes)
+        store = stores(realm, kind).get(name)
+        confirm(f"Delete {store.name} with {count(store.info().events, 'event')}?", yes=yes)
         stores(realm, kind).delete(name)
-    write(f"{kind} {found.name} deleted")
+    write(f"{kind} {store.name} deleted")
 
 
 def maintain(kind: Kind, name: str, url: Url = DEFAULT_URL) -> None:
-    """Rewrite a single-file {kind} without what is dead in it.
+    """Rewrite the file of a single-file {kind} to free the space of removed events.
 
-    Ids are kept, and traffic goes on. Files of so many events each need none of it.
+    Event ids do not change, and clients may continue to use the {kind}. A {kind} with a fixed
+    number of events per file does not need this.
 
     \b
     Example:
       penstock {kind} maintain {example}
     """
     with session(url) as realm:
-        found = stores(realm, kind).get(name)
-        done = found.maintain()
-    if done.reason:
-        write(f"{kind} {found.name}: nothing to do; {done.reason}")
+        store = stores(realm, kind).get(name)
+        result = store.maintain()
+    if result.reason:
+        write(f"{kind} {store.name}: nothing to do; {result.reason}")
         return
     write(
-        f"{kind} {found.name} rewritten: {size(done.bytes_before)} are {size(done.bytes_after)} "
-        f"now, {count(done.events, 'event')}"
+        f"{kind} {store.name} rewritten: {size(result.bytes_before)} are "
+        f"{size(result.bytes_after)} now, {count(result.events, 'event')}"
     )
 
 
 def missing(
     kind: Kind,
     name: str,
-    first: Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)] = 0,
-    last: Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)] = None,
+    first: Annotated[
+        int, typer.Option("--from", help="First id to list.", metavar="ID", min=0)
+    ] = 0,
+    last: Annotated[
+        int | None, typer.Option("--to", help="Last id to list.", metavar="ID", min=0)
+    ] = None,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Say which event ids have no event any more, and why.
+    """List the event ids whose events are no longer stored, with the reason.
 
     \b
     Example:
       penstock {kind} missing {example} --from 100 --to 199
     """
     with session(url) as realm:
-        found = stores(realm, kind).get(name)
-        end = found.info().last_event_id + 1 if last is None else last + 1
-        gone = found.missing(first, end) if end > first else ()
+        store = stores(realm, kind).get(name)
+        end = store.info().last_event_id + 1 if last is None else last + 1
+        groups = store.missing(first, end) if end > first else ()
     if format == "json":
         write_json(
             [
                 {
-                    "cause": each.cause,
-                    "ids": each.events,
-                    "which": [[*span] for span in each.spans],
+                    "cause": group.cause,
+                    "ids": group.events,
+                    "which": [[*span] for span in group.spans],
                 }
-                for each in gone
+                for group in groups
             ]
         )
         return
-    rows = [(each.cause, each.events, _ranges(each)) for each in gone]
+    rows = [(group.cause, group.events, _ranges(group)) for group in groups]
     write_table(("cause", "ids", "which"), rows, f"{kind} {name}: every id has its event")
 
 
-def _ranges(gone: Missing) -> str:
+def _ranges(group: Missing) -> str:
     shown = [
         f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
-        for span in gone.spans[:RANGES_SHOWN]
+        for span in group.spans[:RANGES_SHOWN]
     ]
-    return ", ".join(shown) + (", …" if len(gone.spans) > RANGES_SHOWN else "")
+    return ", ".join(shown) + (", …" if len(group.spans) > RANGES_SHOWN else "")
 
 
 def export(kind: Kind, name: Exported, folder: Folder, url: Url = DEFAULT_URL) -> None:
-    """Write a {kind} into a folder, as it stands now.
+    """Write the current content of a {kind} to a folder.
 
-    Events and their ids, durables with what is outstanding, counters: all of it. Traffic goes
-    on meanwhile. The events are Arrow files that other programs can read.
+    The export has all events with their ids, all durables with their outstanding events, and the
+    counters. Clients may use the {kind} meanwhile. The events are Arrow files that other programs
+    can read.
 
     \b
     Example:
       penstock {kind} export orders ./orders-export
     """
     with session(url) as realm:
-        written = stores(realm, kind).export(name, folder)
-    write(f"{kind} {written.name} exported to {folder}: {count(written.events, 'event')}")
+        exported = stores(realm, kind).export(name, folder)
+    write(f"{kind} {exported.name} exported to {folder}: {count(exported.events, 'event')}")
 
 
 def import_(kind: Kind, folder: Folder, name: NewName = "", url: Url = DEFAULT_URL) -> None:
-    """Make a {kind} out of an exported folder.
+    """Create a {kind} from an exported folder.
 
     A damaged or incomplete export is refused as a whole.
 
@@ -332,9 +348,9 @@ def import_(kind: Kind, folder: Folder, name: NewName = "", url: Url = DEFAULT_U
       penstock {kind} import ./orders-export archive/orders
     """
     with session(url) as realm:
-        made = stores(realm, kind).import_from(folder, name)
-        events = count(made.info().events, "event")
-    write(f"{kind} {made.name} imported from {folder}: {events}")
+        store = stores(realm, kind).import_from(folder, name)
+        events = count(store.info().events, "event")
+    write(f"{kind} {store.name} imported from {folder}: {events}")
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {

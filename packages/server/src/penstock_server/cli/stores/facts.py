@@ -1,4 +1,4 @@
-"""Prints descriptions of channels and queues, for people and for programs."""
+"""Prints the descriptions of channels and queues as facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 
 _ONLY_IF_ANY: Final = frozenset(("overdue",))
-"""Terms of the sum that are printed only if they are not 0."""
+"""Terms of the sum that are omitted if they are 0."""
 
 _IN_MEMORY: Final = {
     "heap": "memory",
@@ -36,7 +36,7 @@ _IN_MEMORY: Final = {
 
 
 def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:
-    """Print attributes, content, and the sum of what was published (SEM T8)."""
+    """Print attributes, content, and where all published events are or went (SEM T8)."""
     content = [*_content_facts(info), *_consumer_facts(info, durables)]
     write_facts([*_attribute_facts(info), *_storage_facts(info), *content])
     write_sum(info)
@@ -64,7 +64,7 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         facts.append(("backoff", backoff_shown(definition.backoff)))
     if definition.kind == "channel":
         keeps = definition.retain_consumed or definition.engine == "merge"
-        kept = "kept" if keeps else "removed when all durables have it"
+        kept = "kept" if keeps else "removed when all durables have acknowledged it"
         facts.append(("consumed", kept))
         facts.append(("archive", definition.archive or "none"))
         if definition.topics:
@@ -77,26 +77,26 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
 def _message_types(definition: Definition) -> str:
     types = types_of(definition.descriptors)
     if types is None:
-        held = f"{len(definition.descriptors):,} bytes of descriptors"
-        return f"{held}; the extra protobuf reads them"
+        size_text = f"{len(definition.descriptors):,} bytes of descriptors"
+        return f"{size_text}; install the extra protobuf to read them"
     return ", ".join(types) or "none"
 
 
 def lifetime(definition: Definition) -> str:
-    """How long events stay, in words."""
-    counts = definition.event_ttl or definition.type == "mixed"  # SEM T2
-    own = "; an event's own TTL comes first" if counts else ""
+    """Return how long events stay, as text."""
+    honours_event_ttl = definition.event_ttl or definition.type == "mixed"  # SEM T2
+    override = "; an event's own TTL takes precedence" if honours_event_ttl else ""
     if definition.type == "transient":
-        return "events are given to who is there, and not kept"
+        return "events go to the current subscribers and are not stored"
     condition = ""
     if definition.engine == "jms":
-        condition = "while somebody waits for them"
+        condition = "while a durable or reader waits for them"
     elif definition.kind == "queue":
         condition = "until a reader takes them"
     if definition.ttl:
         most = f"{condition}, at most " if condition else ""
-        return f"events stay {most}{duration(definition.ttl)}{own}"
-    return f"events stay {condition or 'for ever'}{own}"
+        return f"events stay {most}{duration(definition.ttl)}{override}"
+    return f"events stay {condition or 'for ever'}{override}"
 
 
 def _dead_events(definition: Definition) -> str:
@@ -106,10 +106,10 @@ def _dead_events(definition: Definition) -> str:
 
 
 def _storage_facts(info: ChannelInfo) -> list[Fact]:
-    """The facts about storage that apply to where the events are kept."""
+    """Return the facts about storage that apply to the place where the events are."""
     storage, home = info.definition.storage, info.storage.home
     stamped = ", publisher, host, time and id" if storage.stamp_dictionary else ""
-    facts = [("stamped", f"priority {storage.priority} where none is given{stamped}")]
+    facts = [("stamped", f"priority {storage.priority} by default{stamped}")]
     if home in ("journal", "pages"):
         facts.append(("sync", _sync(storage)))
     if home == "journal":
@@ -125,9 +125,9 @@ def _sync(storage: Storage) -> str:
     if storage.sync == "none":
         return "left to the operating system"
     if storage.sync_each_write:
-        return "each publish by itself"
+        return "each publish separately"
     return (
-        f"with its group, at {size(storage.sync_max_batch_size)} or after "
+        f"in groups, at {size(storage.sync_max_batch_size)} or after "
         f"{duration(storage.sync_batch_time)}"
     )
 
@@ -135,8 +135,8 @@ def _sync(storage: Storage) -> str:
 def _files(storage: Storage) -> str:
     if storage.events_per_spindle:
         return f"{count(storage.events_per_spindle, 'event')} each"
-    by_itself = "once much of it is dead" if storage.auto_maintenance else "on demand only"
-    return f"a single one, rewritten {by_itself}"
+    when = "when much of it is unused" if storage.auto_maintenance else "on demand only"
+    return f"a single one, rewritten {when}"
 
 
 # --- content ------------------------------------------------------------------------------
@@ -145,14 +145,14 @@ def _files(storage: Storage) -> str:
 def _content_facts(info: ChannelInfo) -> list[Fact]:
     first, last = info.first_event_id, info.last_event_id
     ids = f"{first} .. {last}" if first is not None else f"none stored, the last was {last}"
-    waiting = f"{count(info.scheduled, 'event')} for later"
+    scheduled = f"{count(info.scheduled, 'event')} for later"
     facts = [
         ("events", f"{info.events:,}"),
         ("ids", ids if last >= 0 else "none yet"),
-        ("scheduled", waiting if info.scheduled else "none"),
+        ("scheduled", scheduled if info.scheduled else "none"),
         ("storage", _home(info.storage)),
     ]
-    return facts + [("quarantined", what) for what in info.storage.quarantined]
+    return facts + [("quarantined", item) for item in info.storage.quarantined]
 
 
 def _home(storage: StorageInfo) -> str:
@@ -170,7 +170,7 @@ def _home(storage: StorageInfo) -> str:
 
 
 def bytes_of(info: ChannelInfo) -> int:
-    """Size in bytes of the events, wherever they are."""
+    """Return the size of the stored events in bytes."""
     storage = info.storage
     if storage.home == "pages":
         return storage.paged_bytes
@@ -195,32 +195,35 @@ def _durable(durable: DurableInfo) -> str:
     return f"{durable.name} ({durable.type}, {durable.outstanding:,} outstanding)"
 
 
-# --- conservation: where every published event is or went (SEM T8) ---------------------------
+# --- conservation: counts of all published events by outcome (SEM T8) -----------------------
 
 
 def terms(info: ChannelInfo) -> list[Term]:
-    """All terms of the sum, those of 0 included."""
+    """Return all terms of the sum, including those that are 0."""
     return conservation.terms(info.counters, live=info.events, overdue=info.overdue)
 
 
 def accounted_for(info: ChannelInfo) -> int:
-    """The sum of all terms."""
+    """Return the sum of all terms."""
     return sum(term.events for term in terms(info))
 
 
 def equation(info: ChannelInfo) -> str:
-    """``5 published = 2 live + 3 purged``: the terms above 0, and whether they add up."""
-    published, found = info.counters.published, accounted_for(info)
-    shown = [f"{each.events:,} {each.name}" for each in terms(info) if each.events]
+    """Return the sum of all terms above 0 as text, as in ``5 published = 2 live + 3 purged``.
+
+    If the terms do not add up, the text states this as an error to report.
+    """
+    published, total = info.counters.published, accounted_for(info)
+    shown = [f"{term.events:,} {term.name}" for term in terms(info) if term.events]
     right = " + ".join(shown) or "0 live"
-    if found == published:
+    if total == published:
         return f"{published:,} published = {right}"
-    return f"{published:,} published != {found:,} = {right}; this must not happen: please report it"
+    return f"{published:,} published != {total:,} = {right}; this must not happen: please report it"
 
 
 def write_sum(info: ChannelInfo) -> None:
     """Print a line for each term, and the sum."""
-    shown = [each for each in terms(info) if each.events or each.name not in _ONLY_IF_ANY]
+    shown = [term for term in terms(info) if term.events or term.name not in _ONLY_IF_ANY]
     names = max(len(term.name) for term in shown)
     numbers = max(len(f"{term.events:,}") for term in shown)
     write("conservation")

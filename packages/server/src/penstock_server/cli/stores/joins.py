@@ -1,4 +1,4 @@
-"""``penstock join``: joins, which copy what is published on a channel (SEM L)."""
+"""``penstock join``, whose commands manage joins, which copy events of a channel (SEM L)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from penstock_core.api.joins import JoinInfo
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared.confirmation import Yes, confirm
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, write, write_list
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
@@ -25,13 +25,13 @@ Source = Annotated[
 Destination = Annotated[
     str,
     typer.Argument(
-        help="The channel or queue that gets the copies.",
+        help="The channel or queue that receives the copies.",
         metavar="DESTINATION",
         autocompletion=completing.stores,
     ),
 ]
 
-commands = command_group("Copy what is published on a channel to other stores.")
+commands = command_group("Copy events that are published on a channel to other channels or queues.")
 
 
 def register(app: typer.Typer) -> None:
@@ -42,15 +42,16 @@ def register(app: typer.Typer) -> None:
 def create(
     source: Source,
     destination: Destination,
-    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    selector: Annotated[str, typer.Option(help="Selector; only events that match it.")] = "",
     archive: Annotated[
-        bool, typer.Option("--archive", help="To a queue, duplicates and all.")
+        bool,
+        typer.Option("--archive", help="Copy to a queue, including events that are duplicates."),
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Copy what is published on a channel from now on.
+    """Copy events that are published on a channel from now on.
 
-    A copy gets an id of its own, and says where it came from.
+    A copy has a new event id, and carries its origin: the channel and the id there.
 
     \b
     Examples:
@@ -58,14 +59,14 @@ def create(
       penstock join create orders audit --archive
     """
     with session(url) as realm:
-        made = realm.joins.create(source, destination, selector=selector, archive=archive)
-    which = "events that match" if made.selector else "all events"
-    write(f"join created: {which} from {made.source} to {made.destination}, from now on")
+        join = realm.joins.create(source, destination, selector=selector, archive=archive)
+    which = "events that match" if join.selector else "all events"
+    write(f"join created: {which} from {join.source} to {join.destination}, from now on")
 
 
 @commands.command("list")
 def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """List the joins of the realm, and what they have copied since it started.
+    """List the joins of the realm, and how many events they have copied since it started.
 
     \b
     Example:
@@ -83,7 +84,7 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
         **({"waiting": _waiting} if leads_out else {}),
         "selector": lambda join: join.selector,
     }
-    nothing = "no joins; make one with: penstock join create SOURCE DESTINATION"
+    nothing = "no joins; create one with: penstock join create SOURCE DESTINATION"
     write_list(format, infos, columns, nothing=nothing)
     for info in infos:
         if format == "table" and info.waits_for:
@@ -91,18 +92,18 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 
 def _waiting(info: JoinInfo) -> str:
-    """What has been copied and is not in the cluster yet."""
+    """Return how many copies the cluster has not stored yet, and for how long they have waited."""
     if not info.leads_out:
         return ""
-    found = f"{info.waiting} for {info.waiting_ms / 1_000:.0f} s" if info.waiting else "0"
-    return f"{found}, ending" if info.ending else found
+    backlog = f"{info.waiting} for {info.waiting_ms / 1_000:.0f} s" if info.waiting else "0"
+    return f"{backlog}, ending" if info.ending else backlog
 
 
 @commands.command()
 def delete(
     source: Source, destination: Destination, yes: Yes = False, url: Url = DEFAULT_URL
 ) -> None:
-    """End a join; what it copied stays.
+    """Delete a join; the copies it made stay.
 
     \b
     Example:

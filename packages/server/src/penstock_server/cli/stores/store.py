@@ -1,4 +1,5 @@
-"""``penstock store``: verify and repair data directories; back up and copy those in use."""
+"""``penstock store``, whose commands verify and repair data directories, and back up and copy
+running realms."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 Directory = Annotated[Path, typer.Argument(help="Data directory.", metavar="DIR")]
 
-FOUND = 1
-"""Exit status of ``verify`` when something is damaged."""
+DAMAGED = 1
+"""Exit status of ``verify`` if data is damaged."""
 
 commands = command_group(
-    "Check and repair a data directory that is not in use; back up a realm that runs."
+    "Verify and repair a data directory that is not in use; back up a running realm."
 )
 
 
@@ -44,11 +45,11 @@ def register(app: typer.Typer) -> None:
 
 @commands.command("verify")
 def verify(directory: Directory, format: ListFormat = "table") -> None:
-    """Read everything in a data directory and say what is wrong with it; change nothing.
+    """Read all files of a data directory and report damage; nothing is changed.
 
-    Every journal block, snapshot, sealed file, page and registry record is read and its checksum
-    verified. Exit status: 0 all is well, 1 something is damaged. What was set aside by earlier
-    repairs is listed, and is not a finding.
+    The command reads every journal block, snapshot, sealed file, page and registry record and
+    verifies its checksum. Data that earlier repairs set aside is listed, but is not a finding.
+    Exit status: 0 if all data is sound, 1 if data is damaged.
 
     \b
     Example:
@@ -80,16 +81,16 @@ def verify(directory: Directory, format: ListFormat = "table") -> None:
         if report.findings:
             note(f"`penstock store repair {directory}` sets damaged bytes aside")
     if report.findings:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(DAMAGED)
 
 
 @commands.command("repair")
 def repair(directory: Directory, format: ListFormat = "table") -> None:
-    """Set aside what is damaged in a data directory, so that all the rest is sound again.
+    """Set damaged data of a data directory aside, so that the rest is sound again.
 
-    Damaged bytes are copied into quarantine/ in the data directory, with a report; events in
-    them are counted as quarantined, and durables do not wait for them any more. Nothing is
-    deleted that has not been copied. Where nothing is wrong, nothing happens.
+    Damaged bytes are copied to quarantine/ in the data directory, with a report, before they are
+    removed. Events in them are counted as quarantined, and durables no longer wait for them. A
+    sound data directory is not changed.
 
     \b
     Example:
@@ -100,33 +101,37 @@ def repair(directory: Directory, format: ListFormat = "table") -> None:
     from penstock_server.bootstrap import stopped
 
     with _quietly():
-        repaired = asyncio.run(stopped.repair_store(directory))
+        outcome = asyncio.run(stopped.repair_store(directory))
     if format == "json":
-        write_json(repaired)
+        write_json(outcome)
         return
-    _write_findings(repaired.findings)
-    if repaired.is_sound:
-        note("nothing is wrong; nothing was changed")
+    _write_findings(outcome.findings)
+    if outcome.is_sound:
+        note("no damage; nothing was changed")
         return
-    rows = [(name,) for name in repaired.kept]
+    rows = [(name,) for name in outcome.kept]
     write_table(("IN QUARANTINE",), rows, "nothing had to be copied")
-    note(f"{repaired.events} events could not be read and are counted as quarantined")
+    note(f"{outcome.events} events could not be read and are counted as quarantined")
 
 
 @commands.command("backup")
 def backup(
     folder: Annotated[
-        Path, typer.Argument(help="The backup; made, or brought up to date.", metavar="BACKUP")
+        Path,
+        typer.Argument(
+            help="Folder or .tar file of the backup; created or updated.", metavar="BACKUP"
+        ),
     ],
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Back up a realm that runs: everything acknowledged until now, in a folder or file.
+    """Back up a running realm to a folder or a file.
 
-    Traffic goes on. With a name that ends in .tar it is one file, whole each time; nothing else is
-    written beside it. A folder with an earlier backup of the same realm is brought up to date, and
-    only what is new is read; it stays whole if that fails. Keep it safe: it holds all events, and
-    who may sign in. Needs the right `full` on the realm.
+    The backup has everything that was acknowledged before the command started. Clients may use
+    the realm meanwhile. If the folder has an earlier backup of the same realm, only new data is
+    read; the earlier backup stays complete if the command fails. A name that ends in .tar makes a
+    single file, which is written in full each time. Keep the backup safe: it has all events and
+    the credentials of all users. Requires the right `full` on the realm.
 
     \b
     Examples:
@@ -135,37 +140,43 @@ def backup(
       penstock store backup berlin.tar
     """
     with session(url) as realm:
-        done = realm.back_up(folder)
+        outcome = realm.back_up(folder)
     if format == "json":
-        write_json(done)
+        write_json(outcome)
         return
-    write(f"{folder}: everything acknowledged before {done.at}")
-    was_read = f"{count(done.files_read, 'file')} of {size(done.bytes_read)} read"
-    write(f"{count(done.files, 'file')}, {size(done.bytes)}; {was_read}, the others were there")
+    write(f"{folder}: everything acknowledged before {outcome.at}")
+    files_read = f"{count(outcome.files_read, 'file')} of {size(outcome.bytes_read)} read"
+    write(
+        f"{count(outcome.files, 'file')}, {size(outcome.bytes)}; {files_read}, the others were "
+        "already in the backup"
+    )
 
 
 @commands.command("copy")
 def copy(
     to: Annotated[
         str,
-        typer.Option("--to", help="Where: s3://bucket/prefix, gs://, hdfs://, or a folder."),
+        typer.Option("--to", help="Target: s3://bucket/prefix, gs://, hdfs://, or a folder."),
     ],
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is sealed.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep running and copy newly sealed files.")
+    ] = False,
     every: Annotated[
-        float, typer.Option("--every", min=0.1, help="Seconds between looks with --follow.")
+        float, typer.Option("--every", min=0.1, help="Seconds between two copies with --follow.")
     ] = 30.0,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove files the realm has no more.")
+        bool, typer.Option("--prune", help="Remove files that the realm no longer has.")
     ] = False,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Copy the sealed files of a realm that runs, for Spark's executors to read them there.
+    """Copy the sealed files of a running realm to a place where Spark executors can read them.
 
-    Only files that are new or have grown are read; each appears whole, and a copy that was broken
-    off goes on. It holds events, and is no backup. Who may write is said by the environment, as
-    with AWS_ACCESS_KEY_ID. With `--follow` a realm or store that is away is waited for. Needs the
-    right `full` on the realm.
+    Only files that are new or have grown are copied. Each file appears in the target only when it
+    is complete; run the command again to continue an interrupted copy. The copy has events and is
+    not a backup. Credentials for the target come from the environment, such as
+    AWS_ACCESS_KEY_ID. With `--follow` the command waits while the realm or the target is
+    unavailable. Requires the right `full` on the realm.
 
     \b
     Examples:
@@ -175,49 +186,53 @@ def copy(
     while True:
         try:
             with session(url) as realm:
-                _copy(realm, to, prune=prune, format=format, is_told=not follow)
+                _copy(realm, to, prune=prune, format=format, always_print=not follow)
         except PenstockError as error:
             if not (follow and error.retryable):
                 raise
-            note(f"{error}; tried again in {every:g} s")
+            note(f"{error}; next attempt in {every:g} s")
         if not follow:
             return
         select.select([], [], [], every)
 
 
-def _copy(realm: Session, to: str, *, prune: bool, format: ListFormat, is_told: bool) -> None:
-    """Copy once, and print the result; with ``is_told`` even if nothing had to be copied."""
+def _copy(realm: Session, to: str, *, prune: bool, format: ListFormat, always_print: bool) -> None:
+    """Copy once and print the result; ``always_print`` prints it even if no file had to be
+    copied."""
     from penstock_server.bootstrap.copies import (
         copy_files,  # imports the clients of all object stores
     )
 
-    done = copy_files(realm, to, prune=prune)
-    if not (is_told or done.files_copied or done.files_removed):
+    outcome = copy_files(realm, to, prune=prune)
+    if not (always_print or outcome.files_copied or outcome.files_removed):
         return
     if format == "json":
-        write_json(done)
+        write_json(outcome)
         sys.stdout.flush()
         return
-    copied = f"{count(done.files_copied, 'file')} of {size(done.bytes_copied)} copied"
-    removed = f", {count(done.files_removed, 'file')} removed" if done.files_removed else ""
-    write(f"{count(done.files, 'file')}, {size(done.bytes)}; {copied}{removed}")
+    copied = f"{count(outcome.files_copied, 'file')} of {size(outcome.bytes_copied)} copied"
+    removed = f", {count(outcome.files_removed, 'file')} removed" if outcome.files_removed else ""
+    write(f"{count(outcome.files, 'file')}, {size(outcome.bytes)}; {copied}{removed}")
     sys.stdout.flush()  # for a program that reads this line by line
-    if done.files_left:
-        note(f"{count(done.files_left, 'file')} of no more events: --prune removes them")
+    if outcome.files_left:
+        note(
+            f"{count(outcome.files_left, 'file')} that the realm no longer has: --prune removes "
+            "them"
+        )
 
 
 @commands.command("restore")
 def restore(
     folder: Annotated[Path, typer.Argument(help="The backup.", metavar="BACKUP")],
     directory: Annotated[
-        Path, typer.Argument(help="Data directory to make; empty or missing.", metavar="DIR")
+        Path, typer.Argument(help="Data directory to create; empty or missing.", metavar="DIR")
     ],
 ) -> None:
-    """Make a data directory out of a backup, and verify it.
+    """Create a data directory from a backup, and verify it.
 
-    Every checksum is compared; when anything fails nothing is left. The realm in it is the one
-    that was backed up: do not let clients use both. Exit status: 1 when `verify` finds damage
-    that was backed up with it.
+    Every checksum is compared; if one differs, no data directory is left. The restored realm has
+    the identity of the original: do not let clients use both. Exit status: 1 if `verify` finds
+    damage that the original already had.
 
     \b
     Example:
@@ -225,30 +240,30 @@ def restore(
     """
     import asyncio
 
-    from penstock.client.copies.backup import restore as restored
+    from penstock.client.copies.backup import restore as restore_backup
     from penstock_server.bootstrap import stopped
 
-    manifest = restored(folder, directory)
+    manifest = restore_backup(folder, directory)
     with _quietly():
         report = asyncio.run(stopped.verify_store(directory))
     write(f"{directory}: realm {manifest.name} as of {manifest.at}, {report.events} events")
     _write_findings(report.findings)
     if report.findings:
         note(f"`penstock store repair {directory}` sets damaged bytes aside")
-        raise typer.Exit(FOUND)
+        raise typer.Exit(DAMAGED)
 
 
 def _write_findings(findings: list[Finding]) -> None:
-    for found in findings:
-        place = "" if found.first_byte is None else f" bytes {found.first_byte}-{found.end_byte}"
-        lost = sum(end - first for first, end in found.events)
-        events = f" ({lost} events of {found.channel})" if lost else ""
-        note(f"{found.file}{place}: {found.reason}{events}")
+    for item in findings:
+        place = "" if item.first_byte is None else f" bytes {item.first_byte}-{item.end_byte}"
+        lost = sum(end - first for first, end in item.events)
+        events = f" ({lost} events of {item.channel})" if lost else ""
+        note(f"{item.file}{place}: {item.reason}{events}")
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep log lines from standard output; what they say is in the report, too."""
+    """Suppress log lines, which would mix with the result; the report has the same facts."""
     from structlog.testing import capture_logs
 
     with capture_logs():

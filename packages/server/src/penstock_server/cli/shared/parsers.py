@@ -1,4 +1,4 @@
-"""Parses what people type: properties, keys, durations, times, start positions."""
+"""Parses command line values: properties, keys, durations, times, start positions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d
 
 def milliseconds(text: str) -> int:
     """Parse a duration: ``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(
             f"{text!r} is not a duration; examples are 500ms, 10s, 5m, 2h and 1d"
         )
-    return int(found[1]) * _UNIT_MS[found[2]]
+    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 _BACKOFF: Final[dict[str, Callable[[str], Any]]] = {
@@ -40,7 +40,7 @@ _BACKOFF: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def start(text: str) -> StartLike:
-    """Parse where a read begins: ``earliest``, ``latest``, an event id or a time (SEM E6)."""
+    """Parse the start of a read: ``earliest``, ``latest``, an event id or a time (SEM E6)."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -57,39 +57,40 @@ def start(text: str) -> StartLike:
 
 
 def backoff(text: str) -> dict[str, Any] | None:
-    """Parse how long rolled-back events wait: ``1s``, or ``first=1s,factor=3,most=5m,jitter=0.2``;
-    empty for not at all."""
+    """Parse a backoff: ``1s`` or ``first=1s,factor=3,most=5m,jitter=0.2``; None if empty."""
     if not text:
         return None
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if not equals and not found:
+        if not equals and not fields:
             name, value = "first", part
-        if name in found or name not in _BACKOFF:
+        if name in fields or name not in _BACKOFF:
             raise typer.BadParameter(
-                f"{part!r} is no part of a backoff; an example is "
-                "first=1s,factor=2,most=5m,jitter=0.2,seed=7, each once"
+                f"{part!r} is not valid in a backoff; use each field at most once, as in "
+                "first=1s,factor=2,most=5m,jitter=0.2,seed=7"
             )
         try:
-            found[name] = _BACKOFF[name](value)
+            fields[name] = _BACKOFF[name](value)
         except ValueError:
             raise typer.BadParameter(f"{value!r} is not a valid {name} of a backoff") from None
-    if "first" not in found:
-        raise typer.BadParameter(f"{text!r} does not say how long the first wait is: first=1s")
-    return found
+    if "first" not in fields:
+        raise typer.BadParameter(
+            f"{text!r} lacks the length of the first wait; add it, as in first=1s"
+        )
+    return fields
 
 
 def delivery(text: str) -> datetime:
-    """Parse when to publish: a time, or ``+30``, ``+1.5``, ``+5m`` from now, in seconds without a
-    unit."""
+    """Parse a delivery time: an absolute time, or a wait from now such as ``+30``, ``+1.5`` or
+    ``+5m``; a number without a unit is in seconds."""
     try:
         if not text.startswith("+"):
             return parse_moment(text)
-        wait = text[1:]
-        if _SECONDS.fullmatch(wait):
-            return datetime.now(UTC) + timedelta(seconds=float(wait))
-        return datetime.now(UTC) + timedelta(milliseconds=milliseconds(wait))
+        delay = text[1:]
+        if _SECONDS.fullmatch(delay):
+            return datetime.now(UTC) + timedelta(seconds=float(delay))
+        return datetime.now(UTC) + timedelta(milliseconds=milliseconds(delay))
     except (ValueError, OverflowError, typer.BadParameter):
         raise typer.BadParameter(
             f"{text!r} is neither a time such as 2026-05-04T12:00:00 nor a wait such as +30 "
@@ -98,7 +99,7 @@ def delivery(text: str) -> datetime:
 
 
 def key(text: str) -> tuple[str, int]:
-    """Parse a publish key with its depth: ``sku=1``; without one the depth is 1."""
+    """Parse a publish key with its depth, as in ``sku=1``; the depth defaults to 1."""
     name, equals, depth = text.rpartition("=")
     if not equals and text:
         return text, 1
@@ -111,48 +112,51 @@ def key(text: str) -> tuple[str, int]:
 
 
 def value(text: str) -> Any:
-    """Parse a property's value: ``EUR``, ``7``, or with its type ``string:7``."""
+    """Parse the value of a property: ``EUR``, ``7``, or with its type ``string:7``."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in _TYPES:
-        return _guessed(text)
+        return _inferred(text)
     try:
         return _TYPES[kind](rest)
     except ValueError:
         raise typer.BadParameter(f"{rest!r} is not a valid {kind}") from None
 
 
-def properties(given: Sequence[str]) -> dict[str, Any]:
-    """Parse properties ``name=value`` or ``name:type=value``, each given once."""
-    found: dict[str, Any] = {}
-    for text in given:
+def properties(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse properties ``name=value`` or ``name:type=value``, each name once."""
+    values: dict[str, Any] = {}
+    for text in texts:
         name, value = _property(text)
-        if name in found:
+        if name in values:
             raise typer.BadParameter(f"property {name!r} is given twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _property(text: str) -> tuple[str, Any]:
-    left, equals, right = text.partition("=")
-    name, colon, kind = left.partition(":")
+    typed_name, equals, value_text = text.partition("=")
+    name, colon, kind = typed_name.partition(":")
     if not equals or not name:
         raise typer.BadParameter(
             f"{text!r} is not a property; give name=value or name:string=value"
         )
     if not colon:
-        return name, _guessed(right)
+        return name, _inferred(value_text)
     parse = _TYPES.get(kind)
     if parse is None:
         raise typer.BadParameter(
-            f"property {name!r} has no type {kind!r}; there are {', '.join(_TYPES)}"
+            f"property {name!r}: {kind!r} is not a type; the types are {', '.join(_TYPES)}"
         )
     try:
-        return name, parse(right)
+        return name, parse(value_text)
     except ValueError:
-        raise typer.BadParameter(f"property {name!r}: {right!r} is not a valid {kind}") from None
+        raise typer.BadParameter(
+            f"property {name!r}: {value_text!r} is not a valid {kind}"
+        ) from None
 
 
-def _guessed(text: str) -> Any:
+def _inferred(text: str) -> Any:
+    """Return the value that a text without a type means: a bool, int, float or string."""
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):
