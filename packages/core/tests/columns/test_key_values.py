@@ -46,3 +46,37 @@ def test_the_slot_of_a_value_is_found_and_none_is_made() -> None:
     assert [values.slot_of(each) for each in ("a", 1.0, True)] == [0, 1, 2]
     assert {values.slot_of(each) for each in ("b", 2, None, [1], float("nan"))} == {NO_SLOT}
     assert len(values) == 3
+
+
+def test_values_of_refused_events_are_dropped() -> None:
+    values = Values("k")
+    slots(values, "a", 7, "b" * 100)
+    mark, size = values.mark(), values.nbytes
+
+    slots(values, "new", 0, "c" * 100, True, "a")
+    slots(values, "x", "y")
+    assert values.nbytes > size
+    values.drop_since(mark)
+
+    assert len(values) == 3
+    assert values.nbytes == size
+    # The bytes of zero are those of an empty cell of the cache.
+    assert slots(values, 0) == [3]
+    assert slots(values, "y", "new", "a") == [4, 5, 0]
+
+
+def test_the_size_grows_with_new_values_and_shrinks_with_dropped_ones() -> None:
+    values = Values("k")
+    slots(values, "a" * 1_000)
+    size = values.nbytes
+    assert 1_000 < size < 1_400
+
+    slots(values, "a" * 1_000)
+    assert values.nbytes == size
+    slots(values, "b" * 5_000)
+    assert values.nbytes - size > 5_000
+    values.keep(np.array([True, False]))
+    assert values.nbytes == size
+    values.clear()
+    assert values.nbytes == 0
+    assert slots(values, "z") == [0]

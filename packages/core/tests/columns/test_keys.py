@@ -285,6 +285,11 @@ STEPS = st.lists(
             st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=1),
         ),
         st.tuples(st.just("purge"), st.tuples(st.integers(0, 60), st.integers(1, 5))),
+        st.tuples(
+            st.just("refused and dropped"),
+            st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=2),
+        ),
+        st.tuples(st.just("reclaim"), st.none()),
         st.tuples(st.just("prune"), st.none()),
         st.tuples(st.just("rebuild"), st.none()),
     ),
@@ -329,6 +334,24 @@ def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
     ]
 
 
+def refuse(channel: Channel, bodies: list[pa.RecordBatch], *, drops: bool) -> None:
+    """Look up the events of a publish that is refused, and drop their values if ``drops``."""
+    mark, size = channel.index.mark(), channel.index.nbytes
+    one = bodies[0].num_rows == 1
+    if not one or not channel.index.superseded_by_one(reader_of(bodies[0]), channel.live):
+        channel.index.superseded(bodies, channel.end, channel.live)
+    if drops and channel.index.nbytes > size:  # otherwise the lookup may have pruned values
+        channel.index.drop_since(mark)
+        assert channel.index.nbytes == size
+
+
+def reclaim(channel: Channel) -> None:
+    channel.index.reclaim(channel.live)
+    if not channel.live:
+        channel.index.clear()
+        assert channel.index.nbytes == len(channel.index) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.spec("K1")
 @settings(max_examples=examples(60), deadline=None)
@@ -353,11 +376,10 @@ def test_the_index_replaces_what_the_rule_says(
             else:
                 assert channel.publish(*bodies) == wanted
             model.rows = {i: row for i, row in (model.rows | ids).items() if i not in wanted}
-        elif kind == "refused":
-            bodies = bodies_of(what)
-            one = bodies[0].num_rows == 1
-            if not one or not channel.index.superseded_by_one(reader_of(bodies[0]), channel.live):
-                channel.index.superseded(bodies, channel.end, channel.live)
+        elif kind in ("refused", "refused and dropped"):
+            refuse(channel, bodies_of(what), drops=kind == "refused and dropped")
+        elif kind == "reclaim":
+            reclaim(channel)
         elif kind == "purge":
             gone = Span(what[0], sum(what))
             channel.live.remove(gone)

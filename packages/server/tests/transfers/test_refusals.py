@@ -18,6 +18,7 @@ from packages.server.tests.transfers.moving import (
     read,
     refusal,
 )
+from penstock.client.handles.attributes import Engine
 from penstock.client.sync.sync import Session
 from penstock_core.api.transfers import (
     AbortImport,
@@ -115,6 +116,22 @@ def test_an_export_cut_short_is_no_export(
         there.channels.import_from(folder)
     with pytest.raises(InvalidArgument, match="there is no folder"):
         there.channels.import_from(tmp_path / "nowhere")
+    here.close()
+
+
+@pytest.mark.parametrize("engine", ["default", "merge"])
+def test_publish_keys_and_states_have_to_find_room(
+    here: Session, start: Start, folder: Path, engine: Engine
+) -> None:
+    states = here.channels.create("states", keys={"key": 1}, engine=engine)
+    for count in range(10):
+        states.publish(b"", properties={"key": f"{count}" + "x" * 10_000})
+    here.channels.export("states", folder)
+    with start("small", limits__index_bytes=100_000).connect() as small:
+        with pytest.raises(MemoryLimit, match=r"states has [12].*limits\.index_bytes"):
+            small.channels.import_from(folder)
+        assert small.channels.list() == []
+        small.channels.create("states", keys={"key": 1}).publish(b"", properties={"key": 1})
     here.close()
 
 

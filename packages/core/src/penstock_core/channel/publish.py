@@ -112,6 +112,13 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
 
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     digest = command.digest
+    if command.index_growth > max(command.index_left, 0):
+        raise MemoryLimit(
+            f"{state.name} has no room in memory for new keys: these events would add "
+            f"{command.index_growth} bytes of publish keys and states, "
+            f"{max(command.index_left, 0)} bytes are free (limits.index_bytes, of which a channel "
+            f"has half of what the others leave); remove events of other keys, or raise the limit"
+        )
     _refuse_oversize(digest.largest, state.rules.event_bytes_max)
     leaves = 0
     if appended.relayed or appended.dropped:

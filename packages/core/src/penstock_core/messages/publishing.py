@@ -18,6 +18,10 @@ class Publish(Command, frozen=True):
     """A transaction begun below capacity may overshoot it as a whole (SEM T4)."""
     memory_left: int = 1 << 62
     """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
+    index_growth: int = 0
+    """Bytes that new values of publish keys and new states of a merge channel take in memory."""
+    index_left: int = 1 << 62
+    """Bytes the realm still grants to these (SEM C6)."""
     forced: bool = False
     """The realm's own publish, of events that were accepted before: no lack of room refuses it."""
     evicts: bool = True

@@ -241,6 +241,7 @@ def realm_limits(settings: Settings) -> Limits:
             heap_bytes_max=settings.limits.memory_bytes,
             off_heap_bytes_max=settings.limits.off_heap_bytes,
             paged_bytes_max=settings.limits.paged_bytes,
+            index_bytes_max=settings.limits.index_bytes,
             property_names_max=settings.limits.property_names_max,
         ),
         stage_bytes_max=settings.limits.stage_bytes,

@@ -333,6 +333,15 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     paged_bytes: Annotated[
         int, Meta(ge=0, description="Bytes for events of paged channels, on disk.")
     ] = 4 << 30
+    index_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of memory for the values of publish keys, and for the states of "
+            "merge channels whose events are on disk; one channel has half of what the others "
+            "leave; 0: no limit.",
+        ),
+    ] = 4 << 30
     property_names_max: Annotated[
         int,
         Meta(

@@ -102,6 +102,10 @@ class WordSlots:
                 self._remember(words[rows], mixed[rows], slots[rows])
         return slots
 
+    def drop_from(self, first: int) -> None:
+        """Forget the slots from ``first`` on."""
+        self._cells[self._cells > first] = 0
+
     def _in_cells(self, words: Words, places: Words) -> tuple[Int64s, Bools]:
         """The cached slot of each row, and a mask of the rows for which it is right."""
         slots = self._cells.take(places.view(np.int64)) - 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import count, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ _FAMILIES: Final = {
 }
 """The family of each leaf type. Values of one family are compared: 1 and 1.0 are equal."""
 
+SLOT_BYTES: Final = 160
+"""Memory of a slot besides its value: entries of the dictionary, of the caches and of the ids."""
+
 _HEAD: Final = 64
 
 _EPOCH: Final = np.datetime64(0, "us")
@@ -48,6 +52,13 @@ class _Slots(dict[Any, int]):
         return slot
 
 
+class ValuesMark(NamedTuple):
+    """How many values there were, and the memory of the values alone in bytes."""
+
+    slots: int
+    value_bytes: int
+
+
 class Values:
     """The slots of the values of one key, numbered from 0."""
 
@@ -62,9 +73,22 @@ class Values:
         """How often values were dropped, and the others numbered anew."""
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
         """The last batch and its slots: several callers ask about one batch in turn."""
+        self._measured = dict.fromkeys(self._families, 0)
+        """The number of values of each family whose bytes are in ``_bytes``."""
+        self._bytes = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._families.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values and their slots, in bytes. Measures the values that are new."""
+        for family, slots in self._families.items():
+            new = len(slots) - self._measured[family]
+            if new:
+                self._bytes += sum(map(sys.getsizeof, islice(reversed(slots), new)))
+                self._measured[family] = len(slots)
+        return self._bytes + SLOT_BYTES * len(self)
 
     def _fields_of(self, schema: pa.Schema) -> tuple[tuple[int, str], ...]:
         index = schema.get_field_index("properties")
@@ -172,6 +196,35 @@ class Values:
         slots = self._families["string"]
         return list(islice(reversed(slots), max(len(slots) - known_count, 0)))[::-1]
 
+    def clear(self) -> None:
+        """Drop all values."""
+        for slots in self._families.values():
+            slots.clear()
+        self.keep(np.zeros(0, dtype=np.bool_))
+
+    def mark(self) -> ValuesMark:
+        """The state that :meth:`drop_since` returns to."""
+        return ValuesMark(len(self), self.nbytes - SLOT_BYTES * len(self))
+
+    def drop_since(self, mark: ValuesMark) -> None:
+        """Drop the values that are new since ``mark``: their events were refused. No values may
+        have been renumbered since then."""
+        first = mark.slots
+        if len(self) <= first:
+            return
+        self._last = None
+        for family, slots in self._families.items():
+            while slots and slots[next(reversed(slots))] >= first:
+                slots.popitem()
+            self._measured[family] = len(slots)
+        # Not by the sizes of the dropped values: a string may have grown since it was measured.
+        self._bytes = mark.value_bytes
+        numbers = count(first).__next__
+        for slots in self._families.values():
+            slots.following = numbers
+        for table in self._by_words.values():
+            table.drop_from(first)
+
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Drop values whose slots are not ``alive`` and renumber the rest in their order."""
         self.renumberings += 1
@@ -185,6 +238,8 @@ class Values:
             slots.clear()
             slots.update(living)
             slots.following = numbers
+        self._measured = dict.fromkeys(self._families, 0)
+        self._bytes = 0
 
 
 def _counts(value: Any) -> bool:

@@ -14,11 +14,16 @@ import pyarrow as pa
 
 from penstock_core.columns.events.batch import Int64s
 from penstock_core.columns.keys.key_retention import Bools, NewestByKey, NewestFew, is_first
-from penstock_core.columns.keys.key_values import NO_SLOT, Values
+from penstock_core.columns.keys.key_values import NO_SLOT, Values, ValuesMark
 from penstock_core.ids.ids import IdSet
 
 PRUNE_MIN: Final = 1024
 """Automatic pruning starts at twice this number of values."""
+PRUNE_BYTES_MIN: Final = 16 << 20
+"""It also starts at twice this number of bytes of values."""
+
+
+KeysMark = tuple[ValuesMark, ...]
 
 
 class _Key(NamedTuple):
@@ -57,18 +62,25 @@ class KeyIndex:
     a dictionary, are neither replaced nor replace others.
     """
 
-    __slots__ = ("_expected", "_keys", "_last", "_promised", "_pruned", "_shares")
+    __slots__ = (
+        "_depths",
+        "_expected",
+        "_keys",
+        "_last",
+        "_promised",
+        "_pruned",
+        "_pruned_bytes",
+        "_shares",
+    )
 
     def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
         """``values``, for an index of one key, are numbered elsewhere (:meth:`renumbered`)."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
-            _Key(
-                Values(name) if values is None else values,
-                NewestByKey() if depth == 1 else NewestFew(depth),
-            )
+            _Key(Values(name) if values is None else values, _newest(depth))
             for name, depth in keys.items()
         ]
+        self._depths = tuple(keys.values())
         self._shares = values is not None
         self._last: _Publish | None = None
         self._expected = -1
@@ -76,10 +88,44 @@ class KeyIndex:
         self._promised = -1
         """The expected number once the bodies of the last :meth:`superseded` are appended."""
         self._pruned = PRUNE_MIN
+        self._pruned_bytes = PRUNE_BYTES_MIN
 
     def __len__(self) -> int:
         """Number of values of all keys, including values without a stored event."""
         return sum(len(key.values) for key in self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values of all keys, in bytes, including values without a stored event."""
+        return sum(key.values.nbytes for key in self._keys)
+
+    def mark(self) -> KeysMark:
+        """The values of each key, for :meth:`drop_since`."""
+        return tuple(key.values.mark() for key in self._keys)
+
+    def drop_since(self, mark: KeysMark) -> None:
+        """Drop the values that are new since ``mark``: their events were refused. No values may
+        have been renumbered since then."""
+        for key, values_mark in zip(self._keys, mark, strict=True):
+            key.values.drop_since(values_mark)
+        self._last, self._promised = None, -1
+
+    def clear(self) -> None:
+        """Drop all values: no event is stored."""
+        for key in self._keys:
+            key.values.clear()
+        self._keys = [
+            _Key(key.values, _newest(depth))
+            for key, depth in zip(self._keys, self._depths, strict=True)
+        ]
+        self._last, self._expected, self._promised = None, -1, -1
+        self._pruned, self._pruned_bytes = PRUNE_MIN, PRUNE_BYTES_MIN
+
+    def reclaim(self, stored: IdSet) -> None:
+        """Drop values without a stored event if they are a fifth of all or more: looking at every
+        value costs more than a publish, so it must free much."""
+        if not self._shares and 4 * len(self) > 5 * len(stored) * len(self._keys):
+            self.prune(stored)
 
     def superseded(self, bodies: Sequence[pa.RecordBatch], first_id: int, stored: IdSet) -> IdSet:
         """The ids to remove when ``bodies`` are appended with consecutive ids from ``first_id``.
@@ -90,8 +136,7 @@ class KeyIndex:
         change until :meth:`append`, which must be called before the next :meth:`superseded` if
         the ids were removed.
         """
-        if len(self) > 2 * self._pruned and not self._shares:
-            self.prune(stored)
+        self._prune_if_doubled(stored)
         self._doubt(stored)
         publish = self._worked_out(bodies)
         removed = IdSet()
@@ -117,8 +162,7 @@ class KeyIndex:
         values = [value_of(key.values.name) for key in self._keys]
         if any(value is NotImplemented for value in values):
             return None
-        if len(self) > 2 * self._pruned and not self._shares:
-            self.prune(stored)
+        self._prune_if_doubled(stored)
         self._doubt(stored)
         self._last = None
         slots: list[int] = []
@@ -192,13 +236,21 @@ class KeyIndex:
         self._expected = self._promised if looked_at else -1
         self._last, self._promised = None, -1
 
+    def _prune_if_doubled(self, stored: IdSet) -> None:
+        if self._shares:
+            return
+        if len(self) > 2 * self._pruned or self.nbytes > 2 * self._pruned_bytes:
+            self.prune(stored)
+
     def prune(self, stored: IdSet) -> None:
-        """Drop values without a stored event. Runs by itself when the number of values doubles."""
+        """Drop values without a stored event. Runs by itself when the number of values or their
+        bytes double."""
         for values, newest in self._keys:
             alive = newest.prune(len(values), stored)
             values.keep(alive)
         self._last = None
         self._pruned = max(len(self), PRUNE_MIN)
+        self._pruned_bytes = max(self.nbytes, PRUNE_BYTES_MIN)
 
     def renumbered(self, alive: Bools) -> None:
         """Follow a renumbering of the shared values: only those ``alive`` are left, in order."""
@@ -214,6 +266,10 @@ class KeyIndex:
             for key in self._keys:
                 key.newest.reset()
         return self._last
+
+
+def _newest(depth: int) -> NewestByKey | NewestFew:
+    return NewestByKey() if depth == 1 else NewestFew(depth)
 
 
 def _same(one: Sequence[pa.RecordBatch], other: Sequence[pa.RecordBatch]) -> bool:

@@ -25,7 +25,9 @@ Codes = npt.NDArray[np.int32]
 
 DELTA: Final = "delta"
 SLOTS_KEPT_MIN: Final = 4_096
-"""Number of key values below which none is dropped."""
+"""Number of key values below which none is dropped, unless they are long."""
+VALUE_BYTES_KEPT_MIN: Final = 16 << 20
+"""Bytes of key values above which they are dropped although they are few."""
 PACKED_MIN: Final = 32
 """Batches with fewer deltas than this are sent uncompressed."""
 _SLOTS_MIN: Final = 64
@@ -154,7 +156,8 @@ class States:
         alive = np.zeros(len(self.values), dtype=np.bool_)
         for chunk in self.chunks:
             alive[chunk.slots[chunk.slots != NO_SLOT]] = True
-        if 2 * int(alive.sum()) + SLOTS_KEPT_MIN >= len(alive):
+        few_dropped = 2 * int(alive.sum()) + SLOTS_KEPT_MIN >= len(alive)
+        if few_dropped and (alive.all() or self.values.nbytes < VALUE_BYTES_KEPT_MIN):
             return None
         self.values.keep(alive)
         moved = np.append(np.cumsum(alive) - 1, NO_SLOT)

@@ -132,15 +132,20 @@ class RealmCollector(Collector):
             "publish_congested", "1 while publishers have to wait.", self._native.is_congested
         )
         memory = GaugeMetricFamily(
-            "penstock_memory_bytes", "Bytes of events, by what keeps them.", labels=["home"]
+            "penstock_memory_bytes",
+            "Bytes of events, and of publish keys and states (index), by what keeps them.",
+            labels=["home"],
         )
         most = GaugeMetricFamily(
-            "penstock_memory_limit_bytes", "Bytes of events there is room for.", labels=["home"]
+            "penstock_memory_limit_bytes",
+            "Bytes there is room for; 0: no limit.",
+            labels=["home"],
         )
         for home, used, limit in (
             ("heap", view.memory_bytes, limits.heap_bytes_max),
             ("off_heap", realm.placing.off_heap_bytes, limits.off_heap_bytes_max),
             ("pages", view.paged_bytes, limits.paged_bytes_max),
+            ("index", view.index_bytes, limits.index_bytes_max),
         ):
             memory.add_metric([home], used)
             most.add_metric([home], limit)

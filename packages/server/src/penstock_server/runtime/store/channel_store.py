@@ -75,6 +75,8 @@ class ChannelStore:
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """The newest event of each publish key; derived from what is stored (SEM K1)."""
+        self.index_bytes = 0
+        """Bytes of the index that the realm's meter has counted."""
         self.selectors: SelectorIndex | None = None
         """The selectors in use on the channel, once there are any."""
         self._thinned = UNTOUCHED
@@ -246,6 +248,36 @@ class ChannelStore:
     def discard(self) -> None:
         """Forget everything: the channel was deleted."""
         self._drop(0, len(self.tail))
+        self._realm.add_index_bytes(-self.index_bytes)
+        self.index_bytes = 0
+
+    # --- the index of publish keys -------------------------------------------------------
+
+    def measure_index(self) -> int:
+        """Memory of what is kept beside the events: values of publish keys, in bytes."""
+        return 0 if self.keys is None else self.keys.nbytes
+
+    def count_index(self) -> None:
+        """Bring the realm's meter up to date with :meth:`measure_index`."""
+        size = self.measure_index()
+        self._realm.add_index_bytes(size - self.index_bytes)
+        self.index_bytes = size
+
+    def index_growth(self, size: int) -> int:
+        """Bytes that a publish of ``size`` bytes, whose values have been looked up, adds."""
+        return self.measure_index() - self.index_bytes
+
+    def reclaim_index(self, stored: IdSet) -> None:
+        """Drop values whose events have left, if they are many."""
+        if self.keys is not None:
+            self.keys.reclaim(stored)
+            self.count_index()
+
+    def clear_index(self) -> None:
+        """Drop all values: no event is stored. Not within a publish, which holds slots."""
+        if self.keys is not None and len(self.keys):
+            self.keys.clear()
+            self.count_index()
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
         """Events below ``through`` are in files now; the tail keeps what lives in memory only."""

@@ -28,6 +28,8 @@ from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 PENDING_ROWS_MAX: Final = 16_384
 PENDING_PIECES_MAX: Final = 2_048
 """Most batches that wait to be merged while nobody reads."""
+PENDING_BYTES_MAX: Final = 64 << 20
+"""Most bytes of these batches."""
 GONE_MIN: Final = 4_096
 """Fewer rows than this are not taken out at once when their events leave."""
 
@@ -44,6 +46,7 @@ class MergeStore(ChannelStore):
         self._home = home
         self._pending: list[Raw] = []
         self._pending_rows = 0
+        self._pending_bytes = 0
         self._weighed = 0
         self._publishers: list[str] = [""]
         self._gone: IdSet | None = None
@@ -64,16 +67,22 @@ class MergeStore(ChannelStore):
         self.names.add(tail_batch.schema, tail_batch.number)
         self._pending.append(raw)
         self._pending_rows += len(raw.slots)
+        self._pending_bytes += tail_batch.weight
         self._count(tail_batch, 1)
         self.recent.add(raw)
-        if len(self._pending) > PENDING_PIECES_MAX or self._pending_rows > PENDING_ROWS_MAX:
+        if (
+            len(self._pending) > PENDING_PIECES_MAX
+            or self._pending_rows > PENDING_ROWS_MAX
+            or self._pending_bytes > PENDING_BYTES_MAX
+        ):
             self.settle()
 
     def settle(self) -> None:
         """Merge the batches that were published since the last time."""
         if not self._pending or self.lacks_files:
             return
-        pending, self._pending, self._pending_rows = self._pending, [], 0
+        pending, self._pending = self._pending, []
+        self._pending_rows = self._pending_bytes = 0
         rows = self._together([_stamped(raw.tail_batch) for raw in pending])
         slots = np.concatenate([raw.slots for raw in pending])
         deltas = np.concatenate([raw.deltas for raw in pending])
@@ -138,14 +147,15 @@ class MergeStore(ChannelStore):
     def _forget_all(self) -> None:
         for raw in self._pending:
             self._count(raw.tail_batch, -1)
-        self._pending, self._pending_rows = [], 0
+        self._pending = []
+        self._pending_rows = self._pending_bytes = 0
         self.states.clear()
         self._gone, self._gone_rows = None, 0
         self._weigh()
 
     def discard(self) -> None:
-        super().discard()
         self._forget_all()
+        super().discard()
 
     def _weigh(self) -> None:
         size = self.states.nbytes
@@ -153,6 +163,26 @@ class MergeStore(ChannelStore):
         if self._home != "journal":  # in the journal, the realm counts what waits to be sealed
             self._realm.add_bytes(self._home, size - self._weighed)
         self._weighed = size
+        self.count_index()
+
+    def measure_index(self) -> int:
+        values = super().measure_index()
+        if self._home != "journal":  # the limit of the type counts the states
+            return values
+        return values + self.states.nbytes + self._pending_bytes
+
+    def index_growth(self, size: int) -> int:
+        return super().index_growth(size) + (size if self._home == "journal" else 0)
+
+    def reclaim_index(self, stored: IdSet) -> None:
+        """Drop states that were replaced and values whose events have left, if they are many."""
+        self.settle()
+        if 4 * self.states.rows > 5 * len(stored) or 4 * self.states.slots > 5 * len(stored):
+            self.compact(stored)
+
+    def clear_index(self) -> None:
+        if self.states.slots:
+            self.compact(IdSet())
 
     def _code(self, publisher: str) -> int:
         if publisher not in self._publishers:

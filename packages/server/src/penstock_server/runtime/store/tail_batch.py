@@ -291,7 +291,14 @@ def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
 class Meter:
     """Bytes in memory, over all channels of a realm."""
 
-    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes", "waiting_bytes")
+    __slots__ = (
+        "index_bytes",
+        "memory_bytes",
+        "off_heap_bytes",
+        "paged_bytes",
+        "tail_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(self) -> None:
         self.tail_bytes = 0
@@ -303,8 +310,14 @@ class Meter:
         heap."""
         self.paged_bytes = 0
         """Bytes in page files."""
+        self.index_bytes = 0
+        """Bytes of publish keys, and of states of merge channels whose events are on disk."""
         self.waiting_bytes = 0
         """Bytes that will be sealed."""
+
+    def add_index_bytes(self, size: int) -> None:
+        """Count bytes of publish keys and states; negative: they are gone."""
+        self.index_bytes += size
 
     def add_bytes(self, home: Home, size: int) -> None:
         """Count bytes in ``home``; negative: they are gone."""
@@ -333,3 +346,8 @@ class ShareMeter(Meter):
         """Count bytes here and in the realm."""
         super().add_bytes(home, size)
         self._realm.add_bytes(home, size)
+
+    def add_index_bytes(self, size: int) -> None:
+        """Count bytes here and in the realm."""
+        super().add_index_bytes(size)
+        self._realm.add_index_bytes(size)

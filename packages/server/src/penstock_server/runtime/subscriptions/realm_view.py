@@ -302,6 +302,11 @@ class RealmView:
         return self._state.meter.memory_bytes
 
     @property
+    def index_bytes(self) -> int:
+        """Bytes of publish keys, and of states of merge channels whose events are on disk."""
+        return self._state.meter.index_bytes
+
+    @property
     def paged_bytes(self) -> int:
         return self._state.meter.paged_bytes
 

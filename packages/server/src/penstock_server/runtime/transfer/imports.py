@@ -366,6 +366,16 @@ def _refuse_beyond(
         )
 
 
+def _refuse_large_index(limits: MemoryLimits, meter: Meter, name: str, index_bytes: int) -> None:
+    left = limits.free_bytes_of_index(None, meter)
+    if index_bytes > left:
+        raise MemoryLimit(
+            f"{name} has {index_bytes} bytes of publish keys and states; "
+            f"{max(left, 0)} bytes of memory are free for them (limits.index_bytes, of which a "
+            f"channel has half of what the others leave): raise the limit"
+        )
+
+
 # --- away from the loop -------------------------------------------------------------------
 
 
@@ -436,7 +446,11 @@ def _created(
     state = group.state
     wanted = _wanted(under_way.manifest, rules)
     created = state.directory.decide_create(under_way.name, wanted)
+    index_bytes = 0 if keys is None else keys.nbytes
+    if rules.type_of(wanted).home == "journal":
+        index_bytes += sum(merged.nbytes for merged, _ in rows)
     _refuse_beyond(group.limits, state.meter, under_way, rules=rules)
+    _refuse_large_index(group.limits, state.meter, under_way.name, index_bytes=index_bytes)
     number, definition = created.number, created.definition
     durables = durables_of(definition, taken.restored.durables)
     missing = check_new(group, created.name, definition, already=durables)
@@ -463,6 +477,7 @@ def _created(
         store.index()
     elif keys is not None:
         store.keys = keys
+        store.count_index()
     make_own(group, number, missing)
     return state.opened(number)
 

@@ -379,6 +379,7 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
                 store.keys.append([part.batch], ids_of(part.batch))
                 if slices.is_over:
                     await slices.next()
+        store.count_index()
 
 
 def keep_unknown(recovered: RecoveredRealm) -> None:

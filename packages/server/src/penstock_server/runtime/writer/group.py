@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 
-import pyarrow as pa
-from msgspec.structs import replace
-
 from penstock_core.channel.channel import ChannelMachine
 from penstock_core.channel.channel_type import Home
 from penstock_core.channel.decided import Decided
 from penstock_core.channel.state import ChannelState
-from penstock_core.columns.keys.keys import SingleEvent
 from penstock_core.columns.merge.states import DELTA
-from penstock_core.ids.id_lists import listed
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.definitions import ChannelCreated
 from penstock_core.messages.durables import AddDurable
@@ -34,7 +29,7 @@ from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_core.vocabulary.formats import FORMAT
 from penstock_core.vocabulary.ports import Buffer
 from penstock_server.runtime.store import merging
-from penstock_server.runtime.store.bodies import UNLIMITED, Body, as_keyed, digest_of, prepared
+from penstock_server.runtime.store.bodies import UNLIMITED, Body, digest_of, prepared
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.newer_facts import refuse_newer
 from penstock_server.runtime.store.records import BodyRef, FactRecord
@@ -51,15 +46,11 @@ from penstock_server.runtime.writer.placement import (
     on_disk,
     room_for,
 )
+from penstock_server.runtime.writer.publish_keys import NO_KEYS, NO_LIMIT, PublishKeys
 from penstock_server.runtime.writer.publish_selectors import completed, work_where_dead
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
-Keyed = list[pa.RecordBatch] | SingleEvent
-"""What is published, as publish keys see it."""
-_NO_KEYS: Keyed = []
-_NO_LIMIT = 1 << 62
-"""Bytes of memory left for events that are kept on disk: they take none."""
 SWEEP_EVERY_US = 50_000
 """A channel on which nobody sees the difference is swept at most once in this time."""
 
@@ -84,6 +75,7 @@ class Group:
         self.now_us = now_us
         self.limits = limits
         self.placing = placing
+        self.publish_keys = PublishKeys(state, limits)
         self.records: list[FactRecord] = []
         self.bodies: list[Buffer] = []
         self.touched: dict[int, None] = {}
@@ -172,6 +164,7 @@ class Group:
     def begin_work(self) -> None:
         """Start a unit of work: everything from here to the next call belongs together."""
         self._stands = self._changes, len(self.bodies)
+        self.publish_keys.begin_work()
 
     @property
     def is_half_done(self) -> bool:
@@ -281,6 +274,8 @@ class Group:
                 if self.is_half_done:
                     raise
                 failed("expiry", failure, number)
+            if not self.state.channels[number].state.stored:
+                self.state.stores[number].clear_index()
         self.state.moved.update(self.touched)
 
     def publish(
@@ -313,17 +308,26 @@ class Group:
             bodies, fits = self._prepared(state, bodies, publisher)
             in_journal = in_journal or not fits  # for example a long publisher in every event
         has_joins = number in self.state.directory.joins.by_source
-        seen, keyed, left = bodies, _NO_KEYS, _NO_LIMIT
+        seen, keyed, left, index_left, index_growth = bodies, NO_KEYS, NO_LIMIT, NO_LIMIT, 0
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
+            index_left = self.publish_keys.memory_left(number, state, digest)
             bodies, digest = self._admitted(state, store, bodies, digest=digest, forced=forced)
             seen, digest = self._seen(
                 number, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
             )
-            digest, keyed = self._replacing(number, digest, bodies)
+            digest, keyed = self.publish_keys.replacing(number, state, digest, bodies=bodies)
             left = self._memory_left(number, digest)
+            index_growth = store.index_growth(digest.size)
         command = Publish(
-            digest, producer, sequence, overshoot=overshoot, memory_left=left, forced=forced
+            digest,
+            producer,
+            sequence,
+            overshoot=overshoot,
+            memory_left=left,
+            index_growth=index_growth,
+            index_left=index_left,
+            forced=forced,
         )
         decided = channel.decide(command, self.now_us)
         if decided.is_retry:
@@ -345,7 +349,7 @@ class Group:
                 self._store(number, channel, fact)
         span = Span(first, first + digest.count)
         if decided.follows or has_joins:
-            self._note_keys(store, keyed, first)
+            self.publish_keys.stored(number, keyed, first)
             channel.attend(command, self.now_us)
             for copies in join_copies.copies(
                 self.state,
@@ -444,6 +448,7 @@ class Group:
         happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4);
         unless one ``evicts``, all capacities are honoured."""
         claimed: Counter[Home] = Counter()
+        index_claimed = 0
         for number, (bodies, digest) in publishes.items():
             self.sweep(number)
             join_copies.refuse_when_full(self.state, number)
@@ -453,12 +458,22 @@ class Group:
             if channel.state.engine.needs_interest:  # events that nobody wants take no room
                 digest = completed(channel, store, digest, bodies=bodies, now_us=self.now_us)
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
+            index_left = self.publish_keys.memory_left(number, channel.state, digest)
             merging.refuse(channel.state, store, bodies, digest=digest)
-            digest, _ = self._replacing(number, digest, bodies)
+            digest, _ = self.publish_keys.replacing(number, channel.state, digest, bodies=bodies)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
             left = self._memory_left(number, digest, claimed[limited])
             overshoots = number in overshoot
-            asked = Publish(digest, overshoot=overshoots, memory_left=left, evicts=evicts)
+            growth = store.index_growth(digest.size)
+            asked = Publish(
+                digest,
+                overshoot=overshoots,
+                memory_left=left,
+                index_growth=growth,
+                index_left=index_left - index_claimed,
+                evicts=evicts,
+            )
+            index_claimed += growth
             decided = channel.decide(asked, self.now_us)
             if channel.state.moves_dead:
                 evaluation_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
@@ -476,30 +491,6 @@ class Group:
             own = self.limits.free_bytes_of_temporary(self.state.stores[number], digest)
             return min(left - claimed, own)
         return left - claimed
-
-    def _replacing(
-        self, number: int, digest: Digest, bodies: Sequence[Body]
-    ) -> tuple[Digest, Keyed]:
-        """The digest with what newer values of publish keys replace (SEM K1), and the updates of
-        the key index for when the events are stored."""
-        state, store = self.channel(number).state, self.state.stores[number]
-        if store.keys is None or state.type.relays:
-            return digest, []
-        is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
-        if not (is_one and (one := store.keys.superseded_by_one(bodies[0].value_of, state.stored))):
-            keyed: Keyed = as_keyed(bodies, digest)
-            gone = store.keys.superseded(keyed, state.next_id, state.stored)
-        else:
-            gone, keyed = one
-        return (replace(digest, superseded=listed(gone)) if gone else digest), keyed
-
-    def _note_keys(self, store: ChannelStore, keyed: Keyed, first: int) -> None:
-        if store.keys is None or not keyed:
-            return
-        if isinstance(keyed, SingleEvent):
-            store.keys.append_one(keyed, first)
-        else:
-            store.keys.append(keyed, first)
 
     # --- storing -------------------------------------------------------------------------
 

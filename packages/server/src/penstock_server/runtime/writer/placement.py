@@ -32,6 +32,8 @@ class MemoryLimits(Struct, frozen=True):
     heap_bytes_max: int = 1 << 30
     off_heap_bytes_max: int = 1 << 30
     paged_bytes_max: int = 4 << 30
+    index_bytes_max: int = 4 << 30
+    """Most bytes of publish keys and of states of merge channels; 0: no limit."""
     property_names_max: int = NAMES_MAX
     """Most property names of one channel; 0: no limit."""
 
@@ -42,6 +44,15 @@ class MemoryLimits(Struct, frozen=True):
         if home == "pages":
             return self.paged_bytes_max - meter.paged_bytes
         return self.heap_bytes_max - meter.memory_bytes
+
+    def free_bytes_of_index(self, store: ChannelStore | None, meter: Meter) -> int:
+        """Bytes still free for publish keys and states of a channel, which has half of what the
+        others leave: whoever may publish to one channel must not stop the others. None: a new
+        channel."""
+        if not self.index_bytes_max:
+            return 1 << 62
+        own = 0 if store is None else store.index_bytes
+        return (self.index_bytes_max - (meter.index_bytes - own)) // 2 - own
 
     def free_bytes_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
         """Bytes still free for events of a temporary destination (SEM R4)."""

@@ -269,11 +269,15 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
     try:
         return work.run(group), None
     except PenstockError as refusal:
+        group.publish_keys.drop_refused()
         # Its traceback leads to the writer's frames, and these to the refusal: a cycle, with all
         # that the group has.
         return None, refusal.with_traceback(None)
     except Exception as failure:
-        if group.is_half_done or isinstance(failure, NeedsEvaluation):
+        if group.is_half_done:
+            raise
+        group.publish_keys.drop_refused()
+        if isinstance(failure, NeedsEvaluation):
             raise
         if work.reply is None:  # otherwise the callee logs it
             _log.exception("work.failed", work=type(work).__name__)
