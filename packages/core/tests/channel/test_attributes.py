@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_core.channel.attributes import OF_FILES, OF_SYNCS, OF_WHAT_STAYS
+from penstock_core.channel.attributes import OF_FILES, OF_STORED_EVENTS, OF_SYNCS
 from penstock_core.realm.directory import Directory
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import InvalidArgument
@@ -47,7 +47,7 @@ def refusal(**attributes: Any) -> str:
 
 
 def given(name: str) -> dict[str, Any]:
-    if name in OF_WHAT_STAYS:
+    if name in OF_STORED_EVENTS:
         return {name: OTHER[name]}
     return {"storage": Storage(**{name: OTHER[name]})}
 
@@ -56,7 +56,7 @@ def given(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("type", sorted(rules().types))
 @pytest.mark.parametrize("name", OTHER)
 def test_an_attribute_that_never_counts_on_a_type_is_refused_there(name: str, type: str) -> None:
-    without = {"transient"} if name in OF_WHAT_STAYS else WITHOUT_FILES
+    without = {"transient"} if name in OF_STORED_EVENTS else WITHOUT_FILES
     without = WITHOUT_SYNCS if name in OF_SYNCS else without
     said = refusal(type=type, **given(name))
 
@@ -129,5 +129,5 @@ def test_the_guide_names_every_attribute_that_is_refused_and_the_types() -> None
     assert found == {
         OF_SYNCS: WITHOUT_SYNCS,
         OF_FILES: WITHOUT_FILES,
-        OF_WHAT_STAYS: {"transient"},
+        OF_STORED_EVENTS: {"transient"},
     }

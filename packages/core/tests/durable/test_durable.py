@@ -462,5 +462,5 @@ def test_a_durable_that_ends_with_its_node_is_not_cluster_wide() -> None:
 
 @pytest.mark.spec("D1")
 def test_a_type_that_other_products_name_otherwise_is_refused_with_a_hint() -> None:
-    with pytest.raises(InvalidArgument, match=r"'named' is not a durable type.*is excl"):
+    with pytest.raises(InvalidArgument, match=r"'named' is not a durable type.*is exclusive here"):
         play_of().do(AddDurable("d", "named"))

@@ -289,5 +289,5 @@ def test_strict_order_and_lanes_exclude_each_other() -> None:
 
 @pytest.mark.spec("D11")
 def test_lanes_are_by_a_property() -> None:
-    with pytest.raises(InvalidArgument, match="name a property"):
+    with pytest.raises(InvalidArgument, match="name of an event property"):
         play_of().do(AddDurable("d", "serial", order_by="$tag"))

@@ -46,7 +46,7 @@ def test_credit_is_what_a_subscriber_can_take() -> None:
     assert delivered(play.do(AddSubscriber(1, "s", 0, credit=2))) == {1: [0, 1]}
     assert not delivered(play.do(publish(1)))
     assert delivered(play.do(GrantCredit(1, 3))) == {1: [2, 3, 4]}
-    with pytest.raises(InvalidArgument, match="the credit must be 0 or more, not -1"):
+    with pytest.raises(InvalidArgument, match="the credit is -1; it must be 0 or more"):
         play.do(GrantCredit(1, -1))
 
 

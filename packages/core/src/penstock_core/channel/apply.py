@@ -1,6 +1,6 @@
-"""Applies facts to a channel. It writes state, and never decides.
+"""Applies facts to a channel. It writes state and never decides.
 
-It is used both live and at recovery: state comes about in no other way.
+Both live operation and recovery use it; no other code changes hard state.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from penstock_core.vocabulary.durable_attributes import durable_attributes
 from penstock_core.vocabulary.stored_ids import id_set
 
 COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), "dead")
-"""Counters whose name is not their cause's."""
+"""Counters of causes that have no counter with their own name."""
 
 
 def apply(  # noqa: C901, PLR0912  one case a fact
     state: ChannelState, fact: StoredFact
 ) -> None:
-    """Make ``fact`` true. Never fails, never decides: it has already happened."""
+    """Make ``fact`` true. It never fails and never decides, because the fact has already
+    happened."""
     if isinstance(fact, Restored):  # each channel of a snapshot has one
         state.touch_all()
         _restored(state, fact)
@@ -58,7 +59,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case Removed():
             _removed(state, fact)
         case Replaced(ids):
-            state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
+            state.counters.replaced += _remove_ids(state, ids_in(ids), Cause.REPLACED)
         case Buried(name, spans, cause):
             count_copies(state, state.stored_part(spans), cause, durable=name)
             _acked(state, name, spans)
@@ -86,7 +87,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
 
 
 def _touch(state: ChannelState, fact: StoredFact) -> None:
-    """Note whom a fact may lead to a delivery for: by far most are for one durable, or for few."""
+    """Note the durables for which a fact may cause a delivery: for most facts one or a few."""
     match fact:
         case Appended(matched=matched):
             state.dirty = True
@@ -105,7 +106,7 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
 
 
 def _skip_ids(state: ChannelState, first: int) -> None:
-    """Account for the ids between the last event and ``first``, which have no event."""
+    """Account for the ids without event between the last event and ``first``."""
     if not state.type.survives_restart or state.reserved:
         state.departures.record_unstored((state.next_id, first))
         return
@@ -124,7 +125,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     state.next_id = max(state.next_id, span.end)
     event_bytes = fact.size / count
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
-    # Compared here, without a call: nearly every batch belongs to the last run.
+    # Compared here to save a call for each publish: nearly every batch belongs to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
         state.sizes.begin_run(span.first, event_bytes, state.stored.lowest or span.first)
     state.stored.add(span)
@@ -147,9 +148,9 @@ def _appended(state: ChannelState, fact: Appended) -> None:
 
 
 def _left_out(state: ChannelState, fact: Appended) -> None:
-    """The ids that are not stored, or not for long."""
-    for gone in fact.absent:
-        state.counters.published -= len(state.stored.remove(Span(*gone)))
+    """Take out the ids that are not stored or only pass through memory."""
+    for absent in fact.absent:
+        state.counters.published -= len(state.stored.remove(Span(*absent)))
     for relayed in fact.relayed:
         state.relayed.add_all(state.stored.remove(Span(*relayed)))
     for unwanted in fact.dropped:
@@ -164,38 +165,41 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
 
 
 def _secured(state: ChannelState, fact: PersistedLate) -> None:
-    """After a restart they come out of nowhere: what only passed was never recorded."""
+    """Keep events that so far only passed through memory.
+
+    At recovery their ids are new, because events that only passed were never recorded.
+    """
     ids = IdSet(fact.spans)
     state.volatile.discard_all(state.unwritten.overlap(ids))
     state.passing.discard_all(ids)
     state.unwritten.discard_all(ids)
-    new = ids.copy()
-    new.discard_all(state.stored)
-    state.departures.forget_unstored(new)
-    for span in new.spans:
+    new_ids = ids.copy()
+    new_ids.discard_all(state.stored)
+    state.departures.forget_unstored(new_ids)
+    for span in new_ids.spans:
         state.departures.record_unstored((state.next_id, span.first))
         state.next_id = max(state.next_id, span.end)
         state.stored.add(span)
         state.counters.published += span.size
         state.ages.inserted(span.first, fact.at_us)
     state.ages.restore_own(fact.ttls)
-    for durable in state.durables.values() if new else ():
-        durable.recover_passed(new)
+    for durable in state.durables.values() if new_ids else ():
+        durable.recover_passed(new_ids)
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
-    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
+    unstored = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
     for name, matched in fact.matched.items():
         durable = state.durables.get(name)
         if durable is None:
             continue
         lasting = IdSet(matched)
-        lasting.discard_all(gone)
+        lasting.discard_all(unstored)
         durable.offered(span, lasting)
 
 
 def _relay(state: ChannelState, fact: Appended) -> None:
-    """Give connected clients the events that are never stored (SEM E8, C1e)."""
+    """Make events that are never stored ready for connected clients (SEM E8, C1e)."""
     passing = IdSet(fact.relayed)
     for durable in state.durables.values():
         if not durable.seats or not (durable.kind.takes_transient or state.type.relays):
@@ -211,7 +215,10 @@ def _relay(state: ChannelState, fact: Appended) -> None:
 
 
 def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
-    """Give events back; clients that were ``late`` have to be told, the others have said so."""
+    """Return events to the durable after a rollback, or after a timeout if they are ``late``.
+
+    After a timeout the client itself gets a recall, too, because it did not return them.
+    """
     durable = state.durables.get(name)
     if durable is None or not spans:
         return
@@ -257,25 +264,25 @@ def _removed(state: ChannelState, fact: Removed) -> None:
         _passed(state, ids)
         state.may_pass = bool(state.relayed or state.passing or state.leaving)
         return
-    dying = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
-    count_copies(state, dying, fact.cause)
-    dead = len(dying)
+    dead = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
+    count_copies(state, dead, fact.cause)
+    dead_count = len(dead)
     counters = state.counters
-    counters.dead += dead
-    going = capacity_overflow.unoffered_ids(state, ids) if fact.cause is Cause.EVICTED else None
-    if (
-        left := _gone(state, ids, fact.cause, None if going is None else going.for_subscribers)
-        - dead
-    ):
+    counters.dead += dead_count
+    unoffered = capacity_overflow.unoffered_ids(state, ids) if fact.cause is Cause.EVICTED else None
+    still_offered = None if unoffered is None else unoffered.for_subscribers
+    if left_count := _remove_ids(state, ids, fact.cause, still_offered) - dead_count:
         counter = COUNTED_AS.get(fact.cause, fact.cause.value)
-        setattr(counters, counter, getattr(counters, counter) + left)
-    if going is not None:
-        capacity_overflow.offer_once_more(state, going)
+        setattr(counters, counter, getattr(counters, counter) + left_count)
+    if unoffered is not None:
+        capacity_overflow.offer_once_more(state, unoffered)
 
 
-def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | None = None) -> int:
-    """Take ids out of everything; gives how many were stored. Plain subscribers get
-    ``still_sent`` once more."""
+def _remove_ids(
+    state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | None = None
+) -> int:
+    """Remove ids from all sets; return how many were stored. Plain subscribers are still sent the
+    ids in ``still_sent``."""
     before = len(state.stored)
     departures = state.departures
     stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
@@ -291,8 +298,8 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
         if left_behind:
             left_behind.discard_all(ids)
     state.ages.discard(ids)
-    for waiting in state.waits.values():
-        waiting.discard_all(ids)
+    for ids_by_ttl in state.waits.values():
+        ids_by_ttl.discard_all(ids)
     for durable in state.durables.values():
         durable.settle_all(ids)
     if state.engine.needs_interest:
@@ -302,16 +309,16 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
             unsent.discard_all(still_sent)
         for subscriber in state.subscribers.values():
             subscriber.forget(unsent)
-    left = before - len(state.stored)
-    if left == len(ids):
+    removed_count = before - len(state.stored)
+    if removed_count == len(ids):
         departures.record(ids, cause)
     else:
         departures.record_late(ids, cause, stored)
-    return left
+    return removed_count
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:
-    """Note that connected clients have the relayed events."""
+    """Note that connected clients have been offered the relayed events."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
     capacity_overflow.end_offer(state, ids)
     for durable in state.durables.values():
@@ -333,7 +340,8 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
             durable.outstanding.add(part)
             durable.ready.add(part)
     state.add_durable(durable)
-    # If it is the first durable, events that others had acknowledged may be removed.
+    # Without durables no event counts as consumed. If this is the first one, events that earlier
+    # durables have acknowledged may leave now.
     state.removal_candidates = state.acked.copy()
 
 
@@ -350,14 +358,14 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
         case Left(name, place) if name in state.durables:
             state.durables[name].places.pop(place, None)
         case _:
-            pass  # the durable is gone
+            pass  # the durable was deleted
 
 
 def _deleted(state: ChannelState, name: str) -> None:
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
-    if (gone := state.remove_durable(name)) is not None:
-        state.delivered += gone.delivered
-        state.acknowledged += gone.acknowledged
+    if (durable := state.remove_durable(name)) is not None:
+        state.delivered += durable.delivered
+        state.acknowledged += durable.acknowledged
     state.looked_at_from(0)
 
 
@@ -381,9 +389,9 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.counters = replace(fact.counters)
     if fact.died:
         state.died = {(durable, cause): count for durable, cause, count in fact.died}
-    known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
-    state.departures = Departures(known_from, keyed=bool(fact.definition.keys))
-    state.departures.restore(known_from, fact.departed, fact.next_id, stored=state.stored)
+    departed_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
+    state.departures = Departures(departed_from, keyed=bool(fact.definition.keys))
+    state.departures.restore(departed_from, fact.departed, fact.next_id, stored=state.stored)
     if READERS in state.durables:
         state.durables[READERS].attributes = readers_attributes(fact.definition)
     state.set_alarm()

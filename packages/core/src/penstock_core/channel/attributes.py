@@ -1,7 +1,7 @@
-"""Refuses attributes of a store that have no effect, given the others (SEM C3, S).
+"""Refuses attributes of a store that have no effect in combination with the others (SEM C3, S).
 
-An attribute that can never have an effect on a store of its type, or that contradicts another one,
-is refused, because whoever sets it relies on something that will not happen. It is accepted if an
+An attribute is refused if it can never have an effect on a store of its type, or if it contradicts
+another attribute: a user who sets it expects behaviour that will not happen. It is accepted if an
 edit of another attribute could give it an effect, or if it states a bound that holds anyway.
 """
 
@@ -14,7 +14,7 @@ from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import InvalidArgument
 
 OF_SYNCS = ("sync", "sync_each_write", "sync_max_batch_size", "sync_batch_time")
-"""Storage properties about when events are on disk."""
+"""Storage properties that control when events are on disk."""
 OF_FILES = (
     "events_per_spindle",
     "auto_maintenance",
@@ -23,18 +23,18 @@ OF_FILES = (
     "read_buffer_size",
     "compression",
 )
-"""Storage properties that say how files below ``segments/`` are kept and read."""
-OF_WHAT_STAYS = ("keys", "dead_event_store", "retain_consumed")
+"""Storage properties that control how files below ``segments/`` are kept and read."""
+OF_STORED_EVENTS = ("keys", "dead_event_store", "retain_consumed")
 """Attributes about stored events."""
 
-_USUAL, _USUAL_STORAGE = Definition(), Storage()
+_DEFAULTS, _STORAGE_DEFAULTS = Definition(), Storage()
 
 
 def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: bool) -> None:
-    """Raise ``InvalidArgument`` for an attribute that has no effect on a store of this type, or
-    together with another attribute; the error says what would be right."""
+    """Raise ``InvalidArgument`` for an attribute without effect on a store of this type or together
+    with another attribute. The error names the correct choice."""
     if merges:
-        for name in _unusual(definition.storage, OF_FILES):
+        for name in _changed(definition.storage, OF_FILES):
             raise InvalidArgument(
                 f"{name} has no effect on engine {definition.engine}: its states are kept in "
                 f"memory, not in segment files; leave it out, or use engine default or jms"
@@ -58,21 +58,21 @@ def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: 
 
 
 def _without_effect(definition: Definition, kind: ChannelType) -> Iterator[tuple[str, str]]:
-    """Attributes that are not as usual and never count on stores of this type, with where they
-    do."""
+    """Yield attributes that differ from their default and have no effect on stores of this type,
+    each with the types that support it."""
     if kind.relays:
-        for name in OF_WHAT_STAYS:
-            if getattr(definition, name) != getattr(_USUAL, name):
+        for name in OF_STORED_EVENTS:
+            if getattr(definition, name) != getattr(_DEFAULTS, name):
                 yield name, "store events (mixed, persistent, reliable)"
     if kind.home not in ("journal", "pages"):
-        for name in _unusual(definition.storage, OF_SYNCS):
+        for name in _changed(definition.storage, OF_SYNCS):
             yield name, "keep events on disk (mixed, persistent, paged)"
     if kind.home != "journal":
-        for name in _unusual(definition.storage, OF_FILES):
+        for name in _changed(definition.storage, OF_FILES):
             yield name, "keep events in segment files (mixed, persistent)"
 
 
-def _unusual(storage: Storage, names: Sequence[str]) -> Iterator[str]:
+def _changed(storage: Storage, names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        if getattr(storage, name) != getattr(_USUAL_STORAGE, name):
+        if getattr(storage, name) != getattr(_STORAGE_DEFAULTS, name):
             yield f"storage.{name}"

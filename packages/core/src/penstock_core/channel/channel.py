@@ -1,8 +1,8 @@
 """A channel as a state machine, with one module for each verb.
 
-``decide`` (``penstock_core.channel.decide``) says what a command leads to, ``apply``
+``decide`` (``penstock_core.channel.decide``) derives facts from a command, ``apply``
 (``penstock_core.channel.apply``) makes a fact true, ``attend`` and ``offer``
-(``penstock_core.channel.offer``) follow sessions and say what to send.
+(``penstock_core.channel.offer``) follow sessions and choose what to send.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class ChannelMachine:
         self.state = ChannelState(name, definition, rules)
 
     def decide(self, command: Command, now_us: int) -> Decided:
-        """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+        """Return the facts and the answer that ``command`` leads to. Raises ``Refused``; changes
+        nothing."""
         return decide(self.state, command, now_us)
 
     def apply(self, fact: StoredFact) -> None:
@@ -38,21 +39,21 @@ class ChannelMachine:
         apply(self.state, fact)
 
     def attend(self, command: Command, now_us: int) -> None:
-        """Follow sessions coming and going: soft state, forgotten on restart."""
+        """Update the soft state (sessions, credit, demand), which a restart forgets."""
         offer.attend(self.state, command, now_us)
 
     def offer(self, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
-        """What the shell must do now (of events under ``below``); ask again while
-        :attr:`has_offers`. ``now_us`` is when it does."""
+        """Return the effects that the shell must perform at ``now_us``, limited to events under
+        ``below``. Call it again while :attr:`has_offers`."""
         return offer.offer(self.state, below, now_us=now_us)
 
     def recalls(self) -> list[Recall]:
-        """Events that were sent and are recalled (SEM D11), given once. Clients are told when the
-        cause is stored, and before it is answered."""
+        """Return the recalls (SEM D11) since the last call. They are sent to clients after their
+        cause is stored and before it is answered."""
         return offer.recalls(self.state)
 
     def leave(self, subscription: int) -> None:
-        """Offer nothing more to this subscription: its end is on the way here."""
+        """Stop offering events to this subscription; the command that ends it is on its way."""
         offer.leave(self.state, subscription)
 
     def hold_back(self, now_us: int) -> None:
@@ -60,50 +61,53 @@ class ChannelMachine:
         self.state.overdue = len(self.state.expired(now_us))
 
     def gather(self, now_us: int) -> None:
-        """Take together what is due by several times: it is asked for in each step in which it
-        moves."""
+        """Combine events that expired at several times, because every step that moves some of them
+        reads the set."""
         self.state.ages.gather(self.state.stored, now_us)
 
     @property
     def has_offers(self) -> bool:
-        """Whether there may be something to do for those who are there, or has to move first."""
+        """Whether clients may have to be served, or events have to move first."""
         state = self.state
-        there = state.subscribers or state.seats or state.cancelled
-        return state.dirty and bool(there or state.overdue)
+        has_clients = state.subscribers or state.seats or state.cancelled
+        return state.dirty and bool(has_clients or state.overdue)
 
     def recorded(self, fact: StoredFact) -> StoredFact | None:
-        """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+        """Return the form in which ``fact`` survives a restart; None if it does not. Call it before
+        ``apply``."""
         return recovery.recorded(self.state, fact)
 
     def mark_ids_used(self, end: int) -> None:
-        """Note that ids below ``end`` are in use, whatever the facts so far say."""
+        """Note that ids below ``end`` are in use, even if no fact so far mentions them."""
         recovery.mark_ids_used(self.state, end)
 
     def recovered(self) -> None:
-        """Finish recovery: all stored facts are applied."""
+        """Finish recovery after all stored facts are applied."""
         recovery.recovered(self.state)
 
     def clock_set_back(self, last_us: int, now_us: int) -> None:
-        """Note that the clock of an earlier start, which last showed ``last_us``, was ahead."""
+        """Correct stored times after the clock was set back: in an earlier run it was ahead and
+        last showed ``last_us``."""
         recovery.clock_set_back(self.state, last_us, now_us)
 
     def closing(self) -> tuple[StoredFact, ...]:
-        """The facts to store when the realm is closed in order."""
+        """Return the facts to store when the realm is closed cleanly."""
         return recovery.closing(self.state)
 
     def frozen(self) -> Restored | Generator[None, None, Restored]:
-        """The snapshot as of now, or what makes it, piece by piece, later and on any thread."""
+        """Return the snapshot as of now, or a generator that builds it in steps, later and on any
+        thread."""
         return recovery.frozen(self.state)
 
     def snapshot(self) -> Restored:
-        """The snapshot of this channel, as a restart would find it now."""
+        """Return the snapshot of this channel as a restart would read it now."""
         return recovery.snapshot(self.state)
 
     def kept_places(self) -> tuple[StoredFact, ...]:
-        """Facts behind a snapshot that lead to what is kept for clients when another node takes
-        over."""
+        """Return the facts that follow a snapshot and restore the seats and interest kept for
+        clients over a failover."""
         return (*awaited_seats.kept(self.state), *self.state.places.values())
 
     def needs_sweep(self, now_us: int) -> bool:
-        """Whether a sweep has something to do."""
+        """Whether a sweep has work to do."""
         return self.state.needs_sweep(now_us)

@@ -1,5 +1,5 @@
 """The protocol of channel types (SEM C1). Each type is one file in ``penstock_core.channel_types``;
-the rules ask it and never test for a name."""
+the rules read its properties and never compare its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_core.ids.ids import Spans
 from penstock_core.vocabulary.digest import Digest
 
 Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
-"""The place that keeps a channel's events, and so the limit they count against (SEM C6)."""
+"""The place that keeps a channel's events; it decides which limit they count against (SEM C6)."""
 
 
 class ChannelType(Protocol):
@@ -19,7 +19,7 @@ class ChannelType(Protocol):
 
     @property
     def home(self) -> Home:
-        """Where events live; of mixed channels: those that are not in memory only."""
+        """The place that keeps events; on mixed channels those that are not in memory only."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class ChannelType(Protocol):
 
     @property
     def ids_survive(self) -> bool:
-        """Whether ids go on after a restart, or start again (SEM E4)."""
+        """Whether ids continue after a restart instead of starting again (SEM E4)."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class ChannelType(Protocol):
 
     @property
     def relays(self) -> bool:
-        """Whether events only go to those who are there to take them (SEM C1e)."""
+        """Whether events are only passed to connected clients and never stored (SEM C1e)."""
         ...
 
     @property
@@ -49,19 +49,21 @@ class ChannelType(Protocol):
 
     @property
     def scheduled_on(self) -> str:
-        """The type of the store where events wait for their time (SEM X4): what is lost in a
-        restart here is lost there."""
+        """The type of the store for scheduled events (SEM X4): its events survive a restart exactly
+        if those of this type do."""
         ...
 
     def volatile(self, digest: Digest) -> Spans:
-        """Offsets of the events of a batch that live in memory only."""
+        """Return the offsets of the events in a batch that are kept in memory only."""
         ...
 
 
 class ClusterWide:
-    """A channel type in a cluster, where every node may be the next to own a channel: all events
-    lie in the journal and in files, whatever its type. Types that live in memory or in files of one
-    machine promise more than on one node then (SEM N3)."""
+    """A channel type in a cluster, where any node may become the owner of a channel.
+
+    All events are therefore kept in the journal and in files, whatever the type. Types that use
+    memory or files of one machine keep events more safely than they promise (SEM N3).
+    """
 
     home: Home = "journal"
     survives_restart = True

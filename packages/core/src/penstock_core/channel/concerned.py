@@ -1,8 +1,8 @@
-"""Whom a change on a channel concerns, found without looking at everybody who is there.
+"""Indexes of the durables, readers and subscribers that a change on a channel affects.
 
-The selectors that are asked of every event, and on whose behalf, are kept as durables, readers and
-subscribers come and go; so are the durables that may have something for their clients. A publish
-costs by those it is for.
+One index maps each selector in use to its holders. Another one collects the durables that may have
+events to deliver. The cost of a publish therefore depends on the clients it is for, not on all
+clients of the channel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from penstock_core.durable.subscriber import Subscriber
 
 
 class SelectorHolders:
-    """Durables and subscribers that have the same selector, in the order in which they came."""
+    """Durables, readers and subscribers with one selector, in the order in which they were
+    added."""
 
     __slots__ = ("durables", "seats", "subscribers")
 
@@ -24,8 +25,9 @@ class SelectorHolders:
         self.durables: dict[str, Durable] = {}
         """By name."""
         self.seats: dict[int, Seat] = {}
-        """By subscription, and so are those below."""
+        """By subscription."""
         self.subscribers: dict[int, Subscriber] = {}
+        """By subscription."""
 
     @property
     def in_use(self) -> bool:
@@ -36,18 +38,19 @@ NO_HOLDERS: Final = SelectorHolders()
 
 
 class SelectorsInUse:
-    """Durables and subscribers by their selector. None without a selector is here."""
+    """Durables, readers and subscribers by their selector; those without a selector are left
+    out."""
 
     __slots__ = ("_changed", "_holders")
 
     def __init__(self) -> None:
         self._holders: dict[str, SelectorHolders] = {}
         self._changed: dict[str, bool] = {}
-        """Selectors that came, and, false, that went, since somebody took :meth:`changes`."""
+        """Selectors added (true) and removed (false) since the last call of :meth:`changes`."""
 
     @property
     def texts(self) -> KeysView[str]:
-        """What is asked, each once."""
+        """The distinct selector texts."""
         return self._holders.keys()
 
     @property
@@ -55,59 +58,59 @@ class SelectorsInUse:
         return bool(self._changed)
 
     def changes(self) -> Iterator[tuple[str, bool]]:
-        """The selectors that came, true, and went, false, since this was last taken."""
+        """Yield the selectors added (true) and removed (false) since the last call."""
         changed, self._changed = self._changed, {}
         yield from changed.items()
 
     def holders(self, selector: str) -> SelectorHolders:
-        """Durables and subscribers that have this selector."""
+        """Return the durables, readers and subscribers that have this selector."""
         return self._holders.get(selector, NO_HOLDERS)
 
     def durables(self, matched: Mapping[str, object]) -> Iterator[tuple[str, Durable]]:
-        """The durables whose selectors are among these, each with its selector."""
+        """Yield the durables whose selectors are in ``matched``, each with its selector."""
         for selector in matched:
             for durable in self.holders(selector).durables.values():
                 yield selector, durable
 
-    def add(self, asker: Durable | Seat | Subscriber) -> None:
-        if not asker.selector:
+    def add(self, holder: Durable | Seat | Subscriber) -> None:
+        if not holder.selector:
             return
-        there = self._holders.get(asker.selector)
-        if there is None:
-            there = self._holders[asker.selector] = SelectorHolders()
-            self._note(asker.selector, is_there=True)
-        match asker:
+        holders = self._holders.get(holder.selector)
+        if holders is None:
+            holders = self._holders[holder.selector] = SelectorHolders()
+            self._note(holder.selector, is_added=True)
+        match holder:
             case Durable():
-                there.durables[asker.name] = asker
+                holders.durables[holder.name] = holder
             case Seat():
-                there.seats[asker.subscription] = asker
+                holders.seats[holder.subscription] = holder
             case Subscriber():
-                there.subscribers[asker.subscription] = asker
+                holders.subscribers[holder.subscription] = holder
 
-    def remove(self, asker: Durable | Seat | Subscriber) -> None:
-        there = self._holders.get(asker.selector)
-        if there is None:
+    def remove(self, holder: Durable | Seat | Subscriber) -> None:
+        holders = self._holders.get(holder.selector)
+        if holders is None:
             return
-        match asker:
+        match holder:
             case Durable():
-                there.durables.pop(asker.name, None)
+                holders.durables.pop(holder.name, None)
             case Seat():
-                there.seats.pop(asker.subscription, None)
+                holders.seats.pop(holder.subscription, None)
             case Subscriber():
-                there.subscribers.pop(asker.subscription, None)
-        if not there.in_use:
-            del self._holders[asker.selector]
-            self._note(asker.selector, is_there=False)
+                holders.subscribers.pop(holder.subscription, None)
+        if not holders.in_use:
+            del self._holders[holder.selector]
+            self._note(holder.selector, is_added=False)
 
-    def _note(self, selector: str, *, is_there: bool) -> None:
-        if selector in self._changed:  # it is again as it was
+    def _note(self, selector: str, *, is_added: bool) -> None:
+        if selector in self._changed:  # the two changes cancel each other
             del self._changed[selector]
         else:
-            self._changed[selector] = is_there
+            self._changed[selector] = is_added
 
 
 class TouchedDurables:
-    """The durables that may have something for their clients; soft state."""
+    """The durables that may have events for their clients; soft state."""
 
     __slots__ = ("_by_name", "_is_all", "_seated", "_unselective")
 
@@ -116,39 +119,39 @@ class TouchedDurables:
         self._by_name: dict[str, Durable] = {}
         self._seated: dict[str, Durable] = {}
         self._unselective: dict[str, Durable] = {}
-        """Durables of ``_seated`` that everything published is for."""
+        """Durables of ``_seated`` without a selector: every published event is for them."""
 
     def seat_added(self, durable: Durable) -> None:
-        """A client has taken a seat at a durable."""
+        """Note that a client has taken a seat at a durable."""
         self._seated[durable.name] = durable
         if not durable.selector:
             self._unselective[durable.name] = durable
         self.add(durable)
 
     def seat_removed(self, durable: Durable) -> None:
-        """A client has left a durable; others may get what it held."""
+        """Note that a client has left a durable; its events may go to other clients."""
         self.add(durable)
         if not durable.seats:
             self.forget(durable.name)
 
     def forget(self, name: str) -> None:
-        """A durable has no clients any more, or is gone."""
-        for known in (self._by_name, self._seated, self._unselective):
-            known.pop(name, None)
+        """Remove a durable that has no clients any more or was deleted."""
+        for durables in (self._by_name, self._seated, self._unselective):
+            durables.pop(name, None)
 
     def add(self, durable: Durable) -> None:
-        """Something changed for this durable."""
+        """Note that something has changed for this durable."""
         self._by_name[durable.name] = durable
 
     def add_all(self) -> None:
-        """Something changed that may concern any durable."""
+        """Note a change that may affect any durable."""
         self._is_all = True
 
     def get(self) -> list[Durable]:
-        """Durables with clients for which there may be something, once each."""
-        found = self._seated if self._is_all else {**self._unselective, **self._by_name}
-        return [durable for durable in found.values() if durable.seats]
+        """Return the distinct durables that have clients and may have events for them."""
+        durables = self._seated if self._is_all else {**self._unselective, **self._by_name}
+        return [durable for durable in durables.values() if durable.seats]
 
     def clear(self) -> None:
-        """They are offered everything that there is now."""
+        """Start again after all durables have been offered their events."""
         self._is_all, self._by_name = False, {}

@@ -1,4 +1,4 @@
-"""What a command would make happen to a channel. Reads state, never writes it."""
+"""Decides what a command leads to on a channel. It reads state and never writes it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _SOFT = (
     StallSession,
     Withhold,
 )
-"""Commands that lead to no fact."""
+"""Commands that change soft state only and lead to no fact."""
 
 _CAUSES: dict[type[Command], Cause] = {
     PurgeEvents: Cause.PURGED,
@@ -109,7 +109,8 @@ _CAUSES: dict[type[Command], Cause] = {
 
 
 def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
-    """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+    """Return the facts and the answer that ``command`` leads to. Raises ``Refused``; changes
+    nothing."""
     match command:
         case Publish():
             return decide_publish(command, state, now_us)
@@ -133,7 +134,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
 
 
 def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
-    """The ids that ``command`` acknowledges, and the durable. Raises ``IllegalState`` (SEM D15)."""
+    """Return the name of the durable and the ids that ``command`` acknowledges. Raises
+    ``IllegalState`` (SEM D15)."""
     durable, seat = state.seat(command.subscription)
     if isinstance(command, AckPrevious):
         event_id = command.event_id
@@ -142,7 +144,7 @@ def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str,
     spans = command.spans
     refuse_recalled(durable, seat, spans, state.stored)
     mine = durable.settled_by(seat, spans, state.stored)
-    if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
+    if durable.kind.cumulative:  # also if the named event itself has left (SEM T9)
         last = max((span[1] for span in spans), default=0) - 1
         mine = durable.below(seat, last, state.stored)
     return durable.name, mine
@@ -162,7 +164,7 @@ def _rare(state: ChannelState, command: Command, now_us: int) -> Decided:
             )
         case AddSubscriber(credit=count) | GrantCredit(_, count) | SetDemand(_, count):
             if count < 0:
-                raise InvalidArgument(f"the credit must be 0 or more, not {count}")
+                raise InvalidArgument(f"the credit is {count}; it must be 0 or more")
         case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats() | Seek():
             return _about_durable(state, command, now_us)
         case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
@@ -217,8 +219,8 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
 
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
-    """What time makes happen (expiry, deadlines, waits that are over), and what leaves meanwhile:
-    events above a lowered capacity, and consumed ones."""
+    """Decide what is due (expiry, deadlines, ends of waiting times) and what leaves in the same
+    step: events above a lowered capacity, and consumed ones."""
     expired = state.expired(now_us)
     facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
     if state.moves_dead:
@@ -227,9 +229,9 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
         facts += _timed_out(state, expired, facts, now_us=now_us)
-    left = state.removal_candidates.overlap(state.stored)
-    left.discard_all(expired)
-    facts += _consumed_or_unwanted(state, left)
+    candidates = state.removal_candidates.overlap(state.stored)
+    candidates.discard_all(expired)
+    facts += _consumed_or_unwanted(state, candidates)
     if may_write and state.has_left and (owed := _owed(state)):
         owed.discard_all(expired)
         for span in owed.spans:
@@ -241,7 +243,8 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
 def _timed_out(
     state: ChannelState, expired: IdSet, removals: list[StoredFact], now_us: int
 ) -> list[StoredFact]:
-    """What clients have had for too long goes back (SEM D19), but for what leaves now, or soon."""
+    """Return events that clients have held for too long (SEM D19), except those that leave now or
+    soon."""
     leaving = expired.copy()
     for removal in removals:
         if isinstance(removal, Removed):
@@ -249,7 +252,7 @@ def _timed_out(
     facts: list[StoredFact] = []
     for durable, ids in late(state, now_us):
         ids.discard_all(leaving)
-        if ids and not durable.kind.redelivers_at_once:  # of a lease: the next one gets it
+        if ids and not durable.kind.redelivers_at_once:  # from a lease: the next lease gets them
             facts.append(TimedOut(durable.name, ids.spans))
         for fact in _given_back(state, durable, ids.spans).facts:
             if not isinstance(fact, RolledBack):
@@ -261,21 +264,23 @@ def _timed_out(
 
 
 def _expired_or_excess(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
-    """The part of the expired events, and of those above a lowered capacity, that moves to the dead
-    event store in this step: their bytes move, too, so a group takes a limited number."""
-    scheduled = state.definition.kind == "schedule"  # they keep the order of their times in a step
+    """Choose the expired events and those above a lowered capacity that move to the dead event
+    store in this step. Their bytes are copied, so one step moves a limited number."""
+    # Scheduled events are published in the order of their times, which holds within one step only.
+    scheduled = state.definition.kind == "schedule"
     room = MOVED_EVENTS_MAX if scheduled else moved_max
     facts: list[StoredFact] = []
     if expired:
+        # Excess events wait until no expired event is left to move.
         going = moved_at_once(state, expired, events_max=room)
         room = room - len(going) if len(going) == len(expired) else 0
         dead = going if scheduled else unconsumed(state, going, Cause.EXPIRED)
         spans = going.spans
         facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
     if state.excess > len(expired) and room:
-        left = state.stored.copy()
-        left.remove_all(expired)
-        above = IdSet(make_room(state.definition.capacity, left, IdSet()))
+        remaining = state.stored.copy()
+        remaining.remove_all(expired)
+        above = IdSet(make_room(state.definition.capacity, remaining, IdSet()))
         going = moved_at_once(state, above, events_max=room)
         dead = unconsumed(state, going, Cause.EVICTED)
         facts.append(Removed(going.spans, Cause.EVICTED, dead.spans))
@@ -283,26 +288,29 @@ def _expired_or_excess(state: ChannelState, expired: IdSet, moved_max: int) -> l
 
 
 def _consumed_or_unwanted(state: ChannelState, ids: IdSet) -> list[StoredFact]:
-    """The events to remove (SEM D6, J2): those that all durables have acknowledged and every
-    subscriber has got; on the JMS engine also those that nobody waits for any more. The merge
-    engine keeps its states."""
+    """Return facts that remove consumed or unwanted events of ``ids`` (SEM D6, J2).
+
+    An event is consumed if all durables have acknowledged it and every subscriber has received it.
+    On the JMS engine it also leaves when no client waits for it any more. The merge engine keeps
+    its states.
+    """
     if not ids or not (state.durables or state.engine.needs_interest):
         return []
-    gone = unwanted(ids, state.durables.values(), state.followers.each_place)
-    consumed = gone
+    unwanted_ids = unwanted(ids, state.durables.values(), state.followers.each_place)
+    consumed = unwanted_ids
     facts: list[StoredFact] = []
     if state.engine.needs_interest:
-        consumed = gone.remove_all(state.acked)
-        if gone:
-            facts.append(Removed(gone.spans, Cause.DROPPED))
+        consumed = unwanted_ids.remove_all(state.acked)
+        if unwanted_ids:
+            facts.append(Removed(unwanted_ids.spans, Cause.DROPPED))
     if consumed and not state.retains_consumed:
         facts.append(Removed(consumed.spans, Cause.CONSUMED))
     return facts
 
 
 def _owed(state: ChannelState) -> IdSet:
-    """The passing events owed to a durable whose client has left or has given them back (SEM
-    J7)."""
+    """Return the passing events owed to a durable whose client has left or has rolled them back
+    (SEM J7)."""
     owed = IdSet()
     for durable in state.durables.values():
         if not durable.is_fed:
@@ -318,7 +326,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
     if command.window is not None:
         if not kind.takes_window:
             raise InvalidArgument(
-                f"durable {durable.name} is {kind.name}: it does not take a window"
+                f"durable {durable.name} is {kind.name} and does not take a window; leave it out"
             )
         if not 1 <= command.window <= WINDOW_MAX:
             raise InvalidArgument(f"window is {command.window}; allowed are 1 to {WINDOW_MAX}")
@@ -363,10 +371,10 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     _refuse_too_many(state)
     kind = state.rules.kinds.get(command.kind)
     if kind is None:
-        known = ", ".join(sorted(state.rules.kinds))
-        hint = "; what other products call a named durable is exclusive"
+        kinds = ", ".join(sorted(state.rules.kinds))
+        hint = "; the named durable of other products is exclusive here"
         raise InvalidArgument(
-            f"{command.kind!r} is not a durable type; the types are {known}"
+            f"{command.kind!r} is not a durable type; the types are {kinds}"
             f"{hint if command.kind == 'named' else ''}"
         )
     if command.selector and not kind.stores_selector:
@@ -412,7 +420,8 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
 
 
 def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
-    """Whether a durable is to exist on every node; in a cluster it does if its channel does."""
+    """Whether a durable exists on every node; by default it does if its channel does. Raises
+    ``InvalidArgument``."""
     if command.cluster_wide and state.rules.local_to:
         raise InvalidArgument(
             f"durable {command.name} cannot be cluster-wide: {state.name} is a local channel of "
@@ -459,7 +468,10 @@ def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
             "one of them"
         )
     if command.order_by.startswith("$"):
-        raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
+        raise InvalidArgument(
+            f"order_by is {command.order_by!r}; use the name of an event property, which does not "
+            "start with '$'"
+        )
 
 
 def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
@@ -469,8 +481,8 @@ def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
             f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for this "
             f"durable alone; purge the channel"
         )
-    gone = durable.wanting(state.stored_part(command.spans))
-    return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
+    ids = durable.wanting(state.stored_part(command.spans))
+    return Decided((Acked(durable.name, ids.spans),) if ids else (), len(ids))
 
 
 def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> None:
@@ -485,48 +497,49 @@ def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> Non
         raise InvalidArgument(f"max_deliveries needs a dead event store, and {state.name} has none")
 
 
-def _check_edit(state: ChannelState, wanted: Definition) -> None:
-    mine = state.definition
+def _check_edit(state: ChannelState, definition: Definition) -> None:
+    current = state.definition
     for fixed in ("kind", "type", "engine", "keys", "start_event_id"):
-        if getattr(wanted, fixed) != getattr(mine, fixed):
+        if getattr(definition, fixed) != getattr(current, fixed):
             raise InvalidArgument(
-                f"{fixed} is fixed at creation ({getattr(mine, fixed)!r}); "
-                f"create another {mine.kind} to change it"
+                f"{fixed} is fixed at creation ({getattr(current, fixed)!r}); "
+                f"create another {current.kind} to change it"
             )
-    check_limits(wanted)
+    check_limits(definition)
     limited = [d.name for d in state.durables.values() if d.name and d.attributes.max_deliveries]
-    if limited and not wanted.dead_event_store:
+    if limited and not definition.dead_event_store:
         raise InvalidArgument(
             f"durable {limited[0]} of {state.name} has max_deliveries and needs a dead event "
             f"store; name another one instead of removing it"
         )
 
 
-def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
-    """SEM C3: a new capacity applies at once. One that is honoured evicts nothing (SEM T4)."""
-    if wanted.storage.honour_capacity:
+def _evicted(state: ChannelState, definition: Definition) -> tuple[Removed, ...]:
+    """Return the eviction that a new capacity causes at once (SEM C3); an honoured capacity evicts
+    nothing (SEM T4)."""
+    if definition.storage.honour_capacity:
         return ()
-    gone = make_room(wanted.capacity, state.stored, IdSet())
-    if not gone:
+    above = make_room(definition.capacity, state.stored, IdSet())
+    if not above:
         return ()
-    if not wanted.dead_event_store:
-        return (Removed(gone, Cause.EVICTED),)
-    going = moved_at_once(state, IdSet(gone))  # the others follow, step by step
-    dead = unconsumed(state, going, Cause.EVICTED)
-    return (Removed(going.spans, Cause.EVICTED, dead.spans),)
+    if not definition.dead_event_store:
+        return (Removed(above, Cause.EVICTED),)
+    moving = moved_at_once(state, IdSet(above))  # sweeps move the others, step by step
+    dead = unconsumed(state, moving, Cause.EVICTED)
+    return (Removed(moving.spans, Cause.EVICTED, dead.spans),)
 
 
 def _taken_out(
     state: ChannelState, command: PurgeEvents | RemoveRedriven | Quarantine | EndRelay
 ) -> Decided:
-    """Remove the events that a command names, whoever wants them."""
+    """Remove the events that a command names, even if durables or subscribers want them."""
     if isinstance(command, EndRelay):
         passed = _consumed_or_unwanted(state, state.removal_candidates.overlap(state.passing))
-        going = state.relayed.copy()
-        going.add_all(state.leaving)
-        if going and command.spares:
-            going.discard_all(not_chosen_yet(state.subscribers.values(), state.seats.values()))
-        relayed = (Removed(going.spans, Cause.RELAYED),) if going else ()
-        return Decided((*relayed, *passed), len(state.relayed))
-    gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
-    return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))
+        unstored = state.relayed.copy()
+        unstored.add_all(state.leaving)
+        if unstored and command.spares:
+            unstored.discard_all(not_chosen_yet(state.subscribers.values(), state.seats.values()))
+        relayed_facts = (Removed(unstored.spans, Cause.RELAYED),) if unstored else ()
+        return Decided((*relayed_facts, *passed), len(state.relayed))
+    named, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+    return Decided((Removed(named.spans, cause),) if named else (), len(named))

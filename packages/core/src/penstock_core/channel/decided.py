@@ -1,4 +1,4 @@
-"""What comes of a command: facts and an answer."""
+"""The result of deciding a command: facts and an answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Decided(Struct, frozen=True):
     facts: tuple[StoredFact, ...] = ()
     answer: Span | int | None = None
     is_retry: bool = False
-    """The publish was stored before; the answer is what it got then (SEM X3)."""
+    """Whether the publish was stored before; the answer repeats its first one (SEM X3)."""
     follows: bool = True
-    """Whether anything may follow from the facts besides themselves: not from most of them."""
+    """Whether the facts may have further consequences, such as copies by joins; most have none."""

@@ -1,5 +1,5 @@
 """The protocol of fan-out engines (SEM J, K). Each engine is one file in ``penstock_core.engines``;
-the rules ask it and never test for a name."""
+the rules call its members and never compare its name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Engine(Protocol):
 
     @property
     def needs_interest(self) -> bool:
-        """Whether events stay only while somebody waits for them (SEM J2)."""
+        """Whether events stay only while a subscriber or durable waits for them (SEM J2)."""
         ...
 
     @property
     def merges(self) -> bool:
-        """Whether events may be deltas, merged into the state of their publish key (SEM K2). Such
-        a state stays, whatever durables acknowledge (SEM D6)."""
+        """Whether events may be deltas that are merged into the state of their publish key (SEM
+        K2). Such a state stays even when all durables have acknowledged it (SEM D6)."""
         ...
 
-    def first_id(self, asked: int, next_id: int) -> int:
-        """Where a subscription or durable that asks to start at ``asked`` really starts."""
+    def first_id(self, requested: int, next_id: int) -> int:
+        """Return the id at which a subscription or durable starts that requests ``requested``."""
         ...
 
     def interest(
@@ -40,9 +40,9 @@ class Engine(Protocol):
     ) -> Interest:
         """Decide, where the engine :attr:`needs_interest`, which events of ``span`` are kept.
 
-        ``awaited`` are the events that plain subscribers with deliveries wait for, ``pulled``
-        those of plain subscribers that ask for each batch; ``matched`` has, by durable, the ids
-        that its selector matches.
+        ``awaited`` are the events that plain subscribers with pushed deliveries wait for,
+        ``pulled`` those of plain subscribers that request each batch. ``matched`` holds, by
+        durable, the ids that its selector matches.
         """
         ...
 

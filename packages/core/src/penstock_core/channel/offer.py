@@ -1,4 +1,5 @@
-"""Soft state: who is there, who holds what, and what to send next. Forgotten on restart."""
+"""Soft state: connected clients, the events they hold, and what to send next. A restart forgets
+it."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ from penstock_core.vocabulary.effects import (
 def attend(  # noqa: C901, PLR0912  one case a command
     state: ChannelState, command: Command, now_us: int
 ) -> None:
-    """Follow sessions coming and going: soft state, forgotten on restart."""
+    """Update the soft state (sessions, credit, demand) after a command; a restart forgets it."""
     match command:
         case Ack(subscription) | AckPrevious(subscription) | BuryEvents(subscription):
             _settled(state, subscription, now_us)
@@ -88,7 +89,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case Release():
             release(state, command)
         case Seek():
-            state.has_left = state.has_left or bool(state.passing)  # it is owed them (SEM J7)
+            # After a seek the durable is owed the passing events (SEM J7).
+            state.has_left = state.has_left or bool(state.passing)
         case AddSubscriber():
             _subscribe(state, command)
         case TakeSeat():
@@ -156,8 +158,7 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
 
 
 def _match_readers(state: ChannelState, digest: Digest) -> None:
-    """Readers and subscribers with a selector of their own: which of the events just published
-    they want."""
+    """Note which of the events just published match the selectors of readers and subscribers."""
     first = state.next_id - digest.count
     for selector, matched in digest.matched.items():
         ids = [Span(*offsets).shifted(first) for offsets in matched]
@@ -181,7 +182,8 @@ def _swept(state: ChannelState, now_us: int) -> None:
     if not state.overdue:
         state.ages.forget(state.stored.lowest, now_us)
     state.places_over = False
-    # What moves in a later step (SEM T7) is dead if an absent subscriber waits for it (SEM T6).
+    # Events that move in a later step (SEM T7) are dead if an absent subscriber waits for them (SEM
+    # T6), so the subscriber must not be dropped before that step.
     if state.absent and not state.overdue:
         disconnected_subscribers.drop_overdue(state, now_us)
     if state.awaits_seats:
@@ -201,7 +203,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
     seat = held[1]
     if count or command.at_once:
         seat.demand = count
-    elif seat.demand:  # cancelled: events that are here already are sent first
+    elif seat.demand:  # cancelled: events that are ready already are sent first
         state.cancelled.append(seat.subscription)
     state.touch(held[0])
 
@@ -226,14 +228,17 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     was_fed = durable.is_fed
     durable.attach(seat)
     if was_fed and not durable.is_fed:
-        state.has_left = True  # what it is owed is kept from now on (SEM J4)
+        state.has_left = True  # events that it is owed are kept from now on (SEM J4)
     durable.read_us = now_us
     state.add_seat(durable, seat)
 
 
 def _grows(durable: Durable, command: TakeSeat) -> bool:
-    """Whether a client's window grows. It does not where an event that is in its hands, and not
-    yet its turn, may come to harm: by a time limit, or by a count of deliveries."""
+    """Whether a client's window grows.
+
+    It does not if events have a time limit or a limit of deliveries: events that wait in a large
+    window could exceed the limit before the client processes them.
+    """
     is_limited = timeout_of(durable, command) or durable.limits_deliveries
     return command.window is None and durable.kind.window_grows and not is_limited
 
@@ -257,10 +262,10 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
     durable.read_us = now_us
     state.touch(durable)
     ids = IdSet(command.spans)
-    ids.discard_all(seat.sought)  # they are not its own any more
+    ids.discard_all(seat.sought)  # a seek has taken them back; the seat does not hold them any more
     if not durable.kind.redelivers_at_once:
         durable.park(ids)
-        state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
+        state.has_left = state.has_left or bool(state.passing)  # parked events are kept (SEM J7)
     elif command.elsewhere:
         seat.refused.add_all(ids.overlap(durable.outstanding))
 
@@ -268,15 +273,16 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
 def _confirm_recall(state: ChannelState, subscription: int) -> None:
     held = state.seats.get(subscription)
     if held is not None and held[1].recalls:
-        known = held[1].recalls.pop(0)
-        held[1].sought.discard_all(known)
+        recalled = held[1].recalls.pop(0)
+        held[1].sought.discard_all(recalled)
         state.touch(held[0])
 
 
 def recalls(state: ChannelState) -> list[Recall]:
-    """Take the recalls that clients must get before a rollback is answered, each once."""
-    found, state.recalls = state.recalls, []
-    return found
+    """Return the recalls since the last call. Clients must get them before a rollback is
+    answered."""
+    recalls, state.recalls = state.recalls, []
+    return recalls
 
 
 def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut) -> None:
@@ -317,9 +323,9 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         ids = IdSet(command.spans)
         durable.withheld(ids)
         seat.not_sent(len(ids))
-        if command.is_choosing:  # what is not stored waits with the others
-            for going_by in (state.relayed, state.leaving):
-                durable.ready.add_all(going_by.overlap(ids))
+        if command.is_choosing:  # events that are not stored wait with the others
+            for unstored in (state.relayed, state.leaving):
+                durable.ready.add_all(unstored.overlap(ids))
         seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
         state.touch(durable)
     state.dirty = True
@@ -361,7 +367,7 @@ def _connection(
 
 
 def leave(state: ChannelState, subscription: int) -> None:
-    """Offer nothing more to this subscription: its end is on the way here."""
+    """Stop offering events to this subscription; the command that ends it is on its way."""
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None:
         state.followers.single_out((subscription,))
@@ -372,30 +378,32 @@ def leave(state: ChannelState, subscription: int) -> None:
 
 
 def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
-    """Give what the shell must do now; at most one delivery for each plain subscriber. ``now_us``
-    is when clients that have to acknowledge in time get their events.
+    """Yield the effects that the shell must perform now; at most one delivery for each plain
+    subscriber.
 
-    With ``below`` only events under that id: those that were stored before the facts that are
-    being written right now. The rest follows when it is asked without.
+    ``now_us`` is the time from which acknowledgement deadlines count.
 
-    Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
-    that cannot take more (:meth:`stall`).
+    With ``below`` only events under that id are offered: those stored before the facts that are
+    being written right now. A later call without it offers the rest.
+
+    Call it again while :attr:`has_offers`. Between two rounds the shell may mark sessions that
+    cannot take more (:meth:`stall`).
     """
     if not state.dirty or state.overdue:
         return
     state.dirty = below is not None and (
         below < state.next_id
         or bool(state.relayed or state.leaving or state.cancelled)
-        or any(each.asks for each in state.followers.apart.values())
+        or any(subscriber.asks for subscriber in state.followers.apart.values())
     )
     end = state.next_id if below is None else below
-    there = state.readable
+    readable = state.readable
     touched = state.touched.get()
     if below is None:
         state.touched.clear()
     if below is None and state.followers.members:
-        yield from _offer_followers(state, there, end)
-    yield from _offer_subscribers(state, there, end, is_all=below is None)
+        yield from _offer_followers(state, readable, end)
+    yield from _offer_subscribers(state, readable, end, is_all=below is None)
     for durable in touched:
         yield from _offer_durable(state, durable, end, now_us)
     if below is not None:
@@ -405,17 +413,18 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
 
 
 def _offer_subscribers(
-    state: ChannelState, there: IdSet, end: int, *, is_all: bool
+    state: ChannelState, readable: IdSet, end: int, *, is_all: bool
 ) -> Iterator[Effect]:
-    """``is_all``: nothing is there from ``end`` on."""
+    """Serve the subscribers that are served individually. ``is_all``: the channel has no event from
+    ``end`` on."""
     for subscriber in list(state.followers.apart.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             if is_all and subscriber.answers(end):
                 yield ReportEnd(subscriber.subscription)
             continue
         before = subscriber.cursor
-        seen = there if subscriber.stop_id is None else state.stored
-        spans = subscriber.advance(seen, end, state.chunk)
+        source = readable if subscriber.stop_id is None else state.stored
+        spans = subscriber.advance(source, end, state.chunk)
         passed = state.stored if state.engine.needs_interest else state.acked
         if passed and subscriber.cursor > before:
             state.removal_candidates.add_all(
@@ -426,7 +435,7 @@ def _offer_subscribers(
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)
             if not is_all or subscriber.cursor < end or subscriber.is_selective:
-                state.dirty = True  # there may be more, or it joins those who follow
+                state.dirty = True  # it may want more events, or join the followers next time
         if subscriber.is_finished:
             state.remove_subscriber(subscriber.subscription)
             yield ReportEnd(subscriber.subscription)
@@ -436,16 +445,17 @@ def _offer_subscribers(
             state.followers.join(subscriber, end)
 
 
-def _offer_followers(state: ChannelState, there: IdSet, end: int) -> Iterator[Effect]:
-    """Single out those whom the next events may be for; the others have seen these."""
+def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator[Effect]:
+    """Single out followers that may want the next events; the place of the others moves past
+    them."""
     followers, before = state.followers, state.followers.through
     if before >= end:
         return
-    spans = followers.next_spans(there, end, state.chunk)
+    spans = followers.next_spans(readable, end, state.chunk)
     if spans:
         yield FindInterested(spans)
         if spans[-1].end < end:
-            state.dirty = True  # there may be more
+            state.dirty = True  # a chunk does not reach ``end``
             end = spans[-1].end
     followers.move_on(end)
     if state.acked:
@@ -453,7 +463,7 @@ def _offer_followers(state: ChannelState, there: IdSet, end: int) -> Iterator[Ef
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
-    """The redelivery counts that a browse of a durable shows (SEM E9)."""
+    """Return the redelivery counts that a browse of a durable shows (SEM E9)."""
     durable = None if name is None else state.durables.get(name)
     return () if durable is None else durable.redeliveries(spans)
 
@@ -464,7 +474,7 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
         held = state.seats.get(subscription)
         if held is None or not held[1].demand:
             continue
-        if held[1].is_choosing:  # what is there already goes out first
+        if held[1].is_choosing:  # events that are ready already are sent first
             state.cancelled.append(subscription)
             continue
         held[1].demand = 0
@@ -473,7 +483,7 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
 
 def _assign(state: ChannelState, command: AssignLanes) -> None:
     durable = state.durables[command.durable]
-    assert durable.lanes is not None, "it was asked for"
+    assert durable.lanes is not None, "the shell was asked for lanes"
     durable.lanes.assigned(command)
 
 
@@ -488,15 +498,15 @@ def _offer_durable(
 def _look_ahead(
     state: ChannelState, durable: Durable, lanes: Lanes, end: int, now_us: int
 ) -> Iterator[Effect]:
-    """Find the lanes of the next events while somebody has room for more. A blocked lane does not
-    hide the events behind it (SEM D11)."""
+    """Find the lanes of the next events while some client has credit. A blocked lane does not hide
+    the events behind it (SEM D11)."""
     for _ in range(LOOKS_MAX):
         spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
         if not spans:
             return
         yield FindLanes(durable.name, durable.attributes.order_by, spans)
         if lanes.through < spans[-1].end:
-            return  # the shell could not look, and ends the subscriptions that wait
+            return  # the shell could not read the events, and ends the waiting subscriptions
         yield from _granted(state, durable, end, now_us)
     state.touch(durable)
 

@@ -1,7 +1,7 @@
-"""What happens to an event when it is published, step by step.
+"""The steps of a publish, and the rules that decide it.
 
-Every publish passes the functions that a step names, in this order; a test follows one and
-compares. What only some publishes pass comes after "Only some".
+Every publish calls the functions named in these steps, in this order; a test traces one publish
+and compares. Steps that only some publishes need follow after "Only some".
 
 1. Arrive. The connection reads a frame
    (``penstock_server.frontends.native.connection.Connection.buffer_updated``) and decodes a request
@@ -40,14 +40,14 @@ compares. What only some publishes pass comes after "Only some".
 9. Store. The facts and columns of everything in the group become one block
    (``penstock_server.runtime.store.records.encode_block``), which is written at once
    (``penstock_server.storage.embedded.journal.FileJournal.append``).
-10. Answer. Only now is the publisher told
+10. Answer. Only now is the answer sent to the publisher
    (``penstock_server.frontends.native.connection.Connection.send``).
 11. Offer. Events are granted to subscribers, if there are any
    (``penstock_server.runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with
    credit, plain subscribers follow (``penstock_core.channel.channel.ChannelMachine.offer``), and
    the columns are sent as they came, with their ids
-   (``penstock_server.runtime.delivery.delivery.Dispatch.perform``). A transient event is offered,
-   and then gone.
+   (``penstock_server.runtime.delivery.delivery.Dispatch.perform``). A transient event is offered
+   and then dropped.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ from penstock_core.vocabulary.temporary import (
 )
 
 RESERVE = 100_000
-"""Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
+"""Ids reserved at once for events in memory, so that not every publish stores a fact for them."""
 
 
 def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decided:
-    """Facts of a publish, answered with its span. Raises ``Refused``."""
+    """Return the facts of a publish, with its span as answer. Raises ``Refused``."""
     if command.producer:
-        known = state.producers.stored_as(command.producer, command.sequence)
-        if known is not None:
-            return Decided(answer=known, is_retry=True)
+        stored_span = state.producers.stored_as(command.producer, command.sequence)
+        if stored_span is not None:
+            return Decided(answer=stored_span, is_retry=True)
     digest = command.digest
     span = Span(state.next_id, state.next_id + digest.count)
     is_special = digest.volatile or digest.transient or digest.ttls or digest.superseded
@@ -92,12 +92,13 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         producer, sequence = command.producer, command.sequence
         added = Appended(span, now_us, digest.size, producer, sequence)
         return Decided((added,), span, follows=False)
-    appended = _of_interest(state, digest, _appended(command, state, span, now_us))
+    appended = _apply_interest(state, digest, _appended(command, state, span, now_us))
     if not command.forced:
         _refuse(command, state, appended)
     facts: list[StoredFact] = []
     fleeting = appended.volatile or appended.passing
-    lost = fleeting or appended.relayed or appended.dropped  # a restart would not know these ids
+    # A restart does not see these ids in any fact, and must not assign them again.
+    lost = fleeting or appended.relayed or appended.dropped
     if lost and state.type.ids_survive and span.end > state.reserved:
         facts.append(IdsReserved(span.end + RESERVE))
     facts.append(appended)
@@ -120,22 +121,22 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
             f"has half of what the others leave); remove events of other keys, or raise the limit"
         )
     _refuse_oversize(digest.largest, state.rules.event_bytes_max)
-    leaves = 0
+    unstored_count = 0
     if appended.relayed or appended.dropped:
-        leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
-    elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
+        unstored_count = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    elsewhere = state.type.home in ("off_heap", "pages") and unstored_count < digest.count
     kept = elsewhere or appended.volatile or appended.passing
     if kept and digest.size > command.memory_left:
-        left = max(command.memory_left, 0)
+        free = max(command.memory_left, 0)
         if is_temporary_store(state.name, state.definition):
             raise MemoryLimit(
-                f"{state.name} has no room: {digest.size} bytes offered, {left} bytes are free; a "
+                f"{state.name} has no room: {digest.size} bytes offered, {free} bytes are free; a "
                 f"temporary destination keeps {STORE_BYTES_MAX} bytes, and those of a user "
                 f"together {USER_PERCENT_MAX} % of limits.memory_bytes; wait until its session has "
-                f"read what is there"
+                f"read some events"
             )
         raise MemoryLimit(
-            f"{state.name} has no room: {digest.size} bytes offered, {left} bytes of the realm's "
+            f"{state.name} has no room: {digest.size} bytes offered, {free} bytes of the realm's "
             f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
         )
     if not state.definition.capacity:
@@ -143,7 +144,7 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     replaced = ids_in(digest.superseded).copy()
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
-    stays = digest.count - leaves - len(replaced)
+    stays = digest.count - unstored_count - len(replaced)
     refuse_when_full(
         state.name,
         state.definition,
@@ -154,45 +155,46 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     )
 
 
-def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
-    """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
-    if state.type.relays or not state.engine.needs_interest:  # it is kept as the type says
+def _apply_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
+    """Mark the events that the engine does not keep: dropped ones without interest, and those that
+    only pass through memory (SEM J2, J4)."""
+    if state.type.relays or not state.engine.needs_interest:  # the type alone decides
         return appended
     span = appended.span
     chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
-    plain = state.subscribers.values()
-    pushed = awaited([each for each in plain if not each.pulls], span, chosen)
-    pulled = awaited([each for each in plain if each.pulls], span, chosen)
+    subscribers = state.subscribers.values()
+    pushed = awaited([reader for reader in subscribers if not reader.pulls], span, chosen)
+    pulled = awaited([reader for reader in subscribers if reader.pulls], span, chosen)
     durables = state.durables.values()
-    found = state.engine.interest(durables, pushed, pulled, span, appended.matched)
-    if not (found.passing or found.dropped):
+    interest = state.engine.interest(durables, pushed, pulled, span, appended.matched)
+    if not (interest.passing or interest.dropped):
         return appended
     for relayed in appended.relayed:
-        found.passing.remove(relayed)
-        found.dropped.remove(relayed)
+        interest.passing.remove(relayed)
+        interest.dropped.remove(relayed)
     return replace(
         appended,
-        passing=found.passing.spans,
-        dropped=found.dropped.spans,
-        volatile=_without(appended.volatile, found.dropped),
+        passing=interest.passing.spans,
+        dropped=interest.dropped.spans,
+        volatile=_without(appended.volatile, interest.dropped),
         ttls=tuple(
-            (ttl_ms, left)
+            (ttl_ms, remaining)
             for ttl_ms, spans in appended.ttls
-            if (left := _without(spans, found.dropped))
+            if (remaining := _without(spans, interest.dropped))
         ),
     )
 
 
-def _without(spans: Spans, gone: IdSet) -> Spans:
-    if not (spans and gone):
+def _without(spans: Spans, removed: IdSet) -> Spans:
+    if not (spans and removed):
         return spans
-    left = IdSet(spans)
-    left.discard_all(gone)
-    return left.spans
+    remaining = IdSet(spans)
+    remaining.discard_all(removed)
+    return remaining.spans
 
 
 def _relayed(digest: Digest, state: ChannelState) -> Spans:
-    """Offsets of the events that are never stored (SEM C1e, E8)."""
+    """Return the offsets of the events that are never stored (SEM C1e, E8)."""
     if state.type.relays:
         return (Span(0, digest.count),)
     return digest.transient if state.definition.kind == "channel" else ()
@@ -225,8 +227,8 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
 
 
 def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed | None:
-    """The events to evict for the new ones (SEM T3); of a batch larger than the capacity, also its
-    own first events."""
+    """Return the eviction that makes room for the new events (SEM T3). A batch larger than the
+    capacity also evicts its own first events."""
     capacity = state.definition.capacity
     if not capacity:
         return None
@@ -245,10 +247,10 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
     if not state.moves_dead:
         return Removed(evicted, Cause.EVICTED)
     excess = IdSet(evicted)
-    going = moved_at_once(state, excess)
-    if len(going) < len(fresh):  # room is needed for these
-        going = excess.lowest_part(len(fresh))
-    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended, fresh, digest))
+    moving = moved_at_once(state, excess)
+    if len(moving) < len(fresh):  # a step must free room for the new events at least
+        moving = excess.lowest_part(len(fresh))
+    return Removed(moving.spans, Cause.EVICTED, _dead(state, moving, appended, fresh, digest))
 
 
 def _dead(
@@ -266,7 +268,7 @@ def _dead(
 
 
 def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
-    """The part of the published events that some durable will want."""
+    """Return the published events that some durable will want."""
     wanted = IdSet()
     for durable in state.durables.values():
         matched = appended.matched.get(durable.name, ())

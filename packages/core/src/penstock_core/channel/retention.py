@@ -1,8 +1,8 @@
-"""What leaves a channel without being consumed, and why (SEM T1-T4).
+"""Events that leave a channel unconsumed, by age or capacity (SEM T1-T4).
 
-Ages are kept for publishes, not for events: a list of (first id, time), in which publishes are
-joined that are closer together than the TTL can distinguish. Events with a TTL of their own are
-kept by when it ends, joined in the same way.
+Ages are kept for publishes instead of events: a list of (first id, time). Publishes closer
+together than the TTL can distinguish share one entry. Events with an event TTL are kept by the
+end of that TTL, joined in the same way.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ KEY_DEPTH_MAX = 1_000_000
 READ_BYTES_MIN = 4_096
 READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000
-"""Without a TTL, publishes this close together share one age."""
+"""Without a TTL, publishes within this time share one age."""
 NEVER_US: Final = TIME_US_MAX
-"""The time of something that does not happen."""
+"""The time of an event that never happens."""
 ARCHIVE_LENGTH_MAX = 2_048
 _FEW = 32
-"""Ages that are kept in a list; more are in a deque, which gives up its first one at once and takes
-a kilobyte even where it is empty."""
+"""Up to this many ages are kept in a list; more are kept in a deque, whose popleft is O(1) but
+which takes 1 KB even when empty."""
 
 
 def check_limits(definition: Definition) -> None:
@@ -64,12 +64,17 @@ def check_limits(definition: Definition) -> None:
 
 
 def check_keys(definition: Definition) -> None:
-    """Raise ``InvalidArgument`` for a publish key that cannot be (SEM K1, C4)."""
+    """Raise ``InvalidArgument`` for an invalid publish key (SEM K1, C4)."""
     for name, depth in definition.keys.items():
         if not name or name.startswith("$"):
-            raise InvalidArgument(f"publish key {name!r}: name a property of your events")
+            raise InvalidArgument(
+                f"{name!r} cannot be a publish key; use the name of an event property, which does "
+                "not start with '$'"
+            )
         if not 1 <= depth <= KEY_DEPTH_MAX:
-            raise InvalidArgument(f"publish key {name} has depth {depth}; 1 to {KEY_DEPTH_MAX}")
+            raise InvalidArgument(
+                f"publish key {name} has depth {depth}; allowed are 1 to {KEY_DEPTH_MAX}"
+            )
 
 
 def refuse_when_full(
@@ -81,8 +86,11 @@ def refuse_when_full(
     overshoot: bool,
     evicts: bool = True,
 ) -> None:
-    """SEM T4, of the store ``name``. A transaction that began below the limit (``overshoot``)
-    may pass it as a whole; what never ``evicts`` is refused on channels that do, too."""
+    """Raise ``CapacityReached`` if the store ``name`` refuses events above its capacity (SEM T4).
+
+    A transaction that began below the limit (``overshoot``) may exceed it as a whole. A publish
+    that must not evict (``evicts`` is false) is refused on evicting channels, too.
+    """
     honours = definition.storage.honour_capacity or not evicts
     if overshoot or not (honours and definition.capacity):
         return
@@ -95,9 +103,9 @@ def refuse_when_full(
 
 
 def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
-    """The oldest events above capacity (SEM T3).
+    """Return the oldest events above the capacity (SEM T3).
 
-    They leave after the append, for a batch larger than the capacity evicts part of itself.
+    They leave after the append, because a batch larger than the capacity evicts part of itself.
     """
     excess = len(stored) + len(incoming) - capacity if capacity else 0
     evicted: list[Span] = []
@@ -115,32 +123,32 @@ def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
 
 
 AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
-"""When events were published, by the first of them; those with a TTL of their own, by its end."""
+"""Publish times by the first id of each entry, and the events with an event TTL by its end."""
 
 
 class Ages:
-    """When which events were published, and when those with a TTL of their own end."""
+    """Publish times of events, and the ends of event TTLs."""
 
     __slots__ = ("_entries", "_gathered_us", "_lent", "_own", "_own_ids", "ends_us", "is_exact")
 
     def __init__(self, *, is_exact: bool = False) -> None:
         self.is_exact = is_exact
-        """Whether events wait here for a time that was given (SEM X4): no clock changes that."""
+        """Whether events wait for a time that their publisher has set (SEM X4); a clock correction
+        does not change it."""
         self._entries: list[tuple[int, int]] | deque[tuple[int, int]] = []
         self._own: dict[int, IdSet] = {}
-        """Events with a TTL of their own, by when it ends."""
+        """Events with an event TTL, by its end."""
         self.ends_us: list[int] = []
-        """When events with a TTL of their own end, a heap."""
+        """Heap of the ends of event TTLs."""
         self._own_ids = IdSet()
         self._lent: set[int] = set()
-        """The ends of those sets that somebody else reads, and that are not changed."""
+        """Keys of sets that a snapshot is reading; copy such a set before changing it."""
         self._gathered_us = 0
-        """The end under which those are that have ended at different times and are still stored;
-        0: there are none."""
+        """The key of the set of events whose TTL ended at various times and that are still stored;
+        0: no such set."""
 
     def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
-        """Note when ``span`` was published; gives whether earlier ones are so much older that it
-        had to be noted."""
+        """Note when ``span`` was published; return whether it needed a new entry."""
         resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
         age_us = at_us - self._entries[-1][1] if self._entries else resolution
         if age_us >= resolution:
@@ -153,8 +161,8 @@ class Ages:
         return False
 
     def lower(self, at_us: int) -> None:
-        """Take events that are younger than ``at_us`` as published then: an earlier start of the
-        realm had a clock that was ahead. Their TTL runs from then on (SEM T1)."""
+        """Set publish times later than ``at_us`` to ``at_us``, because the clock was ahead in an
+        earlier run of the realm. Their TTL runs from then on (SEM T1)."""
         entries, end, first = self._entries, NEXT_ID_MAX << 1, None
         while entries and entries[-1][1] > at_us:
             first, ahead_us = entries.pop()
@@ -165,7 +173,7 @@ class Ages:
             entries.append((first, at_us))
 
     def _end_earlier(self, span: Span, by_us: int) -> None:
-        """Move the ends of events of ``span`` that have a TTL of their own."""
+        """Move the TTL ends of events of ``span`` that have an event TTL."""
         ids = IdSet((span,))
         for ends_us, own in sorted(self._own.items()):
             if moved := own.overlap(ids):
@@ -173,16 +181,15 @@ class Ages:
                 self._end_at(ends_us - by_us, moved.spans)
 
     def next_us(self, event_id: int) -> int | None:
-        """When the first publish behind ``event_id`` that has an age of its own came; None: none
-        has."""
+        """Return the time of the first entry behind ``event_id``, or None."""
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i][1] if i < len(self._entries) else None
 
     def own_ttl(
         self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
     ) -> None:
-        """Note events whose own TTL replaces the channel's (SEM T2). Unless ``exact``, events that
-        end closer together than their TTL can distinguish end together, with the first of them."""
+        """Note events whose event TTL replaces the channel's (SEM T2). Unless ``exact``, ends
+        closer together than the TTL can distinguish are moved to the earliest of them."""
         for ttl_ms, spans in ttls:
             if ttl_ms <= 0:
                 continue
@@ -203,61 +210,62 @@ class Ages:
             heapq.heappush(self.ends_us, ends_us)
         else:
             ids = self._changeable(ends_us)
-        if ends_us == self._gathered_us:  # whether these are stored is to be found out
+        if ends_us == self._gathered_us:  # the new ids may have left already
             self._gathered_us = 0
         for span in spans:
             ids.add(span)
 
     def _changeable(self, ends_us: int) -> IdSet:
-        """What ends then, as a set that nobody else reads."""
+        """Return the set of events that end then, copied first if a snapshot reads it."""
         if ends_us in self._lent:
             self._lent.remove(ends_us)
             self._own[ends_us] = self._own[ends_us].copy()
         return self._own[ends_us]
 
     def inserted(self, first: int, at_us: int) -> None:
-        """An event older than the newest came to be known: what follows it is younger."""
+        """Note the time of an event that is older than the newest one; events behind it are
+        younger."""
         entries = self._entries
         i = bisect_right(entries, first, key=lambda entry: entry[0])
         if not (i and entries[i - 1] >= (first, at_us)):
             entries.insert(i, (first, at_us))
 
     def own_of(self, ids: IdSet) -> tuple[tuple[int, Spans], ...]:
-        """The part of ``ids`` that have a TTL of their own, by when it ends."""
+        """Return the part of ``ids`` with an event TTL, by its end."""
         if not self._own_ids.overlap(ids):
             return ()
-        found = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
-        return tuple((ends_us, spans) for ends_us, spans in found if spans)
+        by_end = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
+        return tuple((ends_us, spans) for ends_us, spans in by_end if spans)
 
     def restore_own(self, own: tuple[tuple[int, Spans], ...]) -> None:
-        """Restore what :meth:`own_of` gave, from a snapshot."""
+        """Restore the result of :meth:`own_of`."""
         for ends_us, spans in own:
             self._end_at(ends_us, spans)
             self._own_ids.add_all(IdSet(spans))
 
     def due_us(self, ttl_ms: int) -> int:
-        """When the next event may expire."""
+        """Return the time at which the next event may expire."""
         by_event = self.ends_us[0] if self.ends_us else NEVER_US
         if not (ttl_ms and self._entries):
             return by_event
         return min(by_event, self._entries[0][1] + ttl_ms * 1_000)
 
     def expired(self, ttl_ms: int, next_id: int, stored: IdSet, now_us: int) -> IdSet:
-        """Stored events that have outlived their TTL at ``now_us``."""
-        gone = IdSet()
+        """Return the stored events whose TTL is over at ``now_us``."""
+        expired = IdSet()
         if ttl_ms:
             end = self._expired_through(ttl_ms, next_id, now_us)
             lowest = stored.lowest
             if lowest is not None and end > lowest:
-                gone = stored.within(Span(lowest, end))
+                expired = stored.within(Span(lowest, end))
                 if self._own_ids:
-                    gone.remove_all(self._own_ids)
+                    expired.remove_all(self._own_ids)
         due = list(self._due(now_us))
         if due == [self._gathered_us]:
-            gone.add_all(self._own[due[0]])
+            expired.add_all(self._own[due[0]])
         elif ended := [self._own[ends_us] for ends_us in due]:
-            gone.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
-        return gone
+            expired.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
+        return expired
 
     def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
         horizon = now_us - ttl_ms * 1_000
@@ -269,47 +277,48 @@ class Ages:
         return end
 
     def _due(self, now_us: int) -> Iterator[int]:
-        """The ends that have passed. They are at the top of a heap, so no others are examined."""
-        places = [0]
-        while places:
-            place = places.pop()
-            if place < len(self.ends_us) and self.ends_us[place] <= now_us:
-                yield self.ends_us[place]
-                places += (2 * place + 1, 2 * place + 2)
+        """Yield the ends that have passed. They form the top of the heap, so no others are
+        examined."""
+        indexes = [0]
+        while indexes:
+            index = indexes.pop()
+            if index < len(self.ends_us) and self.ends_us[index] <= now_us:
+                yield self.ends_us[index]
+                indexes += (2 * index + 1, 2 * index + 2)
 
     def gather(self, stored: IdSet, now_us: int) -> None:
-        """Take together what has ended by its own TTL and is still stored.
+        """Combine the events whose event TTL is over and that are still stored into one set.
 
-        While it moves somewhere in steps, each step asks for it: what ended at one of many times is
-        looked at once, when the next step comes.
+        While they move to the dead event store, each step reads them. Without this, each step would
+        examine every end again.
         """
         due = list(self._due(now_us))
         if not due or due == [self._gathered_us]:
             return
         for _ in due:
             heapq.heappop(self.ends_us)
-        left = IdSet()
+        remaining = IdSet()
         if self._gathered_us in due:
-            left = self._changeable(self._gathered_us)
+            remaining = self._changeable(self._gathered_us)
             del self._own[self._gathered_us]
             due.remove(self._gathered_us)
         ended = IdSet.union(map(self._own.pop, due))
-        left.add_all(ended.remove_all(stored))
+        remaining.add_all(ended.remove_all(stored))
         self._own_ids.discard_all(ended)
         self._gathered_us = 0
-        if left:
+        if remaining:
             self._gathered_us = max(due)
-            self._own[self._gathered_us] = left
+            self._own[self._gathered_us] = remaining
             heapq.heappush(self.ends_us, self._gathered_us)
 
     def discard(self, ids: IdSet) -> None:
-        """These are not stored any more."""
+        """Drop events that are not stored any more from the combined set of :meth:`gather`."""
         if self._gathered_us:
             gathered = self._changeable(self._gathered_us)
             self._own_ids.discard_all(gathered.remove_all(ids))
 
     def forget(self, lowest: int | None, now_us: int) -> None:
-        """Drop ages of events that have left: below the lowest stored, or expired by now."""
+        """Drop ages of events that have left: those below the lowest stored id, or expired."""
         self.forget_below(lowest)
         while self.ends_us and self.ends_us[0] <= now_us:
             ends_us = heapq.heappop(self.ends_us)
@@ -318,8 +327,7 @@ class Ages:
                 self._gathered_us = 0
 
     def forget_below(self, lowest: int | None) -> None:
-        """Drop ages of events below the lowest stored (None: nothing is); costs nothing when
-        there are none."""
+        """Drop ages of events below the lowest stored id (None: no event is stored)."""
         entries = self._entries
         if lowest is None:
             entries.clear()
@@ -328,25 +336,25 @@ class Ages:
             del entries[0]
 
     def first_at(self, at_us: int, next_id: int) -> int:
-        """An id at or before the first event published at ``at_us`` or later."""
+        """Return an id at or before the first event published at ``at_us`` or later."""
         i = bisect_right(self._entries, at_us, key=lambda entry: entry[1])
         if i == 0:
             return self._entries[0][0] if self._entries else next_id
         return self._entries[i - 1][0]
 
     def oldest_us(self, event_id: int) -> int | None:
-        """When ``event_id`` was published, to the resolution kept."""
+        """Return when ``event_id`` was published, at the resolution kept."""
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i - 1][1] if i else None
 
     @property
     def own_pieces(self) -> int:
-        """A measure of what is kept of events with a TTL of their own: ranges, or bitmaps."""
+        """Number of ranges or bitmaps in the sets of events with an event TTL."""
         return sum([ids.pieces for ids in self._own.values()]) if self._own else 0
 
     def state(self) -> AgesState:
-        """When events were published, and which end when by a TTL of their own. The sets stay as
-        they are now: one to which more events come is copied before."""
+        """Return the ages for a snapshot. The sets stay unchanged: :meth:`_changeable` copies them
+        before the next change."""
         if not self._own:
             return tuple(self._entries), []
         self._lent = set(self._own)
@@ -355,8 +363,8 @@ class Ages:
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
-        found = [(first, at) for first, at in entries]
-        self._entries = found if len(found) <= _FEW else deque(found)
+        ages = [(first, at) for first, at in entries]
+        self._entries = ages if len(ages) <= _FEW else deque(ages)
         self._own, self.ends_us, self._own_ids, self._lent = {}, [], IdSet(), set()
         self._gathered_us = 0
         for ends_us, ids in own:

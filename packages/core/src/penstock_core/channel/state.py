@@ -34,14 +34,15 @@ from penstock_core.vocabulary.reach import without_cluster
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
-"""Where files are mapped and kept; else a delivery is as large as the channel's read buffer."""
+"""Limit of one delivery (bytes) if the channel caches its files; otherwise the channel's read
+buffer size is the limit."""
 _ONE_EVENT = Digest(count=1, size=0, largest=0)
-"""A publish that asks for nothing special."""
+"""A publish without any option; used to ask a channel type where such an event is kept."""
 _NO_SELECTORS: Final[KeysView[str]] = dict[str, str]().keys()
 
 
 class RealmRules(Struct, frozen=True):
-    """What all channels of a realm have in common: the registries and the realm's limits."""
+    """Registries and limits that all channels of a realm share."""
 
     types: ChannelTypes
     engines: Engines
@@ -53,32 +54,33 @@ class RealmRules(Struct, frozen=True):
     stores_max: int = 0
     """Most channels and queues together; 0: no limit."""
     reattach_us: int = 10_000_000
-    """How long seats wait for their sessions when another node has taken over (SEM N6)."""
+    """How long seats are reserved for their sessions after a failover to another node (SEM N6)."""
     durables_max: int = 0
-    """Most durables of one channel; 0: no limit. Those there are stay, however many."""
+    """Most durables of one channel; 0: no limit. Existing durables stay if the limit is lowered."""
     is_cluster: bool = False
-    """Whether another node may own the realm's channels next."""
+    """Whether the realm is a cluster, so that another node may own its channels later."""
     local_to: str = ""
-    """The node of a cluster whose local channels these are; empty: of none (SEM N8)."""
+    """The cluster node that these local channels belong to; empty if they are not local (SEM
+    N8)."""
     mqtt_channel: str = "mqtt"
-    """The channel of all topics (``listen.mqtt_channel``). The names of the internal stores beside
-    it are reserved, whether MQTT is served or not."""
+    """The channel for all MQTT topics (``listen.mqtt_channel``). The names of its internal stores
+    are reserved even if MQTT is not served."""
     outbox_bytes_max: int = 1 << 30
-    """Bytes that may wait in the outbox of a join; above it what it would copy is refused (SEM
-    N9)."""
+    """Bytes that may wait in the outbox of a join; beyond this limit, publishes that the join would
+    copy are refused (SEM N9)."""
 
     def type_of(self, definition: Definition) -> ChannelType:
-        """The rules of a channel's type, where it is."""
+        """Return the rules of a channel's type; in a cluster, of its cluster-wide form."""
         type = self.types[definition.type]
         return ClusterWide(type) if self.is_cluster and definition.cluster_wide else type
 
     def counting(self, definition: Definition) -> Definition:
-        """The attributes that count where the channel is. Without a cluster nothing is
-        cluster-wide, whatever an earlier version took (SEM C5)."""
+        """Return the attributes that apply in this realm. Without a cluster no store is
+        cluster-wide, even if an earlier version accepted the attribute (SEM C5)."""
         return definition if self.is_cluster else without_cluster(definition)
 
     def counting_of_durable(self, attributes: DurableAttributes) -> DurableAttributes:
-        """The attributes of a durable that count where it is."""
+        """Return the attributes of a durable that apply in this realm."""
         if attributes.cluster_wide and not self.is_cluster:
             return replace(attributes, cluster_wide=False)
         return attributes
@@ -87,8 +89,8 @@ class RealmRules(Struct, frozen=True):
 class ChannelState:
     """Hard state (rebuilt from facts) and soft state (sessions) of one channel.
 
-    Most channels of a realm with many are idle: what only those need where something happens is
-    made when it is first asked for.
+    Most channels of a large realm are idle. Parts that only active channels need are therefore
+    created on first access.
     """
 
     __slots__ = (
@@ -152,60 +154,61 @@ class ChannelState:
     )
 
     reserved: int
-    """Hard: ids below this may have been given to events in memory (SEM E4)."""
+    """Hard: ids below this may have been assigned to events in memory (SEM E4)."""
     topics_since: int
-    """Hard: the id of the first event that was published since it has topics (SEM M12)."""
+    """Hard: the first event id that was published after the channel got topics (SEM M12)."""
     has_left: bool
-    """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
-    be written (SEM J7)."""
+    """Soft: a client left, or a manual-ack client joined, so events that pass through memory may
+    have to be written (SEM J7)."""
     removal_candidates: IdSet
-    """Soft: events that nobody may want any more since the last sweep: they were acknowledged, or a
+    """Soft: events that may have become unwanted since the last sweep: they were acknowledged, or a
     subscriber has passed them or left."""
     absent: int
-    """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
+    """Soft: number of subscribers that have lost their connection and may reconnect (SEM J5)."""
     places_over: bool
-    """Soft: there may be places whose subscribers were given up (SEM J5)."""
+    """Soft: ``places`` may contain subscribers that did not reconnect in time (SEM J5)."""
     awaits_seats: bool
-    """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
+    """Soft: some seats may be reserved for sessions that can still reconnect (SEM N6)."""
     awaited_from_us: int | None
-    """Soft: since when the waiting for them is not in a fact yet; None: it begins with the next
-    sweep."""
+    """Soft: start of the waiting time that is not recorded in a fact yet; None: the next sweep
+    starts it."""
     awaited_until_us: int
-    """Soft: when it is to be in one."""
+    """Soft: when that waiting time has to be recorded."""
     takes_nobody: bool
-    """Soft: the realm has ended the connections itself, and nobody can come back yet (SEM N6)."""
+    """Soft: the realm has closed the connections itself and accepts no reconnection yet (SEM
+    N6)."""
     lost: int
-    """Soft: events whose block was damaged when the realm started; part of what counts as
-    quarantined (SEM S1)."""
+    """Soft: events whose block was damaged when the realm started; counted as quarantined, too (SEM
+    S1)."""
     overdue: int
     """Soft: number of events, expired or above the capacity, that still have to move to the dead
-    event store. Nothing is delivered meanwhile, because these must not be (SEM T1)."""
+    event store. Delivery stops meanwhile, because it might deliver one of them (SEM T1)."""
     delivered: int
-    """Soft: events sent since the realm started to those who have no durable, and by durables that
-    are gone; browses do not count."""
+    """Soft: events sent since the realm started to plain subscribers and by durables that were
+    deleted since; browses do not count."""
     acknowledged: int
-    """Soft: the same of what the clients of durables that are gone acknowledged."""
+    """Soft: events acknowledged by clients of durables that were deleted since."""
     dirty: bool
-    """Soft: something changed that may lead to a delivery."""
+    """Soft: something has changed that may cause a delivery."""
     granted_through: int
     """Soft: id below which clients of durables have been offered everything."""
     sent_through: int
-    """Soft: the same of plain subscribers."""
+    """Soft: id below which plain subscribers have been offered everything."""
     may_pass: bool
-    """Soft: there may be something in ``relayed``, ``passing`` or ``leaving``."""
+    """Soft: ``relayed``, ``passing`` or ``leaving`` may contain events."""
     swept_us: int
     """Soft: time of the last sweep."""
     wakes_us: int
-    """Soft: when the first event that waits after a rollback may come again (SEM D18), or the first
-    deadline of a client is over (SEM D19). It may be too early; 0: no such time."""
+    """Soft: when the first delayed event may be redelivered (SEM D18) or the first acknowledgement
+    deadline passes (SEM D19). It may be too early; 0: no such time."""
     event_bytes: float
-    """Soft: about how large the larger of the recent events are."""
+    """Soft: estimated size of the larger recent events, in bytes."""
     sizes: EventSizes
-    """Soft: about how large the stored events are."""
+    """Soft: estimated sizes of the stored events."""
     dead_work: int
-    """Soft: work of selectors on a dead event where it goes, in examinations."""
+    """Soft: selector evaluations that a dead event causes on its dead event store."""
     dead_copies: int
-    """Soft: how many stores a dead event comes to, with those that joins copy it to."""
+    """Soft: number of stores that receive a dead event, including copies made by joins."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
@@ -218,16 +221,17 @@ class ChannelState:
         self.volatile = IdSet()
         """Stored events that live in memory only."""
         self.passing = IdSet()
-        """The part of ``volatile`` that leaves once connected subscribers have it (SEM J4)."""
+        """The part of ``volatile`` that leaves once connected subscribers have received it (SEM
+        J4)."""
         self.unwritten = IdSet()
         """The part of ``passing`` that the channel's type would have kept on disk."""
         self.waits: dict[int, IdSet] = {}
-        """Soft: stored events with a TTL of their own that are kept for disconnected subscribers;
-        by that TTL in ms."""
+        """Soft: stored events with an event TTL that are kept for disconnected subscribers; by that
+        TTL in ms."""
         self.relayed = IdSet()
         """Soft: events delivered to connected clients in this turn and never stored (SEM E8)."""
         self.leaving = IdSet()
-        """Soft: events that made room in this turn, and pass by connected clients as they leave."""
+        """Soft: events evicted in this turn that connected clients are still offered."""
         self.durables = _own_durables(definition, self.type)
         self._selectors_in_use: SelectorsInUse | None = None
         self.counters = Counters()
@@ -235,24 +239,24 @@ class ChannelState:
         self.ages = Ages(is_exact=definition.kind == "schedule")
         self._producers: Producers | None = None
         self.died: dict[tuple[str, str], int] = {}
-        """Copies made in the dead event store, by durable and cause; the durable is empty where
-        they are not for a single one."""
+        """Number of copies made in the dead event store, by durable and cause. The durable is empty
+        for copies that are not made for a single durable."""
         self.acked, self.removal_candidates = IdSet(), IdSet()
         """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
         self._followers: Followers | None = None
         self.places: dict[str, Interested] = {}
-        """Hard state, in a cluster: those on the JMS engine who wait for events, though they may
-        have lost their connection."""
+        """Hard state, in a cluster: subscribers on the JMS engine that wait for events, even if
+        their connection is lost."""
         self.seats: dict[int, tuple[Durable, Seat]] = {}
         self._touched: TouchedDurables | None = None
         self.cancelled: list[int] = []
-        """Soft: demands cancelled, to be confirmed."""
+        """Soft: subscriptions whose demand was cancelled and not confirmed yet."""
         self.recalls: list[Recall] = []
-        """Soft: recalls that clients have to be told of."""
+        """Soft: recalls that have not been sent to their clients yet."""
 
     def _begin(self) -> None:
-        """Nothing has happened yet."""
+        """Set the values of a channel without any history."""
         self.reserved = self.absent = self.lost = self.overdue = 0
         self.delivered = self.acknowledged = self.dead_work = 0
         self.dead_copies = 1
@@ -265,60 +269,60 @@ class ChannelState:
 
     @property
     def selectors_in_use(self) -> SelectorsInUse:
-        """Soft: what is asked of every event published here, and by whom."""
+        """Soft: the selectors applied to every published event, with their holders."""
         if self._selectors_in_use is None:
             self._selectors_in_use = SelectorsInUse()
         return self._selectors_in_use
 
     @property
     def producers(self) -> Producers:
-        """What is remembered of publishes, for retries of them."""
+        """Remembered publishes, which identify retries."""
         if self._producers is None:
             self._producers = Producers()
         return self._producers
 
     @property
     def kept_producers(self) -> tuple[ProducerState, ...]:
-        """What is remembered of publishes, as snapshots hold it."""
+        """Remembered publishes in the form that snapshots hold."""
         return () if self._producers is None else self._producers.state()
 
     def lower_producers(self, now_us: int) -> None:
-        """Take publishes that are remembered with a later time as made at ``now_us``."""
+        """Set the time of remembered publishes that are later than ``now_us`` to ``now_us``."""
         if self._producers is not None:
             self._producers.lower(now_us)
 
     @property
     def followers(self) -> Followers:
-        """Soft: the plain subscribers, by whether they are served one by one."""
+        """Soft: plain subscribers, divided into those served individually and those served
+        together."""
         if self._followers is None:
             self._followers = Followers()
         return self._followers
 
     @property
     def touched(self) -> TouchedDurables:
-        """Soft: the durables that may have something for their clients. Before one has taken a
-        seat, none has."""
+        """Soft: durables that may have events to deliver; none before the first seat is taken."""
         if self._touched is None:
             self._touched = TouchedDurables()
         return self._touched
 
     def edit(self, definition: Definition) -> None:
-        """Take on other attributes."""
+        """Apply edited attributes."""
         if not self.definition.topics:
             self.topics_since = self.next_id
         self.define(definition)
 
     def define(self, definition: Definition) -> None:
-        """Take on attributes, and what they mean for every publish until they are edited."""
+        """Apply attributes and derive the values that every publish uses until the next edit."""
         self.definition = definition = self.rules.counting(definition)
         type, engine = self.type, self.engine
         self.moves_dead = bool(definition.dead_event_store)
-        """Whether events that leave unconsumed go somewhere (SEM T5)."""
+        """Whether events that leave unconsumed move to a dead event store (SEM T5)."""
         self.writes_only_events = not (
             self.moves_dead or type.home == "pages" or engine.needs_interest
         )
-        """Whether a publish, with the events that are due to leave before it, writes nothing but
-        its own events: nothing moves to a dead event store, into pages, or out of memory."""
+        """Whether a publish, with the sweep before it, writes only its own events: no event moves
+        to a dead event store, into pages, or out of memory."""
         is_on_disk = type.home == "journal" and not type.volatile(_ONE_EVENT)
         is_limited = bool(definition.capacity or definition.keys)
         self.adds_only = (
@@ -326,35 +330,34 @@ class ChannelState:
             and not (is_limited or type.relays)
             and not (engine.merges or engine.needs_interest)
         )
-        """Whether no limit, key, type or engine affects what is published."""
+        """Whether a publish only appends: no limit, key, type or engine affects other events."""
         storage = definition.storage
         self.adds_columns = storage.priority != PRIORITY_DEFAULT or storage.stamp_dictionary
-        """Whether the channel adds something to every event (SEM S)."""
+        """Whether the channel adds columns to every event (SEM S)."""
         self.removes_consumed = engine.needs_interest or not self.retains_consumed
-        """Whether events that were acknowledged may have to leave."""
+        """Whether acknowledged events may have to leave."""
 
     @property
     def flow(self) -> tuple[int, int]:
-        """Events delivered and acknowledged since the realm started, each as often as it was
-        delivered or acknowledged."""
+        """Deliveries and acknowledgements since the realm started; repeated ones count again."""
         durables = self.durables.values()
         delivered = self.delivered + sum(durable.delivered for durable in durables)
         return delivered, self.acknowledged + sum(durable.acknowledged for durable in durables)
 
     @property
     def chunk(self) -> int:
-        """How many events one delivery may have, so that it stays within some megabytes."""
+        """Most events in one delivery, so that its size stays within some megabytes."""
         storage = self.definition.storage
         bytes_max = CHUNK_BYTES_MAX if storage.enable_caching else storage.read_buffer_size
         return int(max(1, min(CHUNK_EVENTS_MAX, bytes_max / max(1.0, self.event_bytes))))
 
     @property
     def selectors(self) -> KeysView[str]:
-        """The selectors that are asked of every event published here."""
+        """The selectors applied to every event published on the channel."""
         return _NO_SELECTORS if self._selectors_in_use is None else self._selectors_in_use.texts
 
     def add_durable(self, durable: Durable) -> None:
-        """A durable is there from now on; in the place of one of its name, if there is any."""
+        """Add a durable; it replaces an existing one with the same name."""
         if (former := self.durables.get(durable.name)) is not None:
             self.selectors_in_use.remove(former)
         self.durables[durable.name] = durable
@@ -362,14 +365,14 @@ class ChannelState:
             self.selectors_in_use.add(durable)
 
     def remove_durable(self, name: str) -> Durable | None:
-        """Forget a durable, with its seats; gives it, if there was one."""
-        gone = self.durables.pop(name, None)
-        if gone is not None:
-            self.selectors_in_use.remove(gone)
-            for seat in gone.seats:
+        """Remove a durable with its seats and return it; None if it does not exist."""
+        durable = self.durables.pop(name, None)
+        if durable is not None:
+            self.selectors_in_use.remove(durable)
+            for seat in durable.seats:
                 self.remove_seat(seat.subscription)
             self.touched.forget(name)
-        return gone
+        return durable
 
     def add_seat(self, durable: Durable, seat: Seat) -> None:
         self.seats[seat.subscription] = durable, seat
@@ -378,20 +381,20 @@ class ChannelState:
         self.dirty = True
 
     def remove_seat(self, subscription: int) -> tuple[Durable, Seat] | None:
-        """Forget that a subscription has a seat; gives it, if it had one."""
+        """Remove the seat of a subscription; return it with its durable, or None if it had none."""
         held = self.seats.pop(subscription, None)
         if held is not None:
             self.selectors_in_use.remove(held[1])
         return held
 
     def touch(self, durable: Durable) -> None:
-        """Something changed that may lead to a delivery by this durable."""
+        """Note a change that may cause a delivery by this durable."""
         self.dirty = True
         if self._touched is not None:
             self._touched.add(durable)
 
     def touch_all(self) -> None:
-        """Something changed that may lead to a delivery by any durable."""
+        """Note a change that may cause a delivery by any durable."""
         self.dirty = True
         if self._touched is not None:
             self._touched.add_all()
@@ -402,7 +405,7 @@ class ChannelState:
         self.selectors_in_use.add(subscriber)
 
     def remove_subscriber(self, subscription: int) -> Subscriber | None:
-        """Forget a plain subscriber; gives it, if there was one."""
+        """Remove a plain subscriber and return it; None if it does not exist."""
         subscriber = self.subscribers.pop(subscription, None)
         if subscriber is not None:
             self.followers.remove(subscriber)
@@ -411,7 +414,7 @@ class ChannelState:
 
     @property
     def chosen_by(self) -> set[str]:
-        """The selectors of plain subscribers, by which they say what they wait for (SEM J2)."""
+        """Selectors of the plain subscribers that have interest (SEM J2)."""
         if not self.engine.needs_interest:
             return set()
         return {s.selector for s in self.subscribers.values() if s.selector and s.has_interest}
@@ -428,42 +431,44 @@ class ChannelState:
         except KeyError:
             raise IllegalState(
                 f"subscription {subscription} has no durable of {self.name}: it was closed, or "
-                f"its durable was deleted"
+                f"its durable was deleted; subscribe again"
             ) from None
 
     @property
     def readable(self) -> IdSet:
-        """The stored events, and those that have left and are still offered to connected
-        clients."""
+        """Stored events, and removed events that are still offered to connected clients."""
         if not (self.relayed or self.leaving):
             return self.stored
-        there = self.stored.copy()
-        there.add_all(self.relayed)
-        there.add_all(self.leaving)
-        return there
+        ids = self.stored.copy()
+        ids.add_all(self.relayed)
+        ids.add_all(self.leaving)
+        return ids
 
     def stored_part(self, spans: Spans) -> IdSet:
-        found = IdSet()
+        ids = IdSet()
         for span in spans:
-            found.add_all(self.stored.within(span))
-        return found
+            ids.add_all(self.stored.within(span))
+        return ids
 
     def durable(self, name: str) -> Durable:
-        """However its name was typed. Raises ``NameDoesNotExist``."""
-        found = self.durables.get(name)
-        if found is None:
-            found = self.durables.get(normalize("NFC", name))
-        if found is None:
+        """Return the durable with this name, in any Unicode normalization. Raises
+        ``NameDoesNotExist``."""
+        durable = self.durables.get(name)
+        if durable is None:
+            durable = self.durables.get(normalize("NFC", name))
+        if durable is None:
             raise NameDoesNotExist(f"{self.name} has no durable {name}")
-        return found
+        return durable
 
     def expired(self, now_us: int) -> IdSet:
         """Stored events that have outlived their TTL (SEM T1)."""
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us=now_us)
 
     def wake(self, now_us: int) -> None:
-        """End the delays that are over (SEM D18). Events whose deadline is over were taken back
-        before."""
+        """Make events ready again whose delay is over (SEM D18).
+
+        Events whose acknowledgement deadline is over were taken back before.
+        """
         if not self.wakes_us or self.wakes_us > now_us:
             return
         self.touch_all()
@@ -472,20 +477,23 @@ class ChannelState:
         self.set_alarm()
 
     def wake_by(self, at_us: int) -> None:
-        """Note the end of a delay or a deadline."""
+        """Set the alarm to the end of a delay or deadline if it is earlier than the current
+        alarm."""
         self.wakes_us = min(at_us, self.wakes_us or at_us)
 
     def set_alarm(self) -> None:
-        """Note when the next delay or deadline of a durable is over."""
+        """Set the alarm to the earliest end of a delay or deadline of any durable."""
         if not self.durables:
             self.wakes_us = 0
             return
-        times = [each.waiting.next_us for each in self.durables.values() if each.waiting]
-        times += [each.deadlines.next_us for each in self.durables.values() if each.deadlines]
+        durables = self.durables.values()
+        times = [durable.waiting.next_us for durable in durables if durable.waiting]
+        times += [durable.deadlines.next_us for durable in durables if durable.deadlines]
         self.wakes_us = min(times, default=0)
 
     def looked_at_from(self, event_id: int) -> None:
-        """Note that somebody wants nothing from here on any more, so that events may be removed."""
+        """Check in the next sweep whether events from ``event_id`` on have become unwanted, because
+        a durable or subscriber with interest in them has left."""
         if self.engine.needs_interest:
             self.removal_candidates.add_all(self.stored.within(Span(event_id, 1 << 62)))
         elif self.acked or self.removal_candidates:
@@ -493,7 +501,7 @@ class ChannelState:
 
     @property
     def excess(self) -> int:
-        """Events above a capacity that evicts: it was lowered, and they move in steps."""
+        """Number of events above an evicting capacity: it was lowered, and they move in steps."""
         definition = self.definition
         if not definition.capacity or definition.storage.honour_capacity:
             return 0
@@ -501,30 +509,32 @@ class ChannelState:
 
     @property
     def retains_consumed(self) -> bool:
-        """Whether what all durables have acknowledged stays (SEM D6): as the channel says, and
-        always where later events are merged into it."""
+        """Whether events that all durables have acknowledged stay (SEM D6): as the attribute says,
+        and always on the merge engine, where later events are merged into them."""
         return self.definition.retain_consumed or self.engine.merges
 
     @property
     def has_consumed(self) -> bool:
-        """Whether consumed or unwanted events may have to leave (SEM D6, J2). That is not urgent:
-        no limit of time has passed."""
+        """Whether consumed or unwanted events may have to leave (SEM D6, J2). This is not urgent,
+        because no time limit applies."""
         may_remove = self.durables or self.engine.needs_interest
         return bool(may_remove and self.removes_consumed and self.removal_candidates)
 
     @property
     def alarm_us(self) -> int:
-        """When a delay or a deadline is over, or a schedule publishes (SEM D18, D19, X4). Clients
-        have set this time, so it is kept exactly; what else time makes happen may be late."""
+        """When the next delay or deadline ends, or a schedule publishes (SEM D18, D19, X4). Clients
+        have set this time, so it is kept exactly; other work of a sweep may be late."""
         if self.ages.is_exact:
             return self.ages.due_us(0)
         return self.wakes_us or NEVER_US
 
     @property
     def next_due_us(self) -> int:
-        """When time makes something happen on the channel: the only place that knows. 0: now, for
-        the next sweep goes on with what is done in steps, such as moving dead events. ``NEVER_US``:
-        not unless something else happens before."""
+        """When the channel needs its next sweep because of time; no other code decides this.
+
+        0: now, because the next sweep continues work that is done in steps, such as moving dead
+        events. ``NEVER_US``: not unless something else happens before.
+        """
         # `overdue` may be out of date after a TTL was edited or room was made; a sweep recounts.
         if self.overdue or self.absent or self.places_over:
             return 0
@@ -538,17 +548,16 @@ class ChannelState:
         return due_us
 
     def is_due(self, now_us: int) -> bool:
-        """Whether time makes something happen now."""
+        """Whether the channel needs a sweep now because of time."""
         return self.next_due_us <= now_us
 
     def needs_sweep(self, now_us: int) -> bool:
-        """Whether a sweep has something to do: time makes something happen, or consumed events may
-        leave."""
+        """Whether a sweep has work: it is due, or consumed events may leave."""
         return self.has_consumed or self.next_due_us <= now_us
 
 
 def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:
-    """The durables that exist from the beginning: the readers of a queue."""
+    """Return the durables that exist from creation: the readers of a queue."""
     if definition.kind != "queue":
         return {}
     return {READERS: readers_of(definition, persistent=type.survives_restart)}

@@ -1,1 +1,2 @@
-"""The channel types (SEM C1). One file each, exporting ``TYPE``. Nothing else to register."""
+"""The channel types (SEM C1). Each file exports one as ``TYPE``; no other registration is
+needed."""

@@ -1,4 +1,4 @@
-"""Mixed, the default: each event says whether it is kept on disk; one id sequence (SEM C1b)."""
+"""Mixed, the default: each event chooses whether it is kept on disk; one id sequence (SEM C1b)."""
 
 from __future__ import annotations
 

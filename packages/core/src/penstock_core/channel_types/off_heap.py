@@ -1,4 +1,4 @@
-"""Off-heap: events in Arrow memory outside the Python heap, with a limit of its own (SEM C1f)."""
+"""Off-heap: events in Arrow memory outside the Python heap, with a separate limit (SEM C1f)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged: events in memory-mapped files of their own, recovered after a restart (SEM C1g)."""
+"""Paged: events in separate memory-mapped files, recovered after a restart (SEM C1g)."""
 
 from __future__ import annotations
 

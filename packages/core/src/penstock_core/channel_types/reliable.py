@@ -1,4 +1,4 @@
-"""Reliable: events in memory, gone after a restart; ids continue (SEM C1c)."""
+"""Reliable: events in memory, lost in a restart; ids continue (SEM C1c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simple: events in memory; after a restart they are gone and ids start again (SEM C1d)."""
+"""Simple: events in memory, lost in a restart; ids start again (SEM C1d)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transient: a relay to those who can take the event now; nothing is kept (SEM C1e)."""
+"""Transient: a relay to the clients that can take an event now; no event is kept (SEM C1e)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The durable types (SEM D). One file each; the file exports ``KIND``. Nothing else to register."""
+"""The durable types (SEM D). Each file exports one as ``KIND``; no other registration is needed."""

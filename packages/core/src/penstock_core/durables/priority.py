@@ -1,4 +1,4 @@
-"""Priority: of many clients the one that came first is served; the next takes over when it leaves.
+"""Priority: the client that attached first is served; the next one takes over when it leaves.
 
 Acknowledgements are cumulative, as on exclusive durables. Deprecated: use exclusive with clients
 that retry.

@@ -1,5 +1,5 @@
-"""Serial: many sessions, one at a time; the turn passes when its holder has nothing outstanding
-(SEM D10-D12)."""
+"""Serial: many sessions, served one at a time; the turn passes when its holder has no event in
+flight (SEM D10-D12)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Serial:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """The seat that holds events may get more while its window has room (SEM D12); where none
-        does, it is the turn of the next."""
+        """Return the seat that holds events while its window has room (SEM D12); if no seat holds
+        events, the next one in turn."""
         holders = [seat for seat in seats if seat.in_flight]
         ready = [seat for seat in holders or seats if seat.credit > 0]
         return ready[:1]

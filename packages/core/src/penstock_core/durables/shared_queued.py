@@ -1,5 +1,5 @@
-"""Shared-queued: many sessions, a window each in turn; the next window goes out when the last one
-is settled. Deprecated: use shared or serial."""
+"""Shared-queued: many sessions, each with a window in turn; the next window is sent when the last
+one is settled. Deprecated: use shared or serial."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SharedQueued:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """The client whose turn it is; none of several clients while one works on a window."""
+        """Return the seat whose turn it is; if several clients are attached, none while one of them
+        still holds events."""
         if len(seats) > 1 and any(seat.in_flight for seat in seats):
             return ()
         return [seat for seat in seats if seat.credit > 0][:1]

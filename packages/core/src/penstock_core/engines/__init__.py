@@ -1,1 +1,1 @@
-"""The fan-out engines. One file each; the file exports ``ENGINE``. Nothing else to register."""
+"""The fan-out engines. Each file exports one as ``ENGINE``; no other registration is needed."""

@@ -16,8 +16,8 @@ class Default:
     needs_interest = False
     merges = False
 
-    def first_id(self, asked: int, next_id: int) -> int:
-        return asked
+    def first_id(self, requested: int, next_id: int) -> int:
+        return requested
 
     def interest(
         self,

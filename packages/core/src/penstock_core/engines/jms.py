@@ -1,8 +1,10 @@
-"""JMS: an event stays only while somebody waits for it; nothing is replayed (SEM J2-J4, J6).
+"""JMS: an event stays only while a subscriber or durable waits for it; nothing is replayed (SEM
+J2-J4, J6).
 
-Events that only connected clients want, which take them without a request of their own, pass
-through memory: those of plain subscribers, and of clients of exclusive and priority durables that
-acknowledge automatically. For all others the channel's type decides where events are kept.
+Some events pass through memory only: those wanted only by connected clients that take events
+without requesting them. Such clients are plain subscribers, and clients of exclusive and priority
+durables that acknowledge automatically. For all other events the channel's type decides where they
+are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class Jms:
     needs_interest = True
     merges = False
 
-    def first_id(self, asked: int, next_id: int) -> int:
+    def first_id(self, requested: int, next_id: int) -> int:
         return next_id
 
     def interest(

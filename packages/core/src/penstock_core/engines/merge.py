@@ -1,5 +1,5 @@
-"""Merge: as default, and of each value of the one publish key there is one event: its state, into
-which deltas are merged (SEM K2-K4)."""
+"""Merge: like default, with one event for each value of the publish key. This event is the state of
+the key; deltas are merged into it (SEM K2-K4)."""
 
 from __future__ import annotations
 
