@@ -23,7 +23,6 @@ HOT: Final = {
         penstock_core.ids.ranges cut
     """,
     "decisions and facts: for each publish, offer or acknowledgement": """
-        penstock_core.channel.apply _gone
         penstock_core.channel.decide not_recalled refuse_recalled
         penstock_core.channel.holding refuse_recalled
         penstock_core.channel.offer _granted _look_ahead _offer_durable

@@ -271,7 +271,7 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     counters.dead += dead_count
     unoffered = capacity_overflow.unoffered_ids(state, ids) if fact.cause is Cause.EVICTED else None
     still_offered = None if unoffered is None else unoffered.for_subscribers
-    if left_count := _remove_ids(state, ids, fact.cause, still_offered) - dead_count:
+    if left_count := _remove_ids(state, ids, fact.cause, still_sent=still_offered) - dead_count:
         counter = COUNTED_AS.get(fact.cause, fact.cause.value)
         setattr(counters, counter, getattr(counters, counter) + left_count)
     if unoffered is not None:
