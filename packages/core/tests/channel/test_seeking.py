@@ -306,7 +306,7 @@ def test_an_id_that_is_gone_is_refused_with_the_cause() -> None:
     play.do(PurgeEvents((span(3),)))
 
     with pytest.raises(
-        IllegalState, match=r"event 0 of orders is gone \(consumed\); the next event"
+        IllegalState, match=r"event 0 of orders is not stored \(consumed\); the next event"
     ):
         play.do(Seek("d", 0, is_exact=True))
     with pytest.raises(IllegalState, match=r"gone \(purged\).*is 4: seek to that, or to \"earl"):
@@ -316,7 +316,7 @@ def test_an_id_that_is_gone_is_refused_with_the_cause() -> None:
     ):
         play.do(Seek("d", 7, is_exact=True))
     play.do(PurgeEvents((span(4, 5),)))
-    with pytest.raises(IllegalState, match='nothing is stored after it: seek to "latest"'):
+    with pytest.raises(IllegalState, match='no event is stored after it: seek to "latest"'):
         play.do(Seek("d", 5, is_exact=True))
     play.do(Seek("d", 6, is_exact=True))
     assert gone_since(play.channel.state, 0) == {"consumed": 3, "purged": 3}
@@ -328,7 +328,7 @@ def test_ids_that_never_had_an_event_are_refused_and_not_counted() -> None:
     play.do(AddDurable("d", "shared"))
 
     with pytest.raises(
-        IllegalState, match="nothing was stored under its id, or a restart has lost"
+        IllegalState, match="no event was stored under its id, or a restart has lost"
     ):
         play.do(Seek("d", 5, is_exact=True))
     with pytest.raises(InvalidArgument, match="ids begin at 5"):
@@ -350,7 +350,7 @@ def test_a_durable_held_as_a_whole_does_not_seek() -> None:
 
 
 def test_queues_and_unknown_durables_do_not_seek() -> None:
-    with pytest.raises(IllegalState, match="is a queue, and its consumed events are gone"):
+    with pytest.raises(IllegalState, match="is a queue, whose consumed events are removed"):
         play_of(kind="queue").do(Seek("", 0))
     with pytest.raises(NameDoesNotExist):
         play_of().do(Seek("d", 0))

@@ -1,8 +1,8 @@
 """Remembers publishes, so that a retry is stored only once (SEM X3).
 
-A producer numbers its publishes upwards. The realm remembers the newest of them with the ids they
-got. A number that it remembers is a retry. One that it does not, above the oldest remembered, was
-never stored, because it was refused, and is decided like any other.
+A producer gives its publishes ascending sequence numbers. The realm remembers the newest sequences
+with the ids of their events. A remembered sequence is a retry. A sequence above the oldest
+remembered one that is not remembered itself was refused, and is decided like a new publish.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from penstock_core.messages.transactions import StoreSpans
 from penstock_core.vocabulary.errors import DifferentContent, SequenceTooOld
 
 Ids = TypeVar("Ids")
-"""What a publish was answered with: a span, or one for each store it went to."""
+"""The answer of a publish: a span, or one for each store it was published to."""
 
 REMEMBERED_MAX = 1_024
-"""Publishes remembered per producer: more than a client may have unanswered."""
+"""Publishes remembered per producer; a client may have fewer unanswered ones."""
 
 FORGET_AFTER_US = 24 * 3_600 * 1_000_000
-"""A producer that has been silent this long is forgotten."""
+"""Silence after which a producer is forgotten, in microseconds."""
 
 LASTING_PREFIX = "txn:"
-"""Producers named so are transactions of a pipeline: a checkpoint may come back after months, so
-they are remembered for longer than a year; of fewer publishes instead."""
+"""Prefix of producers that are transactions of a pipeline. A pipeline may restart from a checkpoint
+after months, so these are remembered for more than a year, with fewer publishes each."""
 
 LASTING_REMEMBERED_MAX = 64
 
 LASTING_FORGET_AFTER_US = 400 * FORGET_AFTER_US
-"""A pipeline that has been silent this long is forgotten."""
+"""Silence after which a pipeline is forgotten, in microseconds."""
 
 LASTING_NAMES_MAX = 1_000
-"""Pipelines remembered of one user; then the one that has been silent the longest is forgotten."""
+"""Pipelines remembered per user; beyond it, the one that has been silent for longest is
+forgotten."""
 
 NAMES_MAX = 100_000
-"""Most other producers that are remembered; beyond it, the tenth that is silent for longest is
-dropped."""
+"""Most other producers that are remembered; beyond it, the tenth of them that has been silent for
+longest is dropped."""
 
 
 class _ProducerMemory(Generic[Ids]):
@@ -57,14 +58,14 @@ class _ProducerMemory(Generic[Ids]):
     def __init__(self, at_us: int) -> None:
         self.at_us = at_us
         self.contents: dict[int, str] = {}
-        """What identifies the content of publishes, by sequence, where it was said."""
+        """Identities of the content of publishes, by sequence; only for publishes that sent one."""
         self.recent: list[tuple[int, Ids]] = []
         self.forgotten = -1
-        """The highest sequence whose ids are forgotten."""
+        """The highest sequence whose ids are forgotten; -1: none."""
 
 
 class Remembered(Generic[Ids]):
-    """Publishes by producer and sequence. Soft in nothing: it is part of every snapshot."""
+    """Publishes by producer and sequence. All of it is hard state and part of every snapshot."""
 
     __slots__ = ("_by_name", "_lasting", "_pruned_us")
 
@@ -78,10 +79,10 @@ class Remembered(Generic[Ids]):
         return len(self._by_name)
 
     def stored_as(self, name: str, sequence: int) -> Ids | None:
-        """The ids that this publish got when it was stored; None if it was never stored.
+        """Return the ids that this publish got when it was stored; None if it was never stored.
 
-        Raises ``SequenceTooOld`` if it is too old to tell, and ``DifferentContent`` if both the
-        stored publish and ``name`` identify their content, and differ.
+        Raises ``SequenceTooOld`` if its sequence is too old to know, and ``DifferentContent`` if
+        the stored publish and ``name`` identify different contents.
         """
         if CONTENT_MARK in name:
             return self._stored_with(*without_content(name), sequence)
@@ -89,13 +90,14 @@ class Remembered(Generic[Ids]):
         is_new = memory is not None and memory.recent and sequence > memory.recent[-1][0]
         if is_new and MARK not in name:  # the usual case
             return None
-        found = self._stored_as(name, sequence)
-        if found is None and (before := plain(name)) != name:
-            return self._stored_as(before, sequence)  # stored when the realm did not know its users
-        return found
+        ids = self._stored_as(name, sequence)
+        if ids is None and (before := plain(name)) != name:
+            return self._stored_as(before, sequence)  # stored before the realm had users
+        return ids
 
     def _stored_with(self, name: str, content: str, sequence: int) -> Ids | None:
-        """The ids of this publish, if it was stored with this content or it is not known which."""
+        """Return the ids of this publish if it was stored with this content or with an unknown
+        one."""
         ids = self.stored_as(name, sequence)
         if ids is None:
             return None
@@ -104,14 +106,17 @@ class Remembered(Generic[Ids]):
         if stored != content:
             raise DifferentContent(
                 f"publish {sequence} of producer {plain(name)} is stored with the content "
-                f"{stored}, and comes again with the content {content}; nothing was stored. Go on "
-                f"with the state that was saved last, or use a new producer"
+                f"{stored}, and its retry has the content {content}; the retry was not stored. "
+                f"Continue from the state that was saved last, or use a new producer"
             )
         return ids
 
     def newest(self, name: str) -> int:
-        """The highest sequence of a producer's publishes that is known to be stored; -1: none is.
-        A producer that publishes in order, one after the other, has stored all up to there."""
+        """Return the highest stored sequence of a producer; -1: none.
+
+        A producer that waits for each answer before its next publish has stored all sequences up to
+        this one.
+        """
         memory = self._by_name.get(name)
         if memory is None:
             return -1
@@ -128,7 +133,7 @@ class Remembered(Generic[Ids]):
         if sequence <= memory.forgotten:
             raise SequenceTooOld(
                 f"publish {sequence} of producer {plain(name)} is older than the {len(recent)} "
-                f"publishes remembered; use a new producer"
+                f"publishes that are remembered; use a new producer"
             )
         return None
 
@@ -154,14 +159,14 @@ class Remembered(Generic[Ids]):
         if len(recent) >= 2 * limit:
             memory.forgotten = recent[-limit - 1][0]
             del recent[:-limit]
-            for old in [each for each in memory.contents if each <= memory.forgotten]:
+            for old in [number for number in memory.contents if number <= memory.forgotten]:
                 del memory.contents[old]
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             self._prune(at_us)
 
     def lower(self, now_us: int) -> None:
-        """Take publishes later than ``now_us`` as made then: an earlier start of the realm had a
-        clock that was ahead, and would have them remembered for too long."""
+        """Set times of publishes later than ``now_us`` to ``now_us``: the clock was ahead in an
+        earlier run, and they would be remembered for too long."""
         self._pruned_us = min(self._pruned_us, now_us)
         for memory in self._by_name.values():
             memory.at_us = min(memory.at_us, now_us)
@@ -172,7 +177,8 @@ class Remembered(Generic[Ids]):
             self._lasting.setdefault(owner_of(name), set()).add(name)
 
     def _make_room(self, newest: str) -> None:
-        """Names have an end, whoever makes them up: ``newest`` is not among those that go."""
+        """Bound the number of names, because clients choose them freely; ``newest`` always
+        stays."""
         if newest.startswith(LASTING_PREFIX):
             own = self._lasting[owner_of(newest)]
             if len(own) > LASTING_NAMES_MAX:
@@ -182,7 +188,7 @@ class Remembered(Generic[Ids]):
             self._forget_silent(self._by_name.keys() - lasting - {newest}, NAMES_MAX // 10)
 
     def _forget_silent(self, names: Iterable[str], count: int) -> None:
-        """Forget those ``count`` of ``names`` that have been silent the longest."""
+        """Forget the ``count`` producers of ``names`` that have been silent for longest."""
         by_time = ((self._by_name[name].at_us, name) for name in names)
         for _, name in heapq.nsmallest(count, by_time):
             self._forget(name)
@@ -201,8 +207,12 @@ class Remembered(Generic[Ids]):
                 self._forget(name)
 
     def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
-        """Everything remembered: name, highest forgotten sequence, time of the newest, sequences
-        with ids. A publish with an identity of its content has an entry under a name with that."""
+        """Yield everything remembered: name, highest forgotten sequence, time of the newest
+        publish, sequences with ids.
+
+        A publish with an identity of its content has a separate entry, under a name that contains
+        the identity.
+        """
         for name, memory in self._by_name.items():
             contents = memory.contents
             others = tuple(entry for entry in memory.recent if entry[0] not in contents)
@@ -215,7 +225,7 @@ class Remembered(Generic[Ids]):
     def put_back(
         self, name: str, forgotten: int, at_us: int, recent: list[tuple[int, Ids]]
     ) -> None:
-        """Take in what :meth:`remembered` gave."""
+        """Restore one entry of :meth:`remembered`."""
         if CONTENT_MARK in name:
             for sequence, ids in recent:
                 self.stored(name, sequence, ids, at_us=at_us)
@@ -226,12 +236,12 @@ class Remembered(Generic[Ids]):
 
 
 class Producers(Remembered[Span]):
-    """The memory of one channel."""
+    """The remembered publishes of one channel."""
 
     __slots__ = ()
 
     def state(self) -> tuple[ProducerState, ...]:
-        return tuple(ProducerState(*each) for each in self.remembered())
+        return tuple(ProducerState(*entry) for entry in self.remembered())
 
     def restore(self, states: tuple[ProducerState, ...]) -> None:
         for state in states:
@@ -240,6 +250,6 @@ class Producers(Remembered[Span]):
 
 
 class JointProducers(Remembered[StoreSpans]):
-    """The memory of a realm: publishes to several stores in one step."""
+    """The remembered publishes of a realm that went to several stores in one step."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""State that outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
+"""State that survives a restart: the recorded form of facts, snapshots, and the end of recovery."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from penstock_core.vocabulary.stored_ids import written
 T = TypeVar("T")
 
 PIECES_AT_ONCE = 500
-"""Ranges, or bitmaps of ids, that are written out in a millisecond or two."""
+"""Ranges or bitmaps of ids that are encoded in a millisecond or two."""
 SHORT_MAX = 16
-"""Ranges, or bitmaps of ids, of a channel that is written into a snapshot at once."""
+"""Ranges or bitmaps of ids up to which a channel is encoded at once when a snapshot begins."""
 
 
 def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
-    """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+    """Return the form in which ``fact`` survives a restart; None if it does not. Call it before
+    ``apply``."""
     if not state.type.ids_survive:
         return _without_ids(fact)
     lasting = _lasting_part(state, fact)
@@ -63,7 +64,7 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
         case DurableCreated():
             return fact if fact.persistent else None
         case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name):
-            # where events end with the realm, nothing is left that this would be about
+            # Without stored events a restart has nothing to settle.
             return fact if state.type.survives_restart and _is_kept(state, name) else None
         case Buried(name) | DurableDeleted(name) | Sought(name) | Seated(name) | Left(name):
             return fact if _is_kept(state, name) else None
@@ -78,7 +79,7 @@ def _is_kept(state: ChannelState, name: str) -> bool:
 
 
 def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
-    """Whether some of them survive a restart."""
+    """Whether some of the ids survive a restart."""
     if not state.volatile:
         return True
     stored = state.stored.overlap(ids)
@@ -97,7 +98,8 @@ def _lasting(fact: Appended) -> Appended | None:
 
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:
-    """A fact without ids, for types whose ids start again: only the durables are kept (SEM C1d)."""
+    """Return a fact without ids, for types whose ids start again: only durables are kept
+    (SEM C1d)."""
     match fact:
         case DurableCreated():
             return replace(fact, matched=()) if fact.persistent else None
@@ -108,12 +110,15 @@ def _without_ids(fact: StoredFact) -> StoredFact | None:
 
 
 def recovered(state: ChannelState) -> None:
-    """All facts are applied and the realm was not closed cleanly, or was: ids that may have
-    been given to events in memory are skipped (SEM E4)."""
+    """Finish recovery after all stored facts are applied.
+
+    Ids that may have been assigned to events in memory are skipped (SEM E4). After a clean shutdown
+    :func:`closing` has made this unnecessary.
+    """
     state.delivered = state.acknowledged = 0
     awaited_seats.recovered(state)
     for durable in state.durables.values():
-        durable.acknowledged = 0  # facts from before this start have counted
+        durable.acknowledged = 0  # replayed facts have counted; the figure is since the start
     if not state.type.ids_survive:
         for durable in state.durables.values():
             durable.head = state.next_id
@@ -129,9 +134,12 @@ def recovered(state: ChannelState) -> None:
 
 
 def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
-    """An earlier start of the realm had a clock that was ahead, and showed ``last_us`` when it
-    stored something last: what it published counts as published now, and what waited after a
-    rollback waits for as long as it still had to then. ``deliver_at`` stays (SEM X4)."""
+    """Correct times after the clock was set back.
+
+    In an earlier run the clock was ahead and last showed ``last_us``. Publishes of that run count
+    as made now, and delays after a rollback keep their remaining time. ``deliver_at`` stays
+    (SEM X4).
+    """
     state.ages.lower(now_us)
     state.lower_producers(now_us)
     for durable in state.durables.values():
@@ -141,8 +149,11 @@ def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
 
 
 def mark_ids_used(state: ChannelState, end: int) -> None:
-    """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
-    though the block that gave them may be damaged (SEM S1)."""
+    """Note that ids below ``end`` are in use and must not be assigned again (SEM E4).
+
+    Some file holds events with these ids, although the block that assigned them may be damaged
+    (SEM S1).
+    """
     lost = end - state.next_id
     if lost > 0:
         passed_over = Span(state.next_id, end)
@@ -157,33 +168,35 @@ def mark_ids_used(state: ChannelState, end: int) -> None:
 
 
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:
-    """The facts to store when the realm is closed in order: then no id needs to be skipped."""
+    """Return the facts to store at a clean shutdown, after which no id needs to be skipped."""
     if not state.type.ids_survive or state.reserved <= state.next_id:
         return ()
     return (IdsReserved(state.next_id),)
 
 
 def snapshot(state: ChannelState) -> Restored:
-    """The snapshot of this channel, as a restart would find it now."""
-    written_out = frozen(state)
-    return written_out if isinstance(written_out, Restored) else at_once(written_out)
+    """Return the snapshot of this channel as a restart would read it now."""
+    pending = frozen(state)
+    return pending if isinstance(pending, Restored) else at_once(pending)
 
 
 def at_once(pieces: Generator[None, None, T]) -> T:
-    """What is made of all the pieces."""
+    """Run a generator of pieces to its end and return its result."""
     while True:
         try:
             next(pieces)
         except StopIteration as end:
-            made: T = end.value
-            return made
+            result: T = end.value
+            return result
 
 
 def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
-    """Freeze the channel for a snapshot that is built later, in any thread: sets are copied now,
-    and turned into spans then, which takes a second where a million ids are scattered, so it is
-    done piece by piece. Where all sets are short, as on most channels of a realm with many, they
-    are turned into spans now."""
+    """Freeze the channel for a snapshot that is built later, on any thread.
+
+    Sets are copied now and encoded later in steps, because encoding a million scattered ids takes a
+    second. If all sets are short, as on most channels of a large realm, they are encoded now, which
+    is cheaper than a copy.
+    """
     if not state.type.ids_survive:
         return _reset(state)
     if _is_short(state):
@@ -194,10 +207,10 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     if lost:
         stored.discard_all(state.volatile)
         acked.discard_all(state.volatile)
-        lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
+        lost.discard_all(state.unwritten)  # a later fact may keep them (SEM J7)
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
-    counters.relayed += len(state.relayed)  # they pass in this turn
+    counters.relayed += len(state.relayed)  # they leave in this turn
     durables = tuple(
         state_of(d, state.next_id, lost) for d in state.durables.values() if d.persistent
     )
@@ -205,11 +218,11 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     producers = state.kept_producers
     died, topics_since = died_of(state), state.topics_since
 
-    def written_out() -> Generator[None, None, Restored]:
-        there = stored
+    def encoded() -> Generator[None, None, Restored]:
+        readable = stored
         if in_memory:
-            there = stored.copy()
-            there.add_all(in_memory)
+            readable = stored.copy()
+            readable.add_all(in_memory)
         yield
         own_expiry, pieces = [], 0
         for ends_us, ids in own:
@@ -229,17 +242,18 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
             producers=producers,
             consumed=written(acked),
             counters=counters,
-            departed=as_kept(departures.kept(next_id, there)),
+            departed=as_kept(departures.kept(next_id, readable)),
             departed_from=departures.known_from,
             died=died,
             topics_since=topics_since,
         )
 
-    return written_out()
+    return encoded()
 
 
 def _is_short(state: ChannelState) -> bool:
-    """Whether a copy of the sets would cost as much as writing them, and none is to be changed."""
+    """Whether encoding the sets costs no more than copying them, and no set has to be changed
+    first."""
     if state.volatile:
         return False
     kept = state.stored.pieces + state.acked.pieces + state.departures.pieces
@@ -247,11 +261,11 @@ def _is_short(state: ChannelState) -> bool:
 
 
 def _short(state: ChannelState) -> Restored:
-    """The snapshot of a channel whose sets are short: nothing is copied that is empty, for there
-    may be a hundred thousand of them."""
+    """Return the snapshot of a channel whose sets are short. Empty sets are skipped, because a
+    realm may have a hundred thousand such channels."""
     entries, own = state.ages.state()
     counters, next_id, durables = replace(state.counters), state.next_id, state.durables
-    counters.relayed += len(state.relayed)  # they pass in this turn
+    counters.relayed += len(state.relayed)  # they leave in this turn
     departures = state.departures.kept(next_id, state.stored)
     return Restored(
         state.definition,
@@ -274,12 +288,13 @@ def _short(state: ChannelState) -> Restored:
 
 
 def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:
-    """The copies in dead event stores, as a snapshot keeps them."""
+    """Return the counts of copies in dead event stores, as a snapshot keeps them."""
     return tuple((durable, cause, count) for (durable, cause), count in sorted(state.died.items()))
 
 
 def _reset(state: ChannelState) -> Restored:
-    """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
+    """Return the snapshot of a channel whose ids start again: empty, with its durables at the first
+    id (SEM C1d)."""
     first = state.definition.start_event_id
     durables = tuple(
         replace(

@@ -1,8 +1,9 @@
-"""A durable goes back or forward without being deleted (SEM D20).
+"""Seeks: a durable continues at an earlier or later event without being deleted (SEM D20).
 
-It is then as if it had just been made at that place, except that its clients stay: what they have
-in hand is taken back, no redelivery is counted any more and nothing waits. Without a selector this
-costs the same however many events lie between; with one it costs their ranges.
+Afterwards it is in the state of a durable just created at that position, except that its clients
+keep their seats. Events they hold are taken back, redelivery counts and delays are dropped. Without
+a selector the cost does not depend on the number of events in between; with one it depends on their
+ranges.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BEYOND = 1 << 62
 
 
 class SeekPreview(Struct, frozen=True):
-    """What a seek would change."""
+    """Numbers of events that a seek would affect."""
 
     again: int
     """Events that would be outstanding and are not now."""
@@ -42,12 +43,15 @@ class SeekPreview(Struct, frozen=True):
 
 
 def check_seek(state: ChannelState, command: Seek) -> Durable:
-    """Give the durable. Raises what speaks against the seek: ``NameDoesNotExist``;
-    ``IllegalState`` for a queue, and for an event that is gone; ``InvalidArgument`` for an id that
-    was not given yet; ``DurableInUse`` while the durable is held as a whole."""
+    """Return the durable that may seek.
+
+    Raises ``NameDoesNotExist``; ``IllegalState`` for a queue and for an event that has left;
+    ``InvalidArgument`` for an id that has not been assigned yet; ``DurableInUse`` while the durable
+    is held as a whole.
+    """
     if state.definition.kind != "channel":
         raise IllegalState(
-            f"{state.name} is a {state.definition.kind}, and its consumed events are gone: only "
+            f"{state.name} is a {state.definition.kind}, whose consumed events are removed: only "
             "durables of channels can seek"
         )
     durable = state.durable(command.durable)
@@ -64,7 +68,8 @@ def check_seek(state: ChannelState, command: Seek) -> Durable:
 
 
 def preview(state: ChannelState, command: Seek) -> SeekPreview:
-    """What ``command`` would change. Raises what :func:`check_seek` does; changes nothing."""
+    """Return the effect that ``command`` would have. Raises the errors of :func:`check_seek`;
+    changes nothing."""
     durable = check_seek(state, command)
     before = durable.wanting(state.stored)
     after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
@@ -76,34 +81,39 @@ def preview(state: ChannelState, command: Seek) -> SeekPreview:
 
 
 def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
-    """How many events with this id or a higher one have left, by cause."""
-    found = state.departures.missing(Span(event_id, state.next_id), _given(state), state.stored)
-    return {cause: len(ids) for cause, ids in sorted(found.items()) if cause != NEVER}
+    """Return the number of events with this id or a higher one that have left, by cause."""
+    missing = state.departures.missing(
+        Span(event_id, state.next_id), _assigned_ids(state), state.stored
+    )
+    return {cause: len(ids) for cause, ids in sorted(missing.items()) if cause != NEVER}
 
 
 def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
-    """Decide a seek. One that was done under its ``key`` is not done again."""
+    """Decide a seek. A repetition with the same ``key`` is not performed again."""
     if state.durable(command.durable).last_seek.under(command.key) is not None:
         return Decided()
-    found = preview(state, command)
+    effect = preview(state, command)
     durable = state.durable(command.durable)
     fact = Sought(
         durable.name,
         command.start_id,
         written(IdSet(command.matched)) if durable.selector else (),
         key=command.key,
-        again=found.again,
-        skipped=found.skipped,
-        taken_back=found.taken_back,
+        again=effect.again,
+        skipped=effect.skipped,
+        taken_back=effect.taken_back,
     )
-    return Decided((*_kept_first(state, durable, command, now_us=now_us), fact))
+    return Decided((*_store_passing(state, durable, command, now_us=now_us), fact))
 
 
-def _kept_first(
+def _store_passing(
     state: ChannelState, durable: Durable, command: Seek, now_us: int
 ) -> list[PersistedLate]:
-    """What only passes and is now the durable's is stored before it is. After a restart, what a
-    selector has matched counts only as far as it is there."""
+    """Return facts that store passing events which the seek makes outstanding.
+
+    They come before the seek: after a restart, ids that a selector matched count only if their
+    events are stored.
+    """
     if not durable.selector or not state.passing:
         return []
     after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
@@ -114,17 +124,17 @@ def _kept_first(
 
 
 def sought(state: ChannelState, fact: Sought) -> None:
-    """Make it true (``apply``)."""
+    """Apply a seek."""
     durable = state.durables.get(fact.durable)
     if durable is None:
         return
     after = _outstanding_after(state, durable, fact.start_id, matched=id_set(fact.matched))
     skipped = durable.wanting(state.stored)
     skipped.discard_all(after)
-    passing = durable.ready.overlap(state.relayed)  # never stored: they come in this turn, or never
+    passing = durable.ready.overlap(state.relayed)  # never stored: delivered in this turn or never
     passing.add_all(durable.ready.overlap(state.leaving))
     state.recalls += take_all_back(durable)
-    _begin_anew(durable)
+    _reset_deliveries(durable)
     if durable.selector:
         durable.head = state.next_id
         durable.outstanding, durable.ready = after, after.copy()
@@ -143,8 +153,8 @@ def sought(state: ChannelState, fact: Sought) -> None:
     state.removal_candidates.add_all(skipped)
 
 
-def _begin_anew(durable: Durable) -> None:
-    """Forget what was delivered, counted and put off; clients keep their seats."""
+def _reset_deliveries(durable: Durable) -> None:
+    """Drop redelivery counts, delays and lanes; clients keep their seats."""
     durable.levels = RedeliveryCounts()
     durable.rolled_back, durable.parked = IdSet(), IdSet()
     durable.waiting = None
@@ -158,8 +168,11 @@ def _begin_anew(durable: Durable) -> None:
 def _outstanding_after(
     state: ChannelState, durable: Durable, start_id: int, matched: IdSet
 ) -> IdSet:
-    """What is outstanding once the durable goes on from ``start_id``. What a selector has matched
-    before and is outstanding stays so: a selector may look at the time."""
+    """Return the outstanding events of a durable that continues from ``start_id``.
+
+    Outstanding events that the selector matched earlier stay outstanding, because a selector may
+    depend on the time.
+    """
     stored = state.stored.within(Span(start_id, _BEYOND))
     if not durable.selector:
         return stored
@@ -168,39 +181,41 @@ def _outstanding_after(
     return after
 
 
-def _given(state: ChannelState) -> Span:
+def _assigned_ids(state: ChannelState) -> Span:
     return Span(min(state.definition.start_event_id, state.next_id), state.next_id)
 
 
 def _check_id(state: ChannelState, event_id: int) -> None:
-    """Raise the reason why nobody can go on from this id."""
-    given = _given(state)
-    if event_id == given.end or event_id in state.stored:
+    """Raise ``InvalidArgument`` or ``IllegalState`` if no durable can continue from this id."""
+    assigned = _assigned_ids(state)
+    if event_id == assigned.end or event_id in state.stored:
         return
-    if event_id > given.end:
+    if event_id > assigned.end:
         raise InvalidArgument(
-            f"event {event_id} of {state.name} does not exist yet: the next id is {given.end}; "
+            f"event {event_id} of {state.name} does not exist yet: the next id is {assigned.end}; "
             'seek to that, or to "latest"'
         )
-    if event_id < given.first:
+    if event_id < assigned.first:
         raise InvalidArgument(
-            f"event {event_id} of {state.name} cannot exist: ids begin at {given.first}; seek to "
-            '"earliest"'
+            f"event {event_id} of {state.name} cannot exist: ids begin at {assigned.first}; seek "
+            'to "earliest"'
         )
     span = Span(event_id, event_id + 1)
-    (cause,) = state.departures.missing(span, given, state.stored)
+    (cause,) = state.departures.missing(span, assigned, state.stored)
     following = state.stored.next_span(event_id, 1)
     where = (
-        'nothing is stored after it: seek to "latest"'
+        'no event is stored after it: seek to "latest"'
         if following is None
         else f'the next event that is stored is {following.first}: seek to that, or to "earliest"'
     )
-    raise IllegalState(f"event {event_id} of {state.name} is gone ({_in_words(cause)}); {where}")
+    raise IllegalState(
+        f"event {event_id} of {state.name} is not stored ({_in_words(cause)}); {where}"
+    )
 
 
 def _in_words(cause: str) -> str:
     if cause == NEVER:
-        return "nothing was stored under its id, or a restart has lost it"
+        return "no event was stored under its id, or a restart has lost it"
     if cause == FORGOTTEN:
         return "it left too long ago for the cause to be known"
     return str(cause)

@@ -62,7 +62,7 @@ def test_repeated_under_its_key_it_is_not_done_again(web: Web, billing: penstock
 @pytest.mark.parametrize(
     ("to", "code", "said"),
     [
-        ("1", "illegal-state", "event 1 of orders is gone (purged)"),
+        ("1", "illegal-state", "event 1 of orders is not stored (purged)"),
         ("77", "invalid-argument", "event 77 of orders does not exist yet"),
         ("soon", "invalid-argument", "'soon' is not a start position"),
     ],
