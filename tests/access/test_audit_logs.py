@@ -178,7 +178,7 @@ def test_a_log_there_is_not_is_refused() -> None:
     with (
         penstock.Realm(access__mode="mandatory", **QUICK) as realm,
         realm.connect() as session,
-        pytest.raises(InvalidArgument, match="there are acts, sign-ins, refusals"),
+        pytest.raises(InvalidArgument, match="the kinds are acts, sign-ins, refusals"),
     ):
         session.access.audit(kind="everything")
 

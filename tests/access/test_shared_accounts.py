@@ -46,11 +46,11 @@ class Both:
 
     async def begin(self) -> None:
         await self.cluster.begin()
-        await self.shared.look()
+        await self.shared.refresh()
         await self.local.begin()
 
     async def follow(self) -> None:
-        assert await self.shared.look()
+        assert await self.shared.refresh()
         await self.local.accounts.follow()
 
 
@@ -69,7 +69,7 @@ async def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all(
 
     assert both.local.accounts.verifier_of("ann") == both.cluster.accounts.verifier_of("ann")
     both.local.require_publish(ANN, "channel", "readings")
-    assert not await both.shared.look(), "nothing has changed since"
+    assert not await both.shared.refresh(), "nothing has changed since"
 
 
 @pytest.mark.spec("N8")
@@ -139,5 +139,5 @@ async def test_what_the_whole_cluster_has_is_not_changed_at_one_node(
 ) -> None:
     both = Both()
     await both.begin()
-    with pytest.raises(IllegalState, match="those of the whole cluster"):
+    with pytest.raises(IllegalState, match="belong to the whole cluster"):
         await change(both.local.accounts)  # type: ignore[misc]  # each of them is a coroutine

@@ -133,7 +133,7 @@ def allowed() -> Permits:
 def test_a_request_asks_for_operations_on_names_in_one_form(
     allowed: Permits, message: Request[Any], asked: list[tuple[str, str]]
 ) -> None:
-    assert list(allowed.asked(message)) == asked
+    assert list(allowed.needed(message)) == asked
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_is_neither_channel_nor_queue_is_refused(
     allowed: Permits, message: Request[Any]
 ) -> None:
     with pytest.raises(InvalidArgument):
-        list(allowed.asked(message))
+        list(allowed.needed(message))
 
 
 def test_what_an_audit_record_is_about_is_told() -> None:

@@ -89,7 +89,7 @@ async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_aske
         gone = Asker()
         gone.go()
         given = asker.set(gone)
-        with pytest.raises(ConnectionLost, match="hung up"):
+        with pytest.raises(ConnectionLost, match="the requesting client disconnected"):
             await lives.purge("orders", "s LIKE '%a%b%'")
         asker.reset(given)
         assert lives.realm.shard.groups - before < 3, "it stopped after one look"

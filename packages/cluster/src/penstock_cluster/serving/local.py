@@ -92,7 +92,7 @@ class LocalRealm:
         :func:`~penstock_server.bootstrap.open_realm`."""
         shared = SharedAccounts(registry)
         if settings.access.mode != "off":
-            await shared.look()
+            await shared.refresh()
         local = replace(settings, name=f"{settings.name}@{node}")
         realm = await open_realm(directory / LOCAL_FOLDER, local, local_to=node, shared=shared)
         realm.cluster = lambda: ClusterInfo(local_to=node)
@@ -176,7 +176,7 @@ class LocalRealm:
             return
 
         async def refresh() -> None:
-            if await self._shared.look():
+            if await self._shared.refresh():
                 await self.realm.access.accounts.follow()
 
         await look_forever(

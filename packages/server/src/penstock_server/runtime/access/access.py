@@ -1,4 +1,4 @@
-"""Authentication and authorization, asked by every front end before it does anything (SEM A)."""
+"""Authentication and authorization: every front end checks here before it acts (SEM A)."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class AccessRules(Struct, frozen=True):
     """Seconds by which the answer to a failed sign-in is delayed."""
     lockout: LockoutRules = LockoutRules()
     cleartext_passwords: bool = False
-    """Take passwords and tokens that everybody on the way could read."""
+    """Accept passwords and tokens over connections without TLS."""
     apart: frozenset[str] = frozenset(PROOF_PREFIXES)
-    """Proofs whose users are told apart from those of the same name with a password."""
+    """Proofs whose users get a prefix, so that they differ from password users of equal name."""
 
 
 class AccessControl:
-    """Held by the realm as ``realm.access``."""
+    """Signs clients in, checks their rights and audits their acts; ``realm.access`` holds it."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class AccessControl:
         self.version = 0
         """Grows with each change, after which earlier results may be invalid."""
         self.on_new_version: Callable[[], None] = lambda: None
-        """Called with each change, also when somebody has only gained rights."""
+        """Called with each change, also if subjects have only gained rights."""
         self.first_password = ""
-        """The password of an administrator made at this start; shown once, and then forgotten."""
+        """Password of the administrator created at this start; shown once, then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
-        """Set by the realm whose access this is."""
+        """Set by the realm, so that audit records can describe channels and queues."""
         self._passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
@@ -111,7 +111,7 @@ class AccessControl:
 
     @classmethod
     def off(cls, clock: Clock) -> AccessControl:
-        """Control that lets everything pass, for a realm of one machine or inside a program."""
+        """Return a control that allows everything, for a realm of one machine or in a program."""
         accounts = Accounts(None, clock, inline)
         tokens = Tokens(TokenRules(), lambda _: b"", clock, offload=inline)
         return cls(
@@ -131,21 +131,26 @@ class AccessControl:
 
     @property
     def checks_nothing(self) -> bool:
-        """Whether requests are not looked at, because everyone may do everything."""
+        """Whether requests need no check, because every client may do everything."""
         return self.is_open
 
     def admit(self, request: Request[Any]) -> None:
-        """Raises where this realm takes no requests of this kind, whoever asks. Here it takes
-        all."""
+        """Raise an error if this realm refuses requests of this kind from every client.
+
+        This class admits all; a subclass may not.
+        """
 
     async def close(self) -> None:
-        """Give the audit log back."""
+        """Close the audit log."""
         await self.audit.close()
 
     async def begin(self) -> None:
-        """Load users, groups and rights. If nobody may administer the realm, and they are
-        not shared, create a first administrator with the password :attr:`first_password`. Raises
-        ``Damaged``, ``StorageFailed``."""
+        """Load users, groups and rights.
+
+        If no subject may administer the realm, and a cluster does not share its accounts, create
+        a first administrator with the password :attr:`first_password`. Raises ``Damaged``,
+        ``StorageFailed``.
+        """
         if self.is_open:
             return
         await self.accounts.load()
@@ -163,8 +168,8 @@ class AccessControl:
         await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
 
     async def reset(self, user: str, password: str = "") -> str:
-        """Give ``user`` all rights and a password, on a realm that does not run; gives the
-        password. It is generated if none is given, and the user is created if missing.
+        """Give ``user`` all rights and a password, on a realm that does not run, and return the
+        password. An empty ``password`` is replaced by a generated one; a missing user is created.
 
         Raises ``IllegalState`` if authentication is off, ``InvalidArgument``, ``Damaged``,
         ``StorageFailed``.
@@ -180,7 +185,7 @@ class AccessControl:
         await self.audit.note("offline", "user.reset", user, granted=("full",))
         return chosen
 
-    # --- who is it -----------------------------------------------------------------------
+    # --- authentication ------------------------------------------------------------------
 
     def is_private(self, host: str, *, secure: bool) -> bool:
         """Whether ``host`` may send a secret unencrypted: over TLS (``secure``), inside this
@@ -197,41 +202,44 @@ class AccessControl:
             )
 
     async def password(self, user: str, password: str, host: str, *, secure: bool) -> Principal:
-        """A password that travels: PLAIN, HTTP Basic, the console's form; over TLS if ``secure``.
+        """Return the principal of a user who sent the password itself (PLAIN, HTTP Basic, the
+        console's form), over TLS if ``secure``.
 
-        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``,
-        ``SignInLocked``, ``InsecureConnection``.
+        The check runs off the loop, and a correct password is remembered for a while. Raises
+        ``AuthenticationFailed``, ``SignInLocked``, ``InsecureConnection``.
         """
         self.check_private(host, secure=secure)
         self.check_locked(user, host)
-        known = self.accounts.verifier_of(user)
+        verifier = self.accounts.verifier_of(user)
+        # An unknown user costs the same computation, so that the time does not reveal users.
         is_right = await self._passwords.is_right(
             password,
-            known or self.accounts.decoy(user),
+            verifier or self.accounts.decoy(user),
             network_of(host),
-            look_again=lambda: self.check_locked(user, host),
+            recheck=lambda: self.check_locked(user, host),
             user=user,
         )
         self.check_locked(user, host)  # another attempt may have failed meanwhile
-        if known is None or not is_right:
+        if verifier is None or not is_right:
             await self.failed(user, host, "password")
             raise AuthenticationFailed("the user is not known here, or the password is wrong")
         return self.proven(user, host)
 
     def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
-        """An exchange of SCRAM-SHA-256 and the record it is about; users that are not known are
-        asked like others. Raises ``AuthenticationFailed``, ``SignInLocked``."""
+        """Begin an exchange of SCRAM-SHA-256; return it with the user's verifier. Unknown users
+        get a decoy, so that the answer does not reveal them. Raises ``AuthenticationFailed``,
+        ``SignInLocked``."""
         exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
         self.check_locked(exchange.user, host)
-        known = self.accounts.verifier_of(exchange.user)
-        return exchange, known or self.accounts.decoy(exchange.user)
+        verifier = self.accounts.verifier_of(exchange.user)
+        return exchange, verifier or self.accounts.decoy(exchange.user)
 
     async def scram_proven(
         self, exchange: ScramServer, proof: bytes, host: str
     ) -> tuple[Principal, bytes]:
-        """The principal of a user who has sent the last message of an exchange, and what shows the
-        client that this realm knows the password. Raises ``AuthenticationFailed``,
-        ``SignInLocked``."""
+        """Check the last message of an exchange; return the principal, and the server's signature
+        that proves to the client that this realm knows the password. Raises
+        ``AuthenticationFailed``, ``SignInLocked``."""
         self.check_locked(exchange.user, host)
         try:
             outcome = exchange.outcome(proof)
@@ -241,12 +249,12 @@ class AccessControl:
         return self.proven(exchange.user, host), outcome
 
     def proven(self, user: str, host: str) -> Principal:
-        """The principal of a user who has proved the password."""
+        """Return the principal of a user who has proved the password."""
         self._lockout.passed(user, host)
         return Principal(user, host, proof="password")
 
     def check_locked(self, user: str, host: str) -> None:
-        """Raises ``SignInLocked`` while nothing is looked at that ``user`` sends from ``host``."""
+        """Raise ``SignInLocked`` while sign-ins of ``user`` from ``host`` are locked out."""
         wait_s = self._lockout.wait_s(user, host, self._clock.now_us())
         if wait_s > 0:
             raise SignInLocked(
@@ -256,8 +264,8 @@ class AccessControl:
             )
 
     async def token(self, text: str, host: str, *, secure: bool) -> Principal:
-        """A bearer token; over TLS if ``secure``. Raises ``AuthenticationFailed``,
-        ``Unavailable``, ``InsecureConnection``."""
+        """Return the principal of a bearer token, sent over TLS if ``secure``. Raises
+        ``AuthenticationFailed``, ``Unavailable``, ``InsecureConnection``."""
         self.check_private(host, secure=secure)
         try:
             named = await self.tokens.principal(text, host)
@@ -267,24 +275,30 @@ class AccessControl:
         return replace(named, user=self._user("token", named.user))
 
     def _user(self, proof: str, name: str) -> str:
-        """Whom this proof names: not the user of the same name who has a password here."""
+        """Return the user a proof names: prefixed, unless users of this proof and password users
+        of equal name are the same."""
         return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
-        """The principal that a verified client certificate names (SEM A5), until it expires; None:
-        there is no certificate. Raises ``AuthenticationFailed`` for a name no user can have, and
-        for a certificate that has ended or was revoked since it was shown."""
+        """Return the principal that a verified client certificate names (SEM A5), valid until the
+        certificate expires; None without a certificate. Raises ``AuthenticationFailed`` for an
+        invalid user name, and for a certificate that has expired or was revoked since the TLS
+        handshake."""
         name = name_in(peer) if peer else ""
         if not peer or not name or name == ANONYMOUS:
             return None
         try:
             user = self._user("certificate", checked_name(name, "user"))
         except InvalidArgument as error:
-            raise AuthenticationFailed(f"the certificate names no user: {error}") from error
+            raise AuthenticationFailed(
+                f"the certificate does not name a valid user: {error}"
+            ) from error
         issued, until_us = issued_as(peer), ends_us(peer)
-        found = Principal(user, host, proof="certificate", until_us=until_us, certificate=issued)
-        self._check_proof(found, self._clock.now_us())
-        return found
+        principal = Principal(
+            user, host, proof="certificate", until_us=until_us, certificate=issued
+        )
+        self._check_proof(principal, self._clock.now_us())
+        return principal
 
     def revoke(self, certificates: frozenset[tuple[str, ...]]) -> None:
         """End the sessions that were opened with revoked certificates."""
@@ -294,26 +308,26 @@ class AccessControl:
 
     def _check_proof(self, principal: Principal, now_us: int) -> None:
         if 0 < principal.until_us < now_us:
-            what = "certificate" if principal.proof == "certificate" else "token"
-            raise AuthenticationFailed(f"the {what} has expired; sign in with a new one")
+            proof = "certificate" if principal.proof == "certificate" else "token"
+            raise AuthenticationFailed(f"the {proof} has expired; sign in with a new one")
         if principal.certificate and principal.certificate in self._revoked:
             raise AuthenticationFailed("the certificate was revoked; sign in with another one")
 
     def anonymous(self, host: str, claimed: str = "") -> Principal:
-        """The principal of a client that does not sign in. If authentication is off it is the one
-        that it claims to be. Raises ``AuthenticationFailed`` if authentication is mandatory."""
+        """Return the principal of a client that does not sign in: the user it claims to be if
+        authentication is off. Raises ``AuthenticationFailed`` if authentication is mandatory."""
         if self.is_open:
             return Principal(claimed or ANONYMOUS, host, trusted=True)
         if self.mode == "mandatory":
             raise AuthenticationFailed(
-                "authentication required: give user and password "
+                "authentication required: send user and password "
                 "(penstock://user:password@host), a token, or a client certificate"
             )
         return Principal(ANONYMOUS, host)
 
     async def failed(self, user: str, host: str, how: str) -> None:
-        """Log a failed sign-in, and delay its answer. After too many, no passwords are checked for
-        a while, which the audit log records."""
+        """Log a failed sign-in, and delay its answer. Too many of them lock further sign-ins for
+        a while; the audit log records the lock."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
         self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
         if how == "password":  # signatures cannot be guessed
@@ -328,48 +342,48 @@ class AccessControl:
         await asyncio.sleep(self._failure_delay_s)
 
     def is_own_password(self, principal: Principal, user: str) -> bool:
-        """Whether it is the password ``principal`` has signed in with."""
+        """Whether ``principal`` has signed in with the password of ``user``."""
         return user == principal.user and principal.proof == "password"
 
     def own_verifier(self, principal: Principal) -> Verifier:
-        """The record of the password ``principal`` has signed in with. Raises ``IllegalState``
-        where that was by something else."""
-        known = self.accounts.verifier_of(principal.user)
-        if principal.proof != "password" or known is None:
+        """Return the verifier of the password that ``principal`` has signed in with. Raises
+        ``IllegalState`` if another proof was used."""
+        verifier = self.accounts.verifier_of(principal.user)
+        if principal.proof != "password" or verifier is None:
             raise IllegalState(
                 "only a user who signed in with a password can change it; an administrator can "
                 "set a new one"
             )
-        return known
+        return verifier
 
     async def check_old(
         self, principal: Principal, is_right: Callable[[Verifier], bool | Awaitable[bool]]
     ) -> None:
-        """Check the old password of a user who changes their own: an open session is not enough to
-        take over an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
+        """Check the old password of a user who changes their own password: an open session must
+        not suffice to take over an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
         ``IllegalState``."""
-        known = self.own_verifier(principal)
+        verifier = self.own_verifier(principal)
         self.check_locked(principal.user, principal.host)
-        found = is_right(known)
-        if not (found if isinstance(found, bool) else await found):
+        outcome = is_right(verifier)
+        if not (outcome if isinstance(outcome, bool) else await outcome):
             await self.failed(principal.user, principal.host, "password")
             raise AuthenticationFailed(
-                "the old password is missing or wrong; give it together with the new one"
+                "the old password is missing or wrong; send it together with the new one"
             )
         self._lockout.passed(principal.user, principal.host)
 
     async def change_own(self, principal: Principal, old: str, new: str) -> None:
-        """Change one's own password, both given as texts. Raises as :meth:`check_old` does, and
-        ``InvalidArgument``."""
+        """Change the password of ``principal``; both passwords are plain texts. Raises the errors
+        of :meth:`check_old`, and ``InvalidArgument``."""
         user = principal.user
         await self.check_old(
-            principal, lambda known: self._passwords.is_right(old, known, user=user)
+            principal, lambda verifier: self._passwords.is_right(old, verifier, user=user)
         )
         await self.accounts.set_password(principal.user, new)
 
     def check_still(self, principal: Principal, now_us: int) -> None:
-        """Raises when a session of ``principal`` has to end: ``AuthenticationFailed`` when its
-        proof is void, ``AccessDenied`` when it may not be here."""
+        """Raise an error if sessions of ``principal`` have to end: ``AuthenticationFailed`` if its
+        proof is no longer valid, ``AccessDenied`` if it lacks the right to open a session."""
         if principal.trusted:
             return
         if principal.proof == "password" and not self.accounts.knows(principal.user):
@@ -378,20 +392,21 @@ class AccessControl:
         self.require(principal, "session.open")
 
     def signed_in(self, principal: Principal, how: str) -> None:
-        """Record in the audit log that somebody has signed in."""
+        """Record a sign-in of ``principal`` in the audit log."""
         if not self.is_open and not principal.trusted:
             self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
 
-    # --- may it --------------------------------------------------------------------------
+    # --- authorization -------------------------------------------------------------------
 
     def require(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> None:
-        """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
+        """Raise ``AccessDenied``, naming the missing right, if an operation is not allowed
+        (SEM A3).
 
-        ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`; ``name`` that of
-        the channel or queue it is about, of which a client may know only the number
-        (``by_number``).
+        ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`, ``name`` the
+        channel or queue it is about. ``by_number``: the client sent a number and may not know the
+        name.
         """
         if self.is_open or principal.trusted:
             return
@@ -403,15 +418,15 @@ class AccessControl:
     def allows(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> bool:
-        """Whether an operation is allowed; raises nothing."""
+        """Whether an operation is allowed; the counterpart of :meth:`require` that never raises."""
         if self.is_open or principal.trusted:
             return True
         need = OPERATIONS[operation]
         return self.accounts.acl.missing(principal, need, name, by_number=by_number) is None
 
     def require_publish(self, principal: Principal, kind: str, name: str) -> None:
-        """Check that a publisher may receive dead events at their origin. Raises ``AccessDenied``,
-        which does not reveal names that ``principal`` may not see."""
+        """Check that ``principal`` may publish dead events to their origin again. Raises
+        ``AccessDenied`` without the name if ``principal`` may not see it."""
         operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
         if self.allows(principal, operation, name):
             return
@@ -423,13 +438,13 @@ class AccessControl:
         )
 
     def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
-        """The rights of ``principal`` on a resource."""
+        """Return the rights of ``principal`` on a resource."""
         if self.is_open:
             return frozenset(RIGHTS[kind])
         return self.accounts.acl.effective(principal, kind, name)
 
     def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
-        """The ``names`` on which the principal has any right at all."""
+        """Return those of ``names`` on which the principal has any right."""
         if self.is_open or principal.trusted:
             return list(names)
         on_realm = self.accounts.acl.effective(principal, "realm")
@@ -464,10 +479,11 @@ class AccessControl:
         by_number: bool = False,
         **detail: Any,
     ) -> AsyncIterator[None]:
-        """Require an operation, do it, and write down how it ended if it is one that is audited.
+        """Require an operation, run the body, and write an audit record if the operation is
+        audited.
 
-        ``target`` is what it is about where that is not ``name``. Refusals are written too, and
-        what an act has changed.
+        The record's target is ``target``, or ``name`` if that is empty. Refusals are recorded,
+        too, and for a success the attributes that the act has changed.
         """
         about = target or name
         is_noted = not self.is_open and OPERATIONS[operation].audited
@@ -495,42 +511,43 @@ class AccessControl:
             await self.audit.note(by.name, operation, target, outcome, **detail)
 
     def naming(self, name: str) -> asyncio.Lock:
-        """Held while a channel or queue is made or deleted, up to the change of its entries: what
-        follows from one must not meet the next of its name."""
+        """Return the lock that is held while a channel or queue of this name is created or
+        deleted, until its entries are changed: rights of a deleted store must not reach a later
+        one of equal name."""
         return self._naming.setdefault(name, asyncio.Lock())
 
     async def created(self, principal: Principal, kind: str, name: str) -> None:
-        """A channel or queue was made: it is its creator's, and nobody else's (SEM A3)."""
+        """Give a new channel or queue to its creator alone (SEM A3)."""
         if self.is_open:
             return
         creator = f"{principal.user}@*"
-        is_nobody = principal.trusted or principal.user == ANONYMOUS
-        entries = [] if is_nobody else [Entry(creator, ("full",))]
+        has_no_owner = principal.trusted or principal.user == ANONYMOUS
+        entries = [] if has_no_owner else [Entry(creator, ("full",))]
         await self.accounts.replace_entries(kind, name, entries)
 
     async def lent(self, principal: Principal, kind: str, name: str) -> None:
-        """A temporary destination was made: it is its user's, also of one who has not signed in
-        (SEM R2)."""
+        """Give a new temporary destination to its user, also to the anonymous one (SEM R2)."""
         if not self.is_open and not principal.trusted:
             entry = Entry(f"{principal.user}@*", ("full",))
             await self.accounts.replace_entries(kind, name, [entry])
 
     def borrower(self, name: str) -> str:
-        """The user for whom a reply queue was made; empty where the realm does not know it."""
+        """Return the user a reply queue was created for; empty if the realm does not know it."""
         entries = [] if self.is_open else self.accounts.acl.entries("queue", name)
         return parse_subject(entries[0].subject).user if entries else ""
 
     async def deleted(self, kind: str, name: str) -> None:
-        """Forget the rights on a deleted channel or queue, so that a later one of its name starts
-        without."""
+        """Remove the rights on a deleted channel or queue, so that a later one of equal name
+        starts without them."""
         if not self.is_open:
             await self.accounts.replace_entries(kind, name, [])
 
     # --- changes -------------------------------------------------------------------------
 
     def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` whenever somebody may have lost rights; gives a function that stops it.
-        Rights that were refused have to be checked again once :attr:`version` has grown."""
+        """Call ``listener`` whenever a subject may have lost rights; return a function that
+        removes it. Listeners are not called for gained rights: check refused requests again once
+        :attr:`version` has grown."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -542,12 +559,12 @@ class AccessControl:
         self.on_new_version()
 
     def reload(self) -> None:
-        """Fetch the keys for tokens again when the next token comes."""
+        """Fetch the keys for tokens again for the next token."""
         self.tokens.forget()
 
 
 def name_in(peer: Mapping[str, Any]) -> str:
-    """The user a certificate names: its common name, else its first other name."""
+    """Return the user a certificate names: its common name, or its first alternative name."""
     for part in peer.get("subject", ()):
         for field, value in part:
             if field == "commonName":
@@ -557,13 +574,13 @@ def name_in(peer: Mapping[str, Any]) -> str:
 
 
 def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
-    """The identity of a certificate: its serial number and its issuer."""
+    """Return the identity of a certificate: its serial number and its issuer."""
     issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
     return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
 
 
 def ends_us(peer: Mapping[str, Any]) -> int:
-    """When a certificate expires, in microseconds since 1970; 0: it does not say."""
+    """Return the expiry of a certificate, in microseconds since 1970; 0 if it has none."""
     text = str(peer.get("notAfter", ""))
     if not text:
         return 0
@@ -572,5 +589,5 @@ def ends_us(peer: Mapping[str, Any]) -> int:
 
 
 def _shown(user: str) -> str:
-    """The name an unknown user gives, on one line and no longer than a name may be."""
+    """Return a user name for the log: on one line, and not longer than valid names."""
     return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])

@@ -1,4 +1,4 @@
-"""Users, groups and rights as they are kept in the registry."""
+"""Records of users, groups and rights in the registry."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ENTRIES_PREFIX = "access/entries/"
 
 
 class UserRecord(Struct, frozen=True):
+    """The stored record of a user."""
+
     created_us: int
     changed_us: int
     verifier: Verifier | None = None
@@ -21,7 +23,7 @@ class UsersRecord(Struct, frozen=True):
     """The record of all users and groups."""
 
     secret: bytes
-    """The secret from which challenges for unknown users are made."""
+    """Key from which the decoy challenges of unknown users are derived."""
     users: dict[str, UserRecord] = {}
     groups: dict[str, tuple[str, ...]] = {}
 
@@ -35,5 +37,5 @@ class EntriesRecord(Struct, frozen=True):
 
 
 def is_of_many(kind: str, name: str) -> bool:
-    """Whether rights on this resource are rights on more than one store."""
+    """Whether rights on this resource apply to more than one store."""
     return kind == "realm" or name == "*" or name.endswith("/*")

@@ -1,4 +1,4 @@
-"""Users, groups and what was granted: kept in the registry, changed one at a time (SEM A1-A3)."""
+"""Users, groups and granted rights: stored in the registry, changed one at a time (SEM A1-A3)."""
 
 from __future__ import annotations
 
@@ -52,15 +52,14 @@ _log = logger("penstock.access")
 
 
 class RightsListener(Protocol):
-    """A function called after each change of rights; ``lost`` says whether a subject may have lost
-    some."""
+    """A function called after each change of rights; ``lost`` if a subject may have lost some."""
 
     def __call__(self, *, lost: bool) -> None: ...
 
 
 class Accounts:
-    """Users, groups and rights of the realm. Changes are on disk when a method returns, and count
-    at once."""
+    """Users, groups and rights of the realm. A change is on disk and in force when its method
+    returns."""
 
     def __init__(
         self,
@@ -72,9 +71,11 @@ class Accounts:
         length_min: int = 1,
         shared: SharedAccounts | None = None,
     ) -> None:
-        """Without a ``registry`` nothing is kept and nothing can be changed. With ``shared`` users,
-        groups and what is granted on more than one store are those of a cluster, and are changed
-        there."""
+        """Create empty accounts; :meth:`load` reads them from the ``registry``.
+
+        Without a ``registry`` nothing is stored and changes are refused. With ``shared``, users,
+        groups and rights on more than one store come from a cluster and are changed there.
+        """
         self._registry = registry
         self.shared = None if registry is None else shared
         self._clock = clock
@@ -106,13 +107,13 @@ class Accounts:
         for key in await registry.list(ENTRIES_PREFIX):
             try:
                 record = await registry.get(key)
-            except Damaged as error:  # nobody has these rights until they are granted again
+            except Damaged as error:  # these rights are lost until they are granted again
                 _log.error("access.entries_damaged", reason=str(error))
                 continue
-            assert record is not None, "it was listed, and nobody removes records"
+            assert record is not None, "it was listed, and records are never removed"
             self._versions[key] = record.version
-            found = msgspec.msgpack.decode(record.value, type=EntriesRecord)
-            self.acl.put(found.kind, found.name, found.entries)
+            grants = msgspec.msgpack.decode(record.value, type=EntriesRecord)
+            self.acl.put(grants.kind, grants.name, grants.entries)
 
     def _take_users(self, value: bytes | None) -> None:
         if value is None:
@@ -123,95 +124,99 @@ class Accounts:
 
     def _take_shared(self, shared: SharedAccounts) -> None:
         self._take_users(shared.users)
-        for found in shared.entries.values():
-            self.acl.put(found.kind, found.name, found.entries)
+        for grants in shared.entries.values():
+            self.acl.put(grants.kind, grants.name, grants.entries)
 
     async def follow(self) -> None:
-        """What is shared has changed. Rights that users and groups had here, and which are gone,
-        are forgotten."""
-        assert self.shared is not None, "there is something to follow"
+        """Apply changes of the shared accounts, and remove the local rights of users and groups
+        that were deleted in the cluster."""
+        assert self.shared is not None, "only shared accounts can be followed"
         before = self._record
         self._take_shared(self.shared)
         now = self._record
         users, groups = before.users.keys() - now.users, before.groups.keys() - now.groups
         if users or groups:
-            await self._forget(
+            await self._remove_subjects(
                 lambda subject: subject.user in (groups if subject.is_group else users)
             )
-        for user, known in before.users.items():
-            if user in users or now.users[user].verifier != known.verifier:
+        for user, record in before.users.items():
+            if user in users or now.users[user].verifier != record.verifier:
                 self.user_changed(user)
         self.changed(lost=True)
 
     def _refuse_shared(self) -> None:
         if self.shared is not None:
             raise IllegalState(
-                "users, groups and rights on more than one channel are those of the whole cluster: "
-                "change them in its realm; here are the local channels of one node"
+                "users, groups and rights on more than one channel belong to the whole cluster: "
+                "change them in its realm; this realm holds the local channels of one node"
             )
 
     # --- users ---------------------------------------------------------------------------
 
     def verifier_of(self, user: str) -> Verifier | None:
-        """The record of a user's password, if there is one."""
-        known = self._record.users.get(user)
-        return known.verifier if known is not None else None
+        """Return the verifier of a user's password; None without the user or a password."""
+        record = self._record.users.get(user)
+        return record.verifier if record is not None else None
 
     def password_mark(self, user: str) -> bytes | None:
-        """What tells the password of a user from each one before it, also from the same password
-        given again, and reveals nothing of it; None: there is no such user, or no password."""
-        known = self.verifier_of(user)
-        return None if known is None else hashlib.sha256(known.salt + known.stored_key).digest()
+        """Return a digest that identifies a user's password without revealing it; None without
+        the user or a password. Setting the same password again yields another digest."""
+        verifier = self.verifier_of(user)
+        if verifier is None:
+            return None
+        return hashlib.sha256(verifier.salt + verifier.stored_key).digest()
 
     def decoy(self, user: str) -> Verifier:
-        """A verifier for a user without a password, always the same for one name, as for a real
-        user. Its number of rounds is one in use; otherwise the rounds of earlier settings would
-        reveal real users."""
-        salt = self._drawn(user)[:SALT_BYTES]
-        used = {each.verifier.rounds for each in self._record.users.values() if each.verifier}
-        # Each number of rounds draws a lot for this user, so another number in use changes few
-        # users' rounds.
-        rounds = max(used or {self.rounds}, key=lambda each: self._drawn(f"{each} {user}"))
+        """Return a verifier for a user without a password. Salt and rounds depend on the name
+        only, as those of a real user do not change between sign-ins; the rounds are a number
+        that real users have, because a number none of them has would reveal decoys."""
+        salt = self._derived(user)[:SALT_BYTES]
+        records = self._record.users.values()
+        used = {record.verifier.rounds for record in records if record.verifier}
+        # Rendezvous hashing: another number of rounds in use changes the decoys of few names.
+        rounds = max(used or {self.rounds}, key=lambda count: self._derived(f"{count} {user}"))
         return Verifier(salt, rounds, secrets.token_bytes(32), server_key=secrets.token_bytes(32))
 
-    def _drawn(self, text: str) -> bytes:
+    def _derived(self, text: str) -> bytes:
         return hmac.digest(self._record.secret, text.encode(), "sha256")
 
     def knows(self, user: str) -> bool:
         return user in self._record.users
 
     def users(self) -> list[UserInfo]:
-        """All users, by name."""
+        """Return all users, sorted by name."""
         return [self.user(name) for name in sorted(self._record.users)]
 
     def user(self, name: str) -> UserInfo:
-        """Raises ``NameDoesNotExist``."""
-        known = self._user(name)
-        groups = sorted(group for group, own in self._record.groups.items() if name in own)
+        """Return a user. Raises ``NameDoesNotExist``."""
+        record = self._user(name)
         return UserInfo(
             name=name,
-            groups=tuple(groups),
-            has_password=known.verifier is not None,
-            created_us=known.created_us,
-            changed_us=known.changed_us,
+            groups=tuple(self._groups_of(name)),
+            has_password=record.verifier is not None,
+            created_us=record.created_us,
+            changed_us=record.changed_us,
         )
 
+    def _groups_of(self, user: str) -> list[str]:
+        return sorted(group for group, members in self._record.groups.items() if user in members)
+
     def audited_user(self, name: str) -> dict[str, str]:
-        """Describe a user for the audit log; of the password it tells only that it was changed."""
-        known = self._record.users.get(name)
-        if known is None:
+        """Describe a user for the audit log; of the password it has only the time of change."""
+        record = self._record.users.get(name)
+        if record is None:
             return {}
-        kept = "none" if known.verifier is None else f"of {known.changed_us}"
-        groups = sorted(group for group, own in self._record.groups.items() if name in own)
-        return {"user": name, "password": kept, "groups": ", ".join(groups) or "none"}
+        password = "none" if record.verifier is None else f"of {record.changed_us}"
+        groups = ", ".join(self._groups_of(name)) or "none"
+        return {"user": name, "password": password, "groups": groups}
 
     def audited_group(self, name: str) -> dict[str, str]:
-        """Likewise of a group."""
+        """Describe a group for the audit log."""
         members = self._record.groups.get(name)
         return {} if members is None else {"group": name, "members": ", ".join(members) or "none"}
 
     async def create_user(self, name: str, password: str | Verifier | None = None) -> UserInfo:
-        """Without a password the user signs in with a token or certificate only.
+        """Create a user; without a password, it can sign in only with a token or certificate.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``.
         """
@@ -220,47 +225,50 @@ class Accounts:
             raise InvalidArgument(
                 f"{ANONYMOUS} is the name of clients that do not sign in; choose another"
             )
-        made = await self._verifier(password)
+        verifier = await self._verifier(password)
 
         def create(users: UsersRecord) -> UsersRecord:
             if name in users.users:
                 raise NameAlreadyBound(f"a user {name} already exists")
             now_us = self._clock.now_us()
-            return replace(users, users={**users.users, name: UserRecord(now_us, now_us, made)})
+            record = UserRecord(now_us, now_us, verifier)
+            return replace(users, users={**users.users, name: record})
 
         await self._change(create)
         _log.info("user.created", name=name)
         return self.user(name)
 
     async def set_password(self, name: str, password: str | Verifier) -> None:
-        """Give a user a new password; whoever has signed in stays. Raises ``NameDoesNotExist``,
-        ``InvalidArgument``."""
+        """Give a user a new password; open connections of the user stay. Raises
+        ``NameDoesNotExist``, ``InvalidArgument``."""
         self._user(name)
-        made = await self._verifier(password)
+        verifier = await self._verifier(password)
 
         def change(users: UsersRecord) -> UsersRecord:
-            user = replace(self._user(name), verifier=made, changed_us=self._clock.now_us())
+            user = replace(self._user(name), verifier=verifier, changed_us=self._clock.now_us())
             return replace(users, users={**users.users, name: user})
 
         await self._change(change)
         self.user_changed(name)
 
     async def delete_user(self, name: str) -> None:
-        """The user's sessions end, its memberships and entries too. Raises
-        ``NameDoesNotExist``, and ``IllegalState`` for the last one who may administer."""
+        """Delete a user with its sessions, memberships and entries. Raises ``NameDoesNotExist``,
+        and ``IllegalState`` for the last user who may grant rights."""
         self._refuse_shared()
         self._user(name)
         self._keep_an_administrator(name)
 
         def delete(users: UsersRecord) -> UsersRecord:
-            rest = {each: user for each, user in users.users.items() if each != name}
+            remaining = {user: record for user, record in users.users.items() if user != name}
             groups = {
-                group: tuple(each for each in members if each != name)
+                group: tuple(member for member in members if member != name)
                 for group, members in users.groups.items()
             }
-            return replace(users, users=rest, groups=groups)
+            return replace(users, users=remaining, groups=groups)
 
-        await self._forget(lambda subject: not subject.is_group and subject.user == name)
+        # The entries go first: after a crash in between, deleting the user again removes the rest,
+        # while entries without a user would be inherited by a later user of the name.
+        await self._remove_subjects(lambda subject: not subject.is_group and subject.user == name)
         await self._change(delete)
         _log.info("user.deleted", name=name)
         self.user_changed(name)
@@ -269,20 +277,20 @@ class Accounts:
         on_realm = self.acl.entries("realm")
         for entry in on_realm:
             subject = parse_subject(entry.subject)
-            others = {"full", "manage_acl"} & {*entry.rights} and (
-                subject.is_group or subject.user != name
-            )
-            if others:
+            is_other = subject.is_group or subject.user != name
+            if is_other and {"full", "manage_acl"} & {*entry.rights}:
                 return
         raise IllegalState(
             f"{name} is the last user who may grant rights; give another user that right first"
         )
 
     def _user(self, name: str) -> UserRecord:
-        known = self._record.users.get(name)
-        if known is None:
-            raise NameDoesNotExist(f"there is no user {name}; create it first, or list the users")
-        return known
+        record = self._record.users.get(name)
+        if record is None:
+            raise NameDoesNotExist(
+                f"user {name} does not exist; create it first, or list the users"
+            )
+        return record
 
     async def _verifier(self, password: str | Verifier | None) -> Verifier | None:
         if not isinstance(password, str):
@@ -294,24 +302,27 @@ class Accounts:
             return password
         check_length(password, self.length_min)
         salt = secrets.token_bytes(SALT_BYTES)
-        made = await self._offload(lambda: verifier(password, salt, self.rounds))
-        return made
+        computed = await self._offload(lambda: verifier(password, salt, self.rounds))
+        return computed
 
     # --- groups --------------------------------------------------------------------------
 
     def groups(self) -> list[GroupInfo]:
-        """All groups, by name."""
+        """Return all groups, sorted by name."""
         return [self.group(name) for name in sorted(self._record.groups)]
 
     def group(self, name: str) -> GroupInfo:
-        """Raises ``NameDoesNotExist``."""
+        """Return a group. Raises ``NameDoesNotExist``."""
         members = self._record.groups.get(name)
         if members is None:
-            raise NameDoesNotExist(f"there is no group {name}; create it first, or list the groups")
+            raise NameDoesNotExist(
+                f"group {name} does not exist; create it first, or list the groups"
+            )
         return GroupInfo(name=name, members=members)
 
     async def create_group(self, name: str, members: Sequence[str] = ()) -> GroupInfo:
-        """Members are names of users, known here or by their tokens and certificates.
+        """Create a group. Members are names of users, also of users that only tokens and
+        certificates name.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``.
         """
@@ -328,7 +339,8 @@ class Accounts:
     async def change_group(
         self, name: str, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> GroupInfo:
-        """Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        """Add members to a group and remove others. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``."""
 
         def change(users: UsersRecord) -> UsersRecord:
             return _with_group(users, name, ({*self.group(name).members} | {*add}) - {*remove})
@@ -342,20 +354,22 @@ class Accounts:
         self.group(name)
 
         def delete(users: UsersRecord) -> UsersRecord:
-            groups = {each: own for each, own in users.groups.items() if each != name}
+            groups = {group: members for group, members in users.groups.items() if group != name}
             return replace(users, groups=groups)
 
-        await self._forget(lambda subject: subject.is_group and subject.user == name)
+        await self._remove_subjects(lambda subject: subject.is_group and subject.user == name)
         await self._change(delete)
 
     # --- entries -------------------------------------------------------------------------
 
     def entries(self, kind: str, name: str = "") -> AclInfo:
-        """The rights granted on a resource."""
+        """Return the rights granted on a resource; for kind ``topic`` without a name, all filters
+        that have rights."""
         resource = checked_resource(kind, name)
         if kind == "topic" and not name:
-            found = (own for of, own in self.acl.resources() if of == kind)
-            return AclInfo(kind=kind, topics=tuple(found))
+            resources = self.acl.resources()
+            filters = (topic for resource_kind, topic in resources if resource_kind == "topic")
+            return AclInfo(kind=kind, topics=tuple(filters))
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 
     async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
@@ -363,10 +377,10 @@ class Accounts:
         ``NameDoesNotExist`` for a group that does not exist."""
         resource, wanted = checked_resource(kind, name), checked_rights(kind, tuple(rights))
         if kind == "topic" and not resource:
-            raise InvalidArgument("a grant on topics takes a filter, such as dev/%c/#")
-        meant = parse_subject(subject)
-        if meant.is_group and meant.user not in self._record.groups:
-            _log.info("access.group_unknown", group=meant.user)  # a token may name it
+            raise InvalidArgument("a grant on topics needs a topic filter, such as dev/%c/#")
+        grantee = parse_subject(subject)
+        if grantee.is_group and grantee.user not in self._record.groups:
+            _log.info("access.group_unknown", group=grantee.user)  # a token may name it
         async with self._changing:
             granted = self.acl.granted(kind, resource, subject, rights=wanted)
             await self._store(kind, resource, granted)
@@ -375,33 +389,36 @@ class Accounts:
     async def revoke(
         self, kind: str, name: str, subject: str, rights: Sequence[str] = ()
     ) -> AclInfo:
-        """Take rights from a subject; none named: all. Raises ``InvalidArgument``."""
+        """Take rights from a subject; without ``rights``, all it has on the resource. Raises
+        ``InvalidArgument``."""
         resource = checked_resource(kind, name)
-        taken = checked_rights(kind, tuple(rights)) if rights else known_rights(kind)
+        revoked = checked_rights(kind, tuple(rights)) if rights else known_rights(kind)
         async with self._changing:
-            left = self.acl.revoked(kind, resource, subject, rights=taken)
-            await self._store(kind, resource, left)
+            remaining = self.acl.revoked(kind, resource, subject, rights=revoked)
+            await self._store(kind, resource, remaining)
         return self.entries(kind, resource)
 
     async def replace_entries(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
-        """Replace all entries of a resource: a store just made gets its creator's (SEM A3)."""
+        """Replace all entries of a resource; a new store gets one for its creator (SEM A3)."""
         if not entries and not self.acl.entries(kind, name):
             return
         async with self._changing:
             await self._store(kind, name, entries)
 
-    # --- keeping it ----------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------
 
-    async def _forget(self, is_gone: Callable[[Any], bool]) -> None:
-        """Remove the entries of subjects that are gone."""
+    async def _remove_subjects(self, is_removed: Callable[[Any], bool]) -> None:
+        """Remove all entries of the subjects for which ``is_removed`` is true."""
         async with self._changing:
             for kind, name in self.acl.resources():
                 if self.shared is not None and is_of_many(kind, name):
-                    continue
-                held = self.acl.entries(kind, name)
-                left = [each for each in held if not is_gone(parse_subject(each.subject))]
-                if left != held:
-                    await self._store(kind, name, left)
+                    continue  # the cluster changes these
+                entries = self.acl.entries(kind, name)
+                remaining = [
+                    entry for entry in entries if not is_removed(parse_subject(entry.subject))
+                ]
+                if remaining != entries:
+                    await self._store(kind, name, remaining)
 
     async def _change(self, change: Callable[[UsersRecord], UsersRecord]) -> None:
         self._refuse_shared()
@@ -416,11 +433,12 @@ class Accounts:
         if is_of_many(kind, name):
             self._refuse_shared()
         digest = hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:32]
+        # Stored before it counts: a right that a failed write would take back was never in force.
         await self._put(f"{ENTRIES_PREFIX}{digest}", EntriesRecord(kind, name, tuple(entries)))
-        held = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
-        now = {entry.subject: entry.rights for entry in entries}
+        before = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
+        after = {entry.subject: entry.rights for entry in entries}
         self.acl.put(kind, name, entries)
-        lost = any({*rights} - {*now.get(subject, ())} for subject, rights in held.items())
+        lost = any({*rights} - {*after.get(subject, ())} for subject, rights in before.items())
         self.changed(lost=lost)
 
     async def _put(self, key: str, record: Struct) -> None:
@@ -429,18 +447,19 @@ class Accounts:
                 "this realm has no authentication (access.mode is off), so it keeps no users, "
                 "groups and rights; set access.mode to optional or mandatory"
             )
-        known = self._versions.get(key, 0)
+        version = self._versions.get(key, 0)
         value = msgspec.msgpack.encode(record)
-        self._versions[key] = await self._registry.cas(key, known, value)
+        self._versions[key] = await self._registry.cas(key, version, value)
 
 
 def _with_group(users: UsersRecord, name: str, members: set[str]) -> UsersRecord:
-    kept = tuple(sorted(map(checked_user, members)))
-    return replace(users, groups={**users.groups, name: kept})
+    checked = tuple(sorted(map(checked_user, members)))
+    return replace(users, groups={**users.groups, name: checked})
 
 
 def checked_resource(kind: str, name: str) -> str:
-    """``name`` in the form entries are kept under. Raises ``InvalidArgument``, ``InvalidName``."""
+    """Return ``name`` in the form that entries are stored under. Raises ``InvalidArgument``,
+    ``InvalidName``."""
     known_rights(kind)
     if kind == "realm":
         if name:
@@ -448,9 +467,12 @@ def checked_resource(kind: str, name: str) -> str:
         return ""
     if kind == "topic":
         if name and (fault := filter_fault(name)):
-            raise InvalidArgument(f"{name!r} is no topic filter: {fault}")
+            raise InvalidArgument(f"{name!r} is not a topic filter: {fault}")
         if name.startswith("$"):
-            raise InvalidArgument(f"{name!r} begins with $; such topics are the realm's own")
+            raise InvalidArgument(
+                f"{name!r} begins with $; such topics are reserved for the realm: grant rights on "
+                f"other topics"
+            )
         return name
     if name == "*":
         return name
@@ -461,5 +483,5 @@ def checked_resource(kind: str, name: str) -> str:
 
 
 def new_password() -> str:
-    """Generate a password that cannot be guessed and can be typed: 120 bits."""
+    """Generate a password of 120 random bits, short enough to type."""
     return secrets.token_urlsafe(NONCE_BYTES)[:20]

@@ -1,4 +1,5 @@
-"""The audit log: who administered what, and how it ended, in the log and in ``audit.ndjson``."""
+"""The audit log: acts of administration, their principals and outcomes, in the log and in
+``audit.ndjson``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from penstock_core.vocabulary.errors import Damaged, InvalidArgument, StorageFai
 from penstock_core.vocabulary.ports import Clock
 
 RECORDS_KEPT = 10_000
-"""Newest records that are held in memory for queries; the file has all."""
+"""Newest records held in memory for queries; the file has all."""
 
 Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
@@ -27,16 +28,18 @@ KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
 REFUSALS_S = 60.0
 """Seconds for which refusals of one kind are counted before the count is written."""
 SIGN_INS_S = 3_600.0
-"""Likewise sign-ins of one principal: who asks over HTTP signs in with each request."""
+"""Seconds for which sign-ins of one principal are counted: HTTP clients sign in with each
+request."""
 REFUSALS_FIRST = 5
-"""So many of one kind are written as they are, within the time; then they are counted."""
+"""Refusals of one kind written one by one within that time; later ones are only counted."""
 SIGN_INS_FIRST = 1
 SUMS_MAX = 64
-"""Kinds counted apart at the same time; the rest is counted as one."""
+"""Kinds counted separately at the same time; all others share one count."""
 OTHERS = "(others)"
 
 TEXT_MAX = 512
-"""Signs of what somebody has given that a record keeps: who may do nothing may ask for much."""
+"""Characters of a client's text that a record keeps: clients without rights may send long texts,
+and their refusals are recorded."""
 PARTS_MAX = 16
 
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{16})"}\Z')
@@ -45,23 +48,23 @@ _log = logger("penstock.audit")
 
 
 def line_of(record: AuditRecord) -> bytes:
-    """A record as a line of the file: JSON, whose last field is the checksum of all before it."""
+    """Return a record as a line of the file: JSON whose last field is a checksum of the rest."""
     text = msgspec.json.encode(record).removesuffix(b"}")
     return b'%s,"checksum":"%016x"}\n' % (text, xxh3_64_intdigest(text))
 
 
 class LineReader:
-    """Reads the lines of an audit log, in their order.
+    """Reads the lines of an audit log, in order.
 
-    The first ones may be of a version that wrote no checksums; behind one that has it, one
-    without is damaged.
+    An old version wrote lines without checksums. After the first line with a checksum, a line
+    without one is damaged.
     """
 
     def __init__(self) -> None:
         self._are_sealed = False
 
     def record(self, line: bytes) -> AuditRecord:
-        """Read a line. Raises ``Damaged`` where it is torn, or not what was written."""
+        """Read a line. Raises ``Damaged`` if it is incomplete or was changed."""
         seal = _SEAL.search(line)
         if seal is None and self._are_sealed:
             raise Damaged(
@@ -86,31 +89,32 @@ class LogReader:
     def __init__(self) -> None:
         self._lines = LineReader()
         self._last = 0
-        """The number of the last record that could be read."""
+        """Number of the last readable record."""
 
     def read(self, content: bytes) -> list[tuple[str, tuple[int, int]]]:
-        """List the faults of a file, each with its first byte and the one after its last."""
-        found: list[tuple[str, tuple[int, int]]] = []
-        at, unread = 0, 0
+        """Return the faults of a file, each with its range of bytes (start, end)."""
+        faults: list[tuple[str, tuple[int, int]]] = []
+        start, unreadable = 0, 0
         for line in content.splitlines(keepends=True):
-            place, at = (at, at + len(line)), at + len(line)
+            span, start = (start, start + len(line)), start + len(line)
             try:
                 record = self._lines.record(line.removesuffix(b"\n"))
             except Damaged as error:
-                unread += 1
-                found.append((f"a line of the audit log: {error}", place))
+                unreadable += 1
+                faults.append((f"a line of the audit log: {error}", span))
                 continue
-            missing = record.number - self._last - 1 - unread
+            # Unreadable lines have used numbers, too: they are damaged, not missing.
+            missing = record.number - self._last - 1 - unreadable
             if self._last and missing > 0:
-                found.append(
-                    (f"{missing} records before this one are missing from the audit log", place)
+                faults.append(
+                    (f"{missing} records before this one are missing from the audit log", span)
                 )
-            self._last, unread = record.number, 0
-        return found
+            self._last, unreadable = record.number, 0
+        return faults
 
 
 class AuditAct(NamedTuple):
-    """A record that is to be written."""
+    """An act to be recorded, before it has a number and a time."""
 
     principal: str
     operation: str
@@ -120,8 +124,8 @@ class AuditAct(NamedTuple):
 
 
 class Sums:
-    """Counts repeated records: the first of a kind are written, those that follow within a time are
-    counted, and the count is written in one record afterwards."""
+    """Counts repeated records: the first of a kind are written, later ones within a period are
+    counted, and the count is written as one record after the period."""
 
     def __init__(self, seconds: float, first: int) -> None:
         self._lasts_us = int(seconds * 1_000_000)
@@ -130,7 +134,7 @@ class Sums:
         self._seen: dict[tuple[str, str, str], int] = {}
 
     def counts(self, entry: AuditAct, now_us: int) -> bool:
-        """Whether it was counted; else it is to be written."""
+        """Count an act. True: the count stands for it; False: write a record of it."""
         if not self._seen:
             self._began_us = now_us
         key = (entry.principal, entry.operation, entry.outcome)
@@ -140,42 +144,41 @@ class Sums:
         return key[0] == OTHERS or self._seen[key] > self._first
 
     def is_over(self, now_us: int) -> bool:
-        """Whether the count is to be written now; a clock that was set back also ends the
-        period."""
+        """Whether the period has ended; a clock that was set back ends it, too."""
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
     def all(self) -> list[AuditAct]:
-        """The counts that are not written yet."""
+        """Return a record of each count that is not written yet, and start new counts."""
         seen, self._seen = self._seen, {}
-        found = []
-        for (principal, operation, outcome), number in seen.items():
-            more = number - (0 if principal == OTHERS else self._first)
+        summaries = []
+        for (principal, operation, outcome), count in seen.items():
+            more = count - (0 if principal == OTHERS else self._first)
             if more > 0:
                 detail = {"more": more, "seconds": self._lasts_us // 1_000_000}
-                found.append(AuditAct(principal, operation, "", outcome=outcome, detail=detail))
-        return found
+                summaries.append(AuditAct(principal, operation, "", outcome=outcome, detail=detail))
+        return summaries
 
 
 class AuditFile(Protocol):
-    """Where audit records are stored."""
+    """The file that stores the records of one log."""
 
     async def append(self, line: bytes) -> None:
         """Append a record; it is on disk on return. Raises ``StorageFailed``."""
         ...
 
     def append_now(self, line: bytes) -> None:
-        """Append a line, blocking the loop: on disk when this returns. Raises ``StorageFailed``."""
+        """Append a line, blocking the loop; it is on disk on return. Raises ``StorageFailed``."""
         ...
 
     async def newest(self, count: int) -> Sequence[bytes]:
-        """The last lines, oldest first."""
+        """Return the last lines, oldest first."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoFile:
-    """Stores nothing."""
+    """An audit file that stores nothing, for realms in memory."""
 
     async def append(self, line: bytes) -> None:
         return
@@ -191,13 +194,14 @@ class NoFile:
 
 
 class Audit:
-    """The three logs: acts; sign-ins; and refusals, which anybody can cause and which therefore
-    push out nothing else, and are counted where there are many (:class:`Sums`)."""
+    """Three logs: acts, sign-ins and refusals. Every client can cause refusals, so they have their
+    own log, where they cannot displace other records, and many of them are only counted
+    (:class:`Sums`)."""
 
     def __init__(self, clock: Clock, files: Mapping[Kind, AuditFile] | None = None) -> None:
         self._clock = clock
-        held = files or {}
-        self._logs: dict[Kind, _Log] = {kind: _Log(held.get(kind) or NoFile()) for kind in KINDS}
+        opened = files or {}
+        self._logs: dict[Kind, _Log] = {kind: _Log(opened.get(kind) or NoFile()) for kind in KINDS}
         self._sums: dict[Kind, Sums] = {
             "sign-ins": Sums(SIGN_INS_S, SIGN_INS_FIRST),
             "refusals": Sums(REFUSALS_S, REFUSALS_FIRST),
@@ -206,84 +210,85 @@ class Audit:
         self._pending: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
-        """Read what earlier lives have written; a line that is damaged is told and passed over,
-        and its number is missing."""
+        """Read the records of earlier processes; damaged lines are logged and skipped, and their
+        numbers stay unused."""
         for log in self._logs.values():
             await log.load()
 
     async def note(
         self, principal: str, operation: str, target: str = "", outcome: str = "done", **detail: Any
     ) -> None:
-        """Write an act down, or that it was refused. Raises ``StorageFailed``: it was done, and is
-        not in the file."""
-        entry = AuditAct(principal, operation, target, outcome=outcome, detail=detail)
-        await self._note("acts" if outcome == "done" else "refusals", entry)
+        """Record an act, or its refusal. Raises ``StorageFailed`` if the file could not be
+        written; the act itself was done."""
+        act = AuditAct(principal, operation, target, outcome=outcome, detail=detail)
+        await self._note("acts" if outcome == "done" else "refusals", act)
 
     def aside(self, principal: str, operation: str, outcome: str = "done", **detail: Any) -> None:
-        """Record a sign-in without waiting for it, so that a full disk keeps nobody from signing
-        in."""
-        entry = AuditAct(principal, operation, "", outcome=outcome, detail=detail)
+        """Record a sign-in without waiting for the disk, so that clients can still sign in while
+        the disk is full."""
+        act = AuditAct(principal, operation, "", outcome=outcome, detail=detail)
         kind: Kind = "sign-ins" if outcome == "done" else "refusals"
         now_us, sums = self._clock.now_us(), self._sums[kind]
-        spoken = sums.all() if sums.is_over(now_us) else []
-        if sums.counts(entry, now_us) and not spoken:
+        # Summaries of the last period come first: counting the act starts the next period.
+        summaries = sums.all() if sums.is_over(now_us) else []
+        if sums.counts(act, now_us) and not summaries:
             return
-        work = start_task(
-            self._noted_aside(kind, [*spoken, entry], now_us),
+        task = start_task(
+            self._write_aside(kind, [*summaries, act], now_us),
             on_failure=lambda error: _log.error("audit.not_written", reason=repr(error)),
         )
-        self._pending.add(work)
-        work.add_done_callback(self._pending.discard)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
 
-    async def _noted_aside(self, kind: Kind, entries: Sequence[AuditAct], now_us: int) -> None:
+    async def _write_aside(self, kind: Kind, acts: Sequence[AuditAct], now_us: int) -> None:
         try:
             async with self._writing:
-                for each in entries:
-                    await self._logs[kind].write(each, now_us)
+                for act in acts:
+                    await self._logs[kind].write(act, now_us)
         except StorageFailed as error:
             _log.error("audit.not_written", reason=str(error))
 
-    async def _note(self, kind: Kind, entry: AuditAct) -> None:
+    async def _note(self, kind: Kind, act: AuditAct) -> None:
         async with self._writing:
             now_us = self._clock.now_us()
-            await self._say_sums(kind, now_us)
+            await self._write_summaries(kind, now_us)
             sums = self._sums.get(kind)
-            if sums is None or not sums.counts(entry, now_us):
-                await self._logs[kind].write(entry, now_us)
+            if sums is None or not sums.counts(act, now_us):
+                await self._logs[kind].write(act, now_us)
 
-    async def _say_sums(self, kind: Kind, now_us: int) -> None:
+    async def _write_summaries(self, kind: Kind, now_us: int) -> None:
         sums = self._sums.get(kind)
         if sums is not None and sums.is_over(now_us):
-            for each in sums.all():
-                await self._logs[kind].write(each, now_us)
+            for summary in sums.all():
+                await self._logs[kind].write(summary, now_us)
 
     async def close(self) -> None:
-        """Wait for what is being written, write the counts that are still pending, and close the
-        files."""
-        await self._written()
+        """Wait for pending records, write the remaining counts, and close the files."""
+        await self._wait_for_pending()
         now_us = self._clock.now_us()
         for kind, sums in self._sums.items():
-            for each in sums.all():
-                self._logs[kind].write_now(each, now_us)
+            for summary in sums.all():
+                self._logs[kind].write_now(summary, now_us)
         for log in self._logs.values():
             log.file.close()
 
     async def read(
         self, *, kind: str = "acts", before: int | None = None, limit: int = 100
     ) -> list[AuditRecord]:
-        """The newest records, or the newest below number ``before``; the newest first. Raises
-        ``InvalidArgument`` for a ``kind`` there is not."""
-        log = next((each for name, each in self._logs.items() if name == kind), None)
+        """Return the newest records, or the newest below number ``before``, newest first. Raises
+        ``InvalidArgument`` for an unknown ``kind``."""
+        log = next((log for name, log in self._logs.items() if name == kind), None)
         if log is None:
             raise InvalidArgument(
-                f"there is no audit log of {kind!r}; there are {', '.join(KINDS)}"
+                f"{kind!r} is not a kind of audit record; the kinds are {', '.join(KINDS)}"
             )
-        await self._written()
-        found = (each for each in reversed(log.records) if before is None or each.number < before)
-        return [record for record, _ in zip(found, range(max(0, limit)), strict=False)]
+        await self._wait_for_pending()
+        newest_first = reversed(log.records)
+        matches = (record for record in newest_first if before is None or record.number < before)
+        return [record for record, _ in zip(matches, range(max(0, limit)), strict=False)]
 
-    async def _written(self) -> None:
-        """Wait for the records that nobody else waits for."""
+    async def _wait_for_pending(self) -> None:
+        """Wait for the records of :meth:`aside`, which its callers do not wait for."""
         while self._pending:
             await asyncio.wait(self._pending)
 
@@ -295,7 +300,7 @@ class _Log:
         self.file = file
         self.records: deque[AuditRecord] = deque(maxlen=RECORDS_KEPT)
         self._newest = 0
-        """The number of the last record, read or not."""
+        """Number of the last record, readable or not."""
 
     async def load(self) -> None:
         reader = LineReader()
@@ -309,38 +314,39 @@ class _Log:
             self._newest = record.number
             self.records.append(record)
 
-    async def write(self, entry: AuditAct, now_us: int) -> None:
-        record = self._added(entry, now_us)
+    async def write(self, act: AuditAct, now_us: int) -> None:
+        record = self._add(act, now_us)
         try:
             await self.file.append(line_of(record))
         except StorageFailed as error:
-            error.add_note(f"{entry.operation} of {entry.principal} ended as {entry.outcome}")
+            error.add_note(f"{act.operation} of {act.principal} ended as {act.outcome}")
             raise
 
-    def write_now(self, entry: AuditAct, now_us: int) -> None:
-        """Write a record at the end of the realm, when nothing else runs."""
+    def write_now(self, act: AuditAct, now_us: int) -> None:
+        """Write a record while the realm closes, when blocking the loop delays no other task."""
         try:
-            self.file.append_now(line_of(self._added(entry, now_us)))
+            self.file.append_now(line_of(self._add(act, now_us)))
         except StorageFailed as error:
             _log.error("audit.not_written", reason=str(error))
 
-    def _added(self, entry: AuditAct, now_us: int) -> AuditRecord:
+    def _add(self, act: AuditAct, now_us: int) -> AuditRecord:
         self._newest += 1
         record = AuditRecord(
             number=self._newest,
             at_us=now_us,
-            principal=_short(entry.principal),
-            operation=entry.operation,
-            target=_short(entry.target),
-            outcome=entry.outcome,
-            detail={name: _short(value) for name, value in entry.detail.items()},
+            principal=_shorten(act.principal),
+            operation=act.operation,
+            target=_shorten(act.target),
+            outcome=act.outcome,
+            detail={name: _shorten(value) for name, value in act.detail.items()},
         )
+        # In the log and in memory before the file: a failed write leaves these two traces.
         self.records.append(record)
-        _say(record)
+        _log_record(record)
         return record
 
 
-def _say(record: AuditRecord) -> None:
+def _log_record(record: AuditRecord) -> None:
     _log.info(
         "audit.noted",
         principal=record.principal,
@@ -351,12 +357,12 @@ def _say(record: AuditRecord) -> None:
     )
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}\N{HORIZONTAL ELLIPSIS}"
     if isinstance(value, Mapping):
-        return {str(name): _short(each) for name, each in list(value.items())[: 2 * PARTS_MAX]}
+        return {str(name): _shorten(item) for name, item in list(value.items())[: 2 * PARTS_MAX]}
     if isinstance(value, list | tuple):
-        parts = [str(each)[: TEXT_MAX // PARTS_MAX] for each in value[:PARTS_MAX]]
+        parts = [str(item)[: TEXT_MAX // PARTS_MAX] for item in value[:PARTS_MAX]]
         return parts if len(parts) == len(value) else [*parts, "\N{HORIZONTAL ELLIPSIS}"]
     return value

@@ -1,4 +1,4 @@
-"""The changes an act of administration made, from its target before and after."""
+"""The changes that an act of administration made: its target before and after."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SHOWN_MAX = 200
 _NOTHING = "nothing"
 
 DefinitionOf = Callable[[str], Definition | None]
-"""The attributes of a channel or queue, if there is one of that name."""
+"""Returns the attributes of a channel or queue; None if it does not exist."""
 
 
 def state_of(
     operation: str, name: str, target: str, accounts: Accounts, definition_of: DefinitionOf
 ) -> dict[str, str]:
-    """Describe the target of ``operation`` in words, as far as the operation may change it."""
+    """Return the attributes of the target that ``operation`` may change, as texts by name."""
     kind, _, rest = operation.partition(".")
     if rest == "edit":
         definition = definition_of(name)
@@ -39,7 +39,7 @@ def state_of(
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The differences: ``{"ttl_ms": "0 -> 5000"}``."""
+    """Return the differences, such as ``{"ttl_ms": "0 -> 5000"}``."""
     names = [*before, *(name for name in after if name not in before)]
     return {
         name: f"{before.get(name, _NOTHING)} -> {after.get(name, _NOTHING)}"
@@ -49,20 +49,20 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 
 def _flat(attributes: msgspec.Struct, prefix: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in msgspec.structs.asdict(attributes).items():
         if isinstance(value, msgspec.Struct):
-            found |= _flat(value, f"{prefix}{name}.")
+            texts |= _flat(value, f"{prefix}{name}.")
         elif name == "descriptors":
-            found[f"{prefix}{name}"] = f"{len(value)} bytes, {hash_of(value)}" if value else "none"
+            texts[f"{prefix}{name}"] = f"{len(value)} bytes, {hash_of(value)}" if value else "none"
         else:
             text = str(value)
-            found[f"{prefix}{name}"] = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
-    return found
+            texts[f"{prefix}{name}"] = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+    return texts
 
 
 def hash_of(value: Any) -> str:
-    """A short hash by which two large values can be told apart."""
+    """Return a short hash that distinguishes large values in an audit record."""
     from xxhash import xxh3_64_hexdigest
 
     return xxh3_64_hexdigest(msgspec.msgpack.encode(value))

@@ -1,8 +1,7 @@
 """Sign-ins of browsers: a session in a cookie, and a token against forged requests.
 
-Sessions outlive the process that opened them: they are kept in the registry, so a realm that starts
-again has them, and so has the next owner of a cluster's realm. What is kept is a digest of the
-cookie's value, from which neither the cookie nor its token can be made.
+Sessions survive restarts and failovers: the registry stores them. It stores a digest of the
+cookie's value, from which neither the cookie nor its token can be computed.
 """
 
 from __future__ import annotations
@@ -24,42 +23,42 @@ from penstock_core.vocabulary.errors import AccessDenied, Conflict, Damaged, Pen
 from penstock_core.vocabulary.ports import Clock, Registry
 
 LOGINS_MAX = 10_000
-"""Most browser sessions; beyond it, the user with the most loses the one that is idle longest."""
+"""Most browser sessions. Beyond it, the user with the most sessions loses the one idle longest."""
 OF_USER_MAX = 100
-"""Likewise of one user."""
+"""Most browser sessions of one user."""
 CSRF_HEADER = "X-CSRF-Token"
 KEPT_PREFIX: Final = "logins/"
 RECORDS: Final = 64
-"""Records in which sessions are kept, by the user's name. All are read at once when the realm is
-opened, so that this takes as long for many users as for few."""
+"""Number of records that sessions are spread over, by the user's name. Opening a realm reads all of
+them, so the number of reads does not grow with the number of users."""
 UNWRITTEN_SHARE: Final = 10
-"""The last use of a session is written down when it is later than what was written by this part of
-the idle time, so that reading pages writes next to nothing."""
+"""The last use of a session is stored once it is later than the stored use by this fraction of the
+idle time, so that page views cause almost no writes."""
 
 _log = logger("penstock.access")
 
 
 class BrowserLogin(Struct):
-    """A browser session. Its values are secret, so its text has none of them."""
+    """A browser session. Its values are secret, so its ``repr`` leaves them out."""
 
     id: str
-    """The cookie's value; empty until the browser shows it again to a realm that was restarted."""
+    """The cookie's value; empty after a restart, until the browser sends the cookie again."""
     csrf: str
-    """The token that requests which change something carry in :data:`CSRF_HEADER`."""
+    """The token that changing requests carry in :data:`CSRF_HEADER`."""
     principal: Principal
     opened_us: int
     used_us: int
     password: bytes = b""
-    """Which password of the user it was opened with; see :attr:`Logins.password_of`."""
+    """Digest of the user's password at the sign-in; see :attr:`Logins.password_of`."""
     written_us: int = 0
-    """The last use as it was written down."""
+    """The last use, as stored."""
 
     def __repr__(self) -> str:
         return f"BrowserLogin({self.principal.name})"
 
 
 class _StoredLogin(Struct, frozen=True, array_like=True):
-    """A session as it is written down."""
+    """A session as the registry stores it."""
 
     digest: bytes
     user: str
@@ -70,25 +69,24 @@ class _StoredLogin(Struct, frozen=True, array_like=True):
 
 
 class _LoginRecord(Struct):
-    """One of the records of sessions, as this process has last seen it."""
+    """A record of sessions, as this process has last read or written it."""
 
     version: int = 0
     digests: frozenset[bytes] = frozenset()
     is_damaged: bool = False
-    """It cannot be read, so it is not written either: its sessions are in memory only."""
+    """The record cannot be read and is not overwritten; its sessions stay in memory only."""
 
 
 class Logins:
     """All browser sessions of a realm.
 
-    A session of a password ends with that password, whoever has changed it and whenever: it names
-    the password it was opened with, so that no list of sessions has to be changed in the same
-    instant. Sessions of other proofs stay in memory.
+    A session opened with a password ends when the password changes: it stores a digest of its
+    password, so the change of a password need not change a list of sessions in the same instant.
+    Sessions of other proofs stay in memory.
     """
 
     password_of: Callable[[str], bytes | None]
-    """What tells the password of a user from every other password; None: there is no such user, or
-    it has none."""
+    """Returns a digest that identifies a user's password; None without the user or a password."""
 
     def __init__(
         self,
@@ -99,9 +97,12 @@ class Logins:
         of_user_max: int = OF_USER_MAX,
         registry: Registry | None = None,
     ) -> None:
-        """They end ``idle_s`` after their last use, and ``total_s`` after they were opened; a user
-        has ``of_user_max``, and loses the one that was idle longest to the next. Without a
-        ``registry`` they end with this process."""
+        """Create an empty list of sessions; :meth:`load` reads the stored ones.
+
+        Sessions end ``idle_s`` after their last use, and ``total_s`` after they were opened. A
+        user has at most ``of_user_max``; one more ends the session idle longest. Without a
+        ``registry`` sessions end with this process.
+        """
         self._clock = clock
         self._idle_us = int(idle_s * 1_000_000)
         self._total_us = int(total_s * 1_000_000)
@@ -110,29 +111,31 @@ class Logins:
         self._of_user: dict[str, dict[bytes, BrowserLogin]] = {}
         self._held: dict[bytes, BrowserLogin] = {}
         self._of_record: dict[str, dict[bytes, BrowserLogin]] = {}
-        """By the key of the record in which they are kept."""
+        """Sessions by the key of their record."""
         self._records: dict[str, _LoginRecord] = {}
         self._unwritten: set[str] = set()
-        """Keys of records that do not say what is so."""
+        """Keys of records with unwritten changes."""
         self._writing = asyncio.Lock()
         self.password_of = lambda user: b""
 
     async def load(self) -> None:
-        """Read the sessions that are kept. Raises ``StorageFailed``."""
+        """Read the stored sessions. Raises ``StorageFailed``."""
         if self._registry is None:
             return
         keys = await self._registry.list(KEPT_PREFIX)
         for key in keys:
-            self._take(await self._read(key))
+            self._add(await self._read(key))
 
     async def open(self, principal: Principal, password: bytes | None = None) -> BrowserLogin:
-        """Open a new session for somebody who has just signed in, with the ``password`` that was
-        checked, as :attr:`password_of` told it before; None: with the one there is now. It is kept
-        on return. Raises ``StorageFailed``."""
+        """Open a session for a principal that has just signed in; it is stored on return.
+
+        ``password`` is the digest of the checked password, read before the check; by default the
+        digest of the present one. Raises ``StorageFailed``.
+        """
         now_us = self._clock.now_us()
-        own = self._of_user.get(principal.user, {})
-        if len(own) >= self._of_user_max:
-            self._forget(min(own, key=lambda key: own[key].used_us))
+        of_user = self._of_user.get(principal.user, {})
+        if len(of_user) >= self._of_user_max:
+            self._forget(min(of_user, key=lambda key: of_user[key].used_us))
         if len(self._held) >= LOGINS_MAX:
             self._forget_old(now_us)
         if password is None:
@@ -156,7 +159,8 @@ class Logins:
         return len(self._held)
 
     def find(self, id: str, *, use: bool = True) -> BrowserLogin | None:
-        """The session of a cookie; None: there is none, or it has ended. Using it prolongs it."""
+        """Return the session of a cookie; None if it does not exist or has ended. ``use`` prolongs
+        it."""
         key = _digest(id)
         login = self._held.get(key)
         if login is None:
@@ -174,8 +178,8 @@ class Logins:
         return login
 
     async def found(self, id: str) -> BrowserLogin | None:
-        """As :meth:`find`, and the use is written down where it is time to. What cannot be written
-        is written with the next request."""
+        """Find the session as :meth:`find` does, and store its last use if that is due. If the
+        write fails, the next request tries again."""
         login = self.find(id)
         if self._unwritten and not self._writing.locked():
             try:
@@ -184,23 +188,22 @@ class Logins:
                 _log.warning("access.logins_not_written", reason=str(error))
         return login
 
-    def check_csrf(self, login: BrowserLogin, given: str) -> None:
-        """Raises ``AccessDenied`` unless the request comes from the console's own pages."""
-        if not hmac.compare_digest(login.csrf.encode(), given.encode()):
+    def check_csrf(self, login: BrowserLogin, token: str) -> None:
+        """Raise ``AccessDenied`` unless the request comes from the console's pages."""
+        if not hmac.compare_digest(login.csrf.encode(), token.encode()):
             raise AccessDenied(
                 f"the header {CSRF_HEADER} does not match this session: another web site may have "
                 f"sent the request; sign in again"
             )
 
     async def close(self, id: str) -> None:
-        """Sign out. It has ended at once, and is no longer kept on return. Raises
-        ``StorageFailed``."""
+        """End a session at once, and remove it from the store. Raises ``StorageFailed``."""
         self._forget(_digest(id))
         await self.write()
 
     def close_of(self, user: str) -> None:
-        """Sign a user out everywhere, after a change of the password or of the user itself, by
-        which those sessions that are kept have ended, too."""
+        """End all sessions of a user whose password or account has changed. Stored copies have
+        ended already, because their digest of the password no longer matches."""
         for key in list(self._of_user.get(user, {})):
             self._forget(key)
 
@@ -225,19 +228,19 @@ class Logins:
         self._changed(login)
         if self._is_kept(login):
             del self._of_record[_key_of(login.principal.user)][key]
-        own = self._of_user[login.principal.user]
-        del own[key]
-        if not own:
+        of_user = self._of_user[login.principal.user]
+        del of_user[key]
+        if not of_user:
             del self._of_user[login.principal.user]
 
     def _forget_old(self, now_us: int) -> None:
-        for key in [k for k, each in self._held.items() if self._has_ended(each, now_us)]:
+        for key in [key for key, login in self._held.items() if self._has_ended(login, now_us)]:
             self._forget(key)
         while len(self._held) >= LOGINS_MAX:
             most = max(self._of_user.values(), key=len)
             self._forget(min(most, key=lambda key: most[key].used_us))
 
-    # --- keeping them --------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------
 
     def _is_kept(self, login: BrowserLogin) -> bool:
         return self._registry is not None and login.principal.proof == "password"
@@ -247,7 +250,7 @@ class Logins:
             self._unwritten.add(_key_of(login.principal.user))
 
     async def write(self) -> None:
-        """Write down what has changed. Raises ``StorageFailed``."""
+        """Store the changed records. Raises ``StorageFailed``."""
         async with self._writing:
             while self._unwritten:
                 await self._write(min(self._unwritten))
@@ -257,13 +260,14 @@ class Logins:
         self._unwritten.discard(key)
         if record.is_damaged:
             return
-        assert self._registry is not None, "without one, nothing is marked as unwritten"
+        assert self._registry is not None, "records are marked as unwritten only with a registry"
         kept = self._kept(key)
         try:
             version = await self._registry.cas(
                 key, record.version, msgspec.msgpack.encode(list(kept.values()))
             )
         except Conflict:
+            # `write` loops until no record is unwritten, so the merged record is written next.
             self._unwritten.add(key)
             await self._merge(key, record.digests)
         except BaseException:
@@ -271,12 +275,12 @@ class Logins:
             raise
         else:
             record.version, record.digests = version, frozenset(kept)
-            for digest, each in kept.items():
+            for digest, stored in kept.items():
                 if (login := self._held.get(digest)) is not None:
-                    login.written_us = each.used_us
+                    login.written_us = stored.used_us
 
     def _kept(self, key: str) -> dict[bytes, _StoredLogin]:
-        """What a record has to say now."""
+        """Return the sessions a record has to contain now, by digest."""
         return {
             digest: _StoredLogin(
                 digest,
@@ -290,65 +294,68 @@ class Logins:
         }
 
     async def _merge(self, key: str, before: frozenset[bytes]) -> None:
-        """An owner before this one has still written: take over what it has opened and ended."""
+        """Merge a record that the previous owner has written after this process has read it: adopt
+        the sessions that it has opened, and end those that it has ended. ``before`` are the
+        digests this process has read."""
         ended_here = before - self._held.keys()
-        there = await self._read(key)
-        for digest in before - {each.digest for each in there}:
+        stored_logins = await self._read(key)
+        for digest in before - {stored.digest for stored in stored_logins}:
             self._forget(digest)
-        self._take(each for each in there if each.digest not in ended_here)
+        self._add(stored for stored in stored_logins if stored.digest not in ended_here)
         self._unwritten.add(key)
 
     async def _read(self, key: str) -> list[_StoredLogin]:
-        assert self._registry is not None, "without one, nothing is read"
+        assert self._registry is not None, "sessions are read only with a registry"
         record = self._records[key] = _LoginRecord()
         try:
-            held = await self._registry.get(key)
-        except Damaged as error:  # whoever was signed in signs in again
+            entry = await self._registry.get(key)
+        except Damaged as error:  # the users of its sessions have to sign in again
             _log.error("access.logins_damaged", reason=str(error))
             record.is_damaged = True
             return []
-        if held is None:
+        if entry is None:
             return []
-        record.version = held.version
+        record.version = entry.version
         try:
-            kept = msgspec.msgpack.decode(held.value, type=list[_StoredLogin])
+            stored_logins = msgspec.msgpack.decode(entry.value, type=list[_StoredLogin])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.error("access.logins_damaged", reason=str(error))
             return []
-        record.digests = frozenset(each.digest for each in kept)
-        return kept
+        record.digests = frozenset(stored.digest for stored in stored_logins)
+        return stored_logins
 
-    def _take(self, kept: Iterable[_StoredLogin]) -> None:
-        """Hold what was read, as far as it has not ended and is not held yet."""
+    def _add(self, stored_logins: Iterable[_StoredLogin]) -> None:
+        """Add stored sessions, except ended ones and those already in memory."""
         now_us = self._clock.now_us()
-        for each in kept:
-            principal = Principal(each.user, each.host, proof="password")
+        for stored in stored_logins:
+            principal = Principal(stored.user, stored.host, proof="password")
             login = BrowserLogin(
                 "",
                 "",
                 principal,
-                opened_us=each.opened_us,
-                used_us=each.used_us,
-                password=each.password,
-                written_us=each.used_us,
+                opened_us=stored.opened_us,
+                used_us=stored.used_us,
+                password=stored.password,
+                written_us=stored.used_us,
             )
             if self._has_ended(login, now_us):
-                self._unwritten.add(_key_of(each.user))
-            elif each.digest not in self._held:
-                self._put(each.digest, login)
+                self._unwritten.add(_key_of(stored.user))
+            elif stored.digest not in self._held:
+                self._put(stored.digest, login)
 
 
 def _digest(id: str) -> bytes:
-    """Looked up by digest: how long that takes says nothing about the values there are."""
+    """Return the key sessions are found by: with a digest, the time of a lookup reveals nothing
+    about valid ids."""
     return hashlib.sha256(id.encode()).digest()
 
 
 def _csrf(id: str) -> str:
-    """The token of a session: whoever has the cookie's value has it, and nobody else."""
-    made = hmac.digest(id.encode(), CSRF_HEADER.encode(), "sha256")
-    return urlsafe_b64encode(made).decode().rstrip("=")
+    """Return the token of a session; it can be computed only from the cookie's value."""
+    token = hmac.digest(id.encode(), CSRF_HEADER.encode(), "sha256")
+    return urlsafe_b64encode(token).decode().rstrip("=")
 
 
 def _key_of(user: str) -> str:
-    """The record in which the sessions of a user are kept."""
+    """Return the key of the record with a user's sessions."""
     return f"{KEPT_PREFIX}{hashlib.sha256(user.encode()).digest()[0] % RECORDS:02d}"

@@ -1,4 +1,4 @@
-"""The connections that clients have to a realm, whatever they speak."""
+"""The connections that clients have to a realm, over all protocols."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock_server.runtime.access.rare_lines import RareLines
 
 
 class ConnectionState(Struct, frozen=True, kw_only=True):
-    """A connection as it stands; :class:`penstock_core.api.realm.ConnectionInfo` has it for
-    others."""
+    """The state of a connection; :class:`penstock_core.api.realm.ConnectionInfo` is its form in
+    answers to clients."""
 
     number: int
     """Connection number, unique until the realm restarts."""
@@ -24,20 +24,21 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
     user: str
     """``user@host``."""
     client: str
-    """Name and version of the client software, as it says."""
+    """Name and version of the client software, as the client sent them."""
     opened_s: float
-    """When it was opened, by the loop's clock."""
+    """Time of its opening, by the loop's clock."""
     heard_s: float
+    """Time of the last data from the client, by the loop's clock."""
     subscriptions: int
     requests: int
-    """Being worked on."""
+    """Requests being worked on."""
     unsent_bytes: int
-    """Bytes that wait because the peer does not read them."""
+    """Bytes that wait because the client does not read them."""
     is_stalled: bool
 
 
 class OpenConnection(Protocol):
-    """What the realm knows of a connection."""
+    """A connection, as the realm uses it."""
 
     def describe(self) -> ConnectionState: ...
 
@@ -47,7 +48,7 @@ class OpenConnection(Protocol):
 
 
 class TrafficCounts:
-    """What went over the connections of one protocol since the realm started."""
+    """Traffic over the connections of one protocol since the realm started."""
 
     __slots__ = ("left_out", "received_bytes", "sent_bytes")
 
@@ -55,50 +56,50 @@ class TrafficCounts:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.left_out = 0
-        """Parts of events that the protocol could not say, and that clients were not sent."""
+        """Parts of events that the protocol cannot express, so that clients did not get them."""
 
 
 class MessageCounts:
-    """Messages of MQTT since the realm started."""
+    """Counts of MQTT messages since the realm started."""
 
     __slots__ = ("dropped", "left_out", "rare_lines", "received", "refused", "sent", "unsent")
 
     def __init__(self) -> None:
         self.received = [0, 0, 0]
-        """Messages that clients have sent, by QoS."""
+        """Messages from clients, by QoS."""
         self.sent = [0, 0, 0]
-        """Messages that clients were sent, by QoS."""
+        """Messages to clients, by QoS."""
         self.dropped = 0
-        """Messages of QoS 0 that were left out because their receiver did not read."""
+        """Messages of QoS 0 dropped because their receiver did not read."""
         self.refused = 0
-        """Messages that clients have sent and that were not stored."""
+        """Messages from clients that were refused, and so not stored."""
         self.left_out = 0
-        """Parts of events that MQTT cannot express, and that messages are sent without."""
+        """Parts of events that MQTT cannot express, so that messages are sent without them."""
         self.unsent = 0
-        """Messages that could not be sent to a receiver, which is done with them all the same."""
+        """Messages that could not be sent and were acknowledged for their receiver."""
         self.rare_lines = RareLines()
-        """Decides which of these losses the log has a line for."""
+        """Decides which of these losses are logged."""
 
 
 class MqttFigures(Struct, frozen=True, kw_only=True):
-    """What there is of MQTT now."""
+    """The present numbers of MQTT clients, sessions and messages."""
 
     connections: dict[str, int]
-    """Clients that are connected, by version of the protocol."""
+    """Connected clients, by version of the protocol."""
     away: int
     """Sessions without a connection."""
     subscriptions: int
-    """Filters of all sessions."""
+    """Topic filters of all sessions."""
     in_flight: int
-    """Messages of QoS 1 and 2 that clients have not acknowledged to the end."""
+    """Messages of QoS 1 and 2 without a final acknowledgement."""
     wills: int
-    """Wills of clients that are gone, which wait for their delay."""
+    """Wills of disconnected clients that wait for their delay."""
     retained: int
-    """Topics for which a message is retained."""
+    """Topics with a retained message."""
 
 
 class MqttService(Protocol):
-    """What the realm knows of its MQTT front end."""
+    """The MQTT front end, as the realm uses it."""
 
     channel: str
     """The channel of all topics."""
@@ -107,7 +108,7 @@ class MqttService(Protocol):
     def figures(self) -> MqttFigures: ...
 
     def sessions_after(self, after: str, limit: int) -> SessionsPage:
-        """The next sessions, by client id and user."""
+        """Return the next sessions, sorted by client id and user."""
         ...
 
     async def end_session(self, client: str, user: str) -> None:
@@ -125,18 +126,18 @@ class OpenConnections:
     def __init__(self) -> None:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
-        """How many there have been since the realm started."""
+        """Number of connections opened since the realm started."""
         self.traffic: dict[str, TrafficCounts] = defaultdict(TrafficCounts)
-        """What went over connections, by protocol; those that are installed begin with zeros."""
+        """Traffic by protocol; installed protocols start with zeros, so that metrics show them."""
         for protocol in ("native", "amqp", "mqtt", "http"):
             self.traffic[protocol] = TrafficCounts()
         self.refusals: Counter[str] = Counter()
-        """Errors that clients were told since the realm started, by code."""
+        """Errors sent to clients since the realm started, by code."""
         self.mqtt: MqttService | None = None
-        """Who serves MQTT; None: nobody does."""
+        """The MQTT front end; None if MQTT is not served."""
 
     def refused(self, error: PenstockError, count: int = 1) -> None:
-        """Count an error that a client is told, over whatever protocol."""
+        """Count an error sent to a client, over any protocol."""
         self.refusals[error.code] += count
 
     def __len__(self) -> int:
@@ -147,7 +148,7 @@ class OpenConnections:
         self.opened += 1
 
     def remove(self, number: int) -> None:
-        """Forget a connection; harmless if there is none."""
+        """Remove a connection; does nothing if it was removed before."""
         self._open.pop(number, None)
 
     def states(self) -> list[ConnectionState]:

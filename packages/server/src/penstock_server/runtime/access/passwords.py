@@ -1,4 +1,7 @@
-"""Passwords given in the open: PLAIN, HTTP Basic, the console. Checked off the loop, and once."""
+"""Checks of plain-text passwords (PLAIN, HTTP Basic, the console's form), off the loop.
+
+Correct passwords are remembered, because the key derivation takes a core for a while.
+"""
 
 from __future__ import annotations
 
@@ -18,50 +21,54 @@ from penstock_core.wire.scram import is_right
 from penstock_server.runtime.access.askers import Asker, asker
 
 AT_ONCE = 2
-"""Passwords being checked at the same time; others wait. Each takes a core for a while."""
+"""Most passwords checked at the same time; others wait. Each check takes a core for a while."""
 WAITING_MAX = 64
-"""Passwords from one host (of IPv6: one network of 64 bits) that wait or are being checked. Many
-users may share a host, such as the gateway of a site."""
+"""Most passwords from one host (for IPv6: from a network of 64 bits) that wait or are being
+checked. Many users may share a host, such as the gateway of a site."""
 USER_WAITING_MAX = 4
-"""Passwords of one user from one host: who guesses that of one user leaves room for the others
-of the host."""
+"""Most passwords of one user from one host that wait or are being checked, so that guesses at one
+user's password leave room for other users of the host."""
 REMEMBERED = 1_000
-"""Passwords that need not be computed again; as keyed digests, in memory only."""
+"""Correct passwords that are remembered, as keyed digests and in memory only."""
 
 
 class Passwords:
+    """Checks plain-text passwords, a few at a time and fairly between hosts."""
+
     def __init__(self, offload: Offload) -> None:
         self._offload = offload
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._free = AT_ONCE
         self._queues: dict[str, dict[asyncio.Future[None], None]] = {}
-        """Callers that wait for a turn, the first one first, by host: hosts take turns, so that
-        nobody waits for all of another host's."""
+        """Waiting checks in order of arrival, by host. Hosts take turns, so that a host with many
+        checks does not delay the others."""
         self._waiting: Counter[str] = Counter()
-        """Passwords that wait or are being checked, by host."""
+        """Number of passwords that wait or are being checked, by host."""
         self._of_user: Counter[tuple[str, str]] = Counter()
-        """Passwords of each user, by host and user."""
+        """The same number by host and user."""
 
     async def is_right(
         self,
         password: str,
-        known: Verifier,
+        verifier: Verifier,
         host: str = "",
-        look_again: Callable[[], None] = lambda: None,
+        recheck: Callable[[], None] = lambda: None,
         *,
         user: str = "",
     ) -> bool:
-        """Whether this is the password of the verifier, which is that of ``user``.
+        """Whether ``password`` matches ``verifier``, the one of ``user``.
 
-        ``look_again`` is called when a waiting check gets its turn, and raises if it is too late by
-        then. Raises ``SignInLocked`` if too many checks from ``host`` wait, or of the user from
-        there, and ``ConnectionLost`` if the client has disconnected before its turn.
+        ``recheck`` is called when a waiting check gets its turn, and raises an error if the user
+        was locked out in the meantime. Raises ``SignInLocked`` if too many checks from ``host``,
+        or of the user from there, wait, and ``ConnectionLost`` if the client disconnects before
+        its turn.
         """
-        # A changed password has another record, so what was remembered of the old one is void.
-        seen = hmac.digest(self._key, known.stored_key + known.salt + password.encode(), "sha256")
-        if seen in self._right:
-            self._right.move_to_end(seen)
+        # The digest includes the verifier, so a changed password invalidates remembered ones.
+        verifier_bytes = verifier.stored_key + verifier.salt
+        digest = hmac.digest(self._key, verifier_bytes + password.encode(), "sha256")
+        if digest in self._right:
+            self._right.move_to_end(digest)
             return True
         pair = host, user
         if self._waiting[host] >= WAITING_MAX:
@@ -72,20 +79,21 @@ class Passwords:
         self._of_user[pair] += 1
         try:
             async with self._turn(asker.get(), host):
-                look_again()
-                found = await self._offload(lambda: is_right(password, known))
+                recheck()
+                matches = await self._offload(lambda: is_right(password, verifier))
         finally:
             _count_down(self._waiting, host)
             _count_down(self._of_user, pair)
-        if found:
-            self._right[seen] = None
+        if matches:
+            self._right[digest] = None
             if len(self._right) > REMEMBERED:
                 self._right.popitem(last=False)
-        return found
+        return matches
 
     @contextlib.asynccontextmanager
     async def _turn(self, wanted_by: Asker, host: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it. Raises ``ConnectionLost`` as soon as nobody waits."""
+        """Wait for a turn, and hold it for the body. Raises ``ConnectionLost`` as soon as the
+        client disconnects."""
         if self._free:
             self._free -= 1
         else:
@@ -94,58 +102,58 @@ class Passwords:
             wanted_by.check()
             yield
         finally:
-            self._give_on()
+            self._pass_turn()
 
     async def _wait(self, wanted_by: Asker, host: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(host, {})[turn] = None
-        stay = wanted_by.on_gone(partial(self._drop, turn, host))
+        remove_listener = wanted_by.on_gone(partial(self._drop, turn, host))
         try:
             await turn
         except BaseException:
-            self._leave(turn, host)
-            if _was_given(turn):
-                self._give_on()  # the turn came together with the cancellation
+            self._dequeue(turn, host)
+            if _was_granted(turn):
+                self._pass_turn()  # the turn was granted just before the cancellation
             raise
         finally:
-            stay()
-            del turn  # an error in it refers to this frame: a cycle
+            remove_listener()
+            del turn  # its exception refers to this frame, which would be a reference cycle
 
     def _drop(self, turn: asyncio.Future[None], host: str) -> None:
-        if self._leave(turn, host):
-            turn.set_exception(ConnectionLost("who has asked has hung up"))
+        if self._dequeue(turn, host):
+            turn.set_exception(ConnectionLost("the requesting client disconnected"))
 
-    def _leave(self, turn: asyncio.Future[None], host: str) -> bool:
-        """Take a caller out of the queue of its host; False: it has had its turn."""
+    def _dequeue(self, turn: asyncio.Future[None], host: str) -> bool:
+        """Remove a waiting check from the queue of its host; False if it was not in the queue."""
         queue = self._queues.get(host, {})
-        was_there = turn in queue
+        was_queued = turn in queue
         queue.pop(turn, None)
         if not queue:
             self._queues.pop(host, None)
-        return was_there
+        return was_queued
 
-    def _give_on(self) -> None:
-        """A turn is over: one of the host that has waited longest for one begins."""
+    def _pass_turn(self) -> None:
+        """Pass a finished turn to the first check of the host that has waited longest."""
         while self._queues:
             host = next(iter(self._queues))
             queue = self._queues.pop(host)
             turn = next(iter(queue))
             del queue[turn]
             if queue:
-                self._queues[host] = queue  # behind the other hosts
+                self._queues[host] = queue  # round robin: now the last of the hosts
             if not turn.done():
                 turn.set_result(None)
                 return
         self._free += 1
 
 
-def _was_given(turn: asyncio.Future[None]) -> bool:
+def _was_granted(turn: asyncio.Future[None]) -> bool:
     return turn.done() and not turn.cancelled() and turn.exception() is None
 
 
-def _too_many(most: int, whose: str) -> SignInLocked:
+def _too_many(limit: int, origin: str) -> SignInLocked:
     return SignInLocked(
-        f"{most} sign-ins {whose} are waiting, which is the limit; try again in 1 s", 1.0
+        f"{limit} sign-ins {origin} are waiting, which is the limit; try again in 1 s", 1.0
     )
 
 

@@ -1,7 +1,7 @@
 """Permissions of one session: each request as operations on names (SEM A).
 
-``penstock_core.api.operations`` says what each request asks for; here the channels and queues it
-means are found."""
+``penstock_core.api.operations`` declares the operations of each request; this module resolves the
+channels and queues that they refer to."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ from penstock_core.vocabulary.temporary import is_temporary
 from penstock_server.runtime.access.access import AccessControl
 from penstock_server.runtime.access.accounts import checked_resource
 
-Asked = tuple[str, str]
-"""An operation, and the name of its target."""
+NeededOperation = tuple[str, str]
+"""An operation that a request needs, and the name of its target."""
 Opening = Subscribe | Attach | BrowseDurable
 
 _NAMES_MIN: Final = 1_000
-"""Names of stores that a session may have used until those of deleted stores are forgotten."""
+"""Names of stores a session may use before the names of deleted stores are first forgotten."""
 
 
 class Permits:
-    """The permissions of one session. What was allowed once is allowed until rights change."""
+    """The permissions of one session. An allowed request stays allowed until rights change."""
 
     def __init__(self, access: AccessControl, directory: Directory, principal: Principal) -> None:
         self._access = access
@@ -78,13 +78,14 @@ class Permits:
         self._allowed: set[tuple[type[Request[Any]], int]] = set()
         self._version = access.version
         self._openings: dict[int, Opening] = {}
-        self._exports: dict[str, Asked] = {}
+        self._exports: dict[str, NeededOperation] = {}
         self._names: set[str] = set()
-        """Names on which it has had some right."""
+        """Names of stores that the session was allowed to use."""
         self._names_max = _NAMES_MIN
 
     def check(self, request: Request[Any]) -> None:
-        """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+        """Raise ``AccessDenied``, naming the missing right, if the session may not make a request,
+        and ``NameDoesNotExist`` if its store does not exist."""
         kind = type(request)
         self._access.admit(request)
         if self._version != self._access.version:
@@ -93,7 +94,7 @@ class Permits:
         number = getattr(request, "channel", None)
         if (kind, number) in self._allowed:
             return
-        for operation, name in self.asked(request):
+        for operation, name in self.needed(request):
             self._require(request, operation, name)
         if isinstance(number, int) and REQUESTS[kind].is_about_its_channel:
             self._allowed.add((kind, number))
@@ -107,23 +108,30 @@ class Permits:
         self._note(name)
 
     def _is_by_number(self, request: Request[Any], name: str) -> bool:
-        """Whether the client has not shown yet that it knows the name of a store."""
+        """Whether the request has a number and the client has not yet used the store's name."""
         return REQUESTS[type(request)].is_numbered and name not in self._names
 
     def _note(self, name: str) -> None:
-        """The client has used a store of this name. A session that replies to many others uses the
-        names of as many temporary destinations."""
+        """Remember that the client has used a store of this name.
+
+        A session that replies to many others uses as many temporary destinations, so names of
+        deleted stores are dropped. The bound doubles with the remaining names: the cost of a pass
+        is spread over as many new names.
+        """
         self._names.add(name)
         if len(self._names) > self._names_max:
-            self._names = {each for each in self._names if self._directory.find(each) is not None}
+            self._names = {name for name in self._names if self._directory.find(name) is not None}
             self._names_max = max(_NAMES_MIN, 2 * len(self._names))
 
     def _discreet(
         self, request: Request[Any], operation: str, name: str, error: AccessDenied
     ) -> PenstockError:
-        """Numbers can be tried one after the other: they do not tell names that the client could
-        not have from a list, and has not been allowed to use before. A temporary destination is
-        there only for those who know its name."""
+        """Return the error without names that the client may not learn.
+
+        A client can try numbers one after the other, so a refused number reveals a name only if
+        the client may list it or was allowed to use it before. A temporary destination does not
+        exist for clients that do not know its name.
+        """
         if not REQUESTS[type(request)].is_numbered or not name or name in self._names:
             return error
         if is_temporary(name) and (number := self._directory.find(name)) is not None:
@@ -136,15 +144,15 @@ class Permits:
             f"{self.principal.name} lacks {rights} on the {need.kind} of this request"
         )
 
-    def may_hear_of(self, number: int, asked: Collection[int]) -> bool:
-        """Whether a remembered answer may name a store: one of those that were ``asked`` for, or
-        where none was, one it may publish to."""
+    def may_hear_of(self, number: int, requested: Collection[int]) -> bool:
+        """Whether a remembered answer may include a store: one of those ``requested``, or without
+        any, a store that the session may publish to."""
         channel = self._directory.channels.get(number)
         if channel is not None and channel.state.definition.kind == "schedule":
             name = channel.state.name.removeprefix(SCHEDULE_PREFIX)
             number = self._directory.find(name) or number
-        if asked:
-            return number in asked
+        if requested:
+            return number in requested
         try:
             operation, name = self._numbered(number, PUBLISH)
         except NameDoesNotExist:
@@ -153,15 +161,15 @@ class Permits:
         return self._access.allows(self.principal, operation, name, by_number=by_number)
 
     def opened(self, request: Opening) -> None:
-        """A subscription is being opened: it lasts as long as it would be allowed."""
+        """Remember the request of a subscription, to check it again when rights change."""
         self._openings[request.subscription] = request
 
     def closed(self, subscription: int) -> None:
-        """A subscription has ended."""
+        """Forget the request of an ended subscription."""
         self._openings.pop(subscription, None)
 
     def refusal(self, subscription: int) -> PenstockError | None:
-        """Why a subscription of this session may not stay; None: it may."""
+        """Return the error for which a subscription has to end; None if it may stay."""
         request = self._openings.get(subscription)
         if request is None:
             return None
@@ -172,11 +180,12 @@ class Permits:
         return None
 
     def check_rest(self, request: Request[Any]) -> None:
-        """As :meth:`check`, where the operation it is known by is allowed already."""
-        (_, name), *rest = self.asked(request)
-        self._note(name)
-        for operation, about in rest:
-            self._require(request, operation, about)
+        """Check a request as :meth:`check` does, but for its first operation, which is allowed
+        already."""
+        (_, first_name), *others = self.needed(request)
+        self._note(first_name)
+        for operation, name in others:
+            self._require(request, operation, name)
 
     async def permitted(
         self,
@@ -185,8 +194,8 @@ class Permits:
         target: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do what ``request`` asks, if all it asks for is allowed; acts of administration are
-        written down, refused ones too, with ``target`` and ``detail``."""
+        """Run ``work`` if all operations of ``request`` are allowed. Acts of administration are
+        audited with ``target`` and ``detail``, refused ones, too."""
         if not isinstance(request, CreateChannel | DeleteChannel):
             return await self._done(request, work, target, detail=detail or {})
         async with self._access.naming(destination_name(request.name)):
@@ -199,26 +208,26 @@ class Permits:
         target: str | None,
         detail: Mapping[str, Any],
     ) -> Any:
-        self._still_moving(request)
-        asked = list(self.asked(request))
-        operation, name = asked[0] if asked else ("session.open", "")
+        self._check_transfer(request)
+        needed = list(self.needed(request))
+        operation, name = needed[0] if needed else ("session.open", "")
         about = REQUESTS[type(request)].about(request) if target is None else target
         by_number = self._is_by_number(request, name)
         try:
             async with self._access.act(
                 self.principal, operation, name, target=about, by_number=by_number, **detail
             ):
-                for other, other_name in asked[1:]:
-                    self._require(request, other, other_name)
+                for further_operation, further_name in needed[1:]:
+                    self._require(request, further_operation, further_name)
                 self._note(name)
                 answer = await work()
         except AccessDenied as error:
             raise self._discreet(request, operation, name, error=error) from None
-        return await self._followed(request, answer)
+        return await self._update_rights(request, answer)
 
-    def _still_moving(self, request: Request[Any]) -> None:
-        """An export that was begun is read as long as it would be begun; imports and backups
-        likewise."""
+    def _check_transfer(self, request: Request[Any]) -> None:
+        """Check the rights of an export, import or backup again with each of its later requests,
+        so that it ends when the right to begin it is lost."""
         match request:
             case ReadExport(export) if export in self._exports:
                 self._access.require(self.principal, *self._exports[export])
@@ -231,7 +240,9 @@ class Permits:
             case _:
                 pass
 
-    async def _followed(self, request: Request[Any], answer: Any) -> Any:
+    async def _update_rights(self, request: Request[Any], answer: Any) -> Any:
+        """Add or remove the rights that follow from a request that was done, and return its
+        answer without names the principal may not see."""
         match request:
             case CreateChannel(name, definition):
                 await self._access.created(self.principal, definition.kind, destination_name(name))
@@ -248,14 +259,14 @@ class Permits:
                 pass
         return answer
 
-    # --- what a request asks -------------------------------------------------------------
+    # --- operations of a request ---------------------------------------------------------
 
-    def asked(self, request: Request[Any]) -> Iterator[Asked]:
-        """Every operation of a request with its name, the one it is known by first."""
+    def needed(self, request: Request[Any]) -> Iterator[NeededOperation]:
+        """Yield every operation that a request needs; audit records name the first one."""
         for ask in REQUESTS[type(request)].asks:
-            yield from self._found(ask, request)
+            yield from self._resolve(ask, request)
 
-    def _found(self, ask: Ask, request: Any) -> Iterator[Asked]:
+    def _resolve(self, ask: Ask, request: Any) -> Iterator[NeededOperation]:
         match ask:
             case Numbered(pair, numbers):
                 yield from self._all_numbered(numbers(request), pair)
@@ -266,8 +277,8 @@ class Permits:
             case NamedTarget(kind, verb):
                 yield _named(kind(request), verb, request.name)
             case ByName(pair, name):
-                if (given := name(request)) is not None and not self._is_elsewhere(ask, given):
-                    yield self._store(given, pair)
+                if (store := name(request)) is not None and not self._is_elsewhere(ask, store):
+                    yield self._store(store, pair)
             case DeadEventStore() | TopicsGiven():
                 yield from self._of_definition(ask, _definition(request), ask.name(request))
             case PasswordTarget():
@@ -278,14 +289,14 @@ class Permits:
                 yield f"{request.kind}.{verb}", resource
 
     def _is_elsewhere(self, ask: ByName, name: str) -> bool:
-        """Whether another realm asks for the right to the store, for it is not here (SEM N9)."""
+        """Whether the store is in another realm, which checks the right to it (SEM N9)."""
         directory = self._directory
         is_local = bool(directory.rules.local_to)
         return ask.may_be_elsewhere and is_local and directory.find(destination_name(name)) is None
 
     def _of_definition(
         self, ask: DeadEventStore | TopicsGiven, definition: Definition | None, name: str
-    ) -> Iterator[Asked]:
+    ) -> Iterator[NeededOperation]:
         if definition is None:
             return
         if isinstance(ask, TopicsGiven):
@@ -293,46 +304,54 @@ class Permits:
         elif definition.dead_event_store:
             yield from self._dead_event_store(definition.dead_event_store, name)
 
-    def _dead_event_store(self, dead: str, name: str) -> Iterator[Asked]:
+    def _dead_event_store(self, dead: str, name: str) -> Iterator[NeededOperation]:
         number = self._directory.find(destination_name(name)) if name else None
         if number is not None:
-            own = self._directory.channels[number].state.definition
-            if own.dead_event_store == destination_name(dead):
-                return  # it is unchanged
+            present = self._directory.channels[number].state.definition
+            if present.dead_event_store == destination_name(dead):
+                return  # an edit that keeps the dead event store needs no right to it
             yield self._numbered(number, READ)
         yield self._store(dead, PUBLISH)
 
-    def _topics_given(self, definition: Definition, name: str, *, is_new: bool) -> Iterator[Asked]:
-        wanted, every = destination_name(name), self._directory.internal.mqtt_channel
+    def _topics_given(
+        self, definition: Definition, name: str, *, is_new: bool
+    ) -> Iterator[NeededOperation]:
+        # Topics given to a store are taken from the MQTT channel, so this is an edit of it.
+        wanted, mqtt_channel = destination_name(name), self._directory.internal.mqtt_channel
         number = None if is_new else self._directory.find(wanted)
-        own = () if number is None else self._directory.channels[number].state.definition.topics
-        if definition.topics != own or (is_new and wanted == every):
-            yield "channel.edit", every
+        present = () if number is None else self._directory.channels[number].state.definition.topics
+        if definition.topics != present or (is_new and wanted == mqtt_channel):
+            yield "channel.edit", mqtt_channel
 
-    def _store(self, name: str, pair: Pair) -> Asked:
-        """Take a store that one may not see for a channel, as one that does not exist: a refusal
-        does not tell which of the two it is. Raises ``InvalidName``."""
+    def _store(self, name: str, pair: Pair) -> NeededOperation:
+        """Return the operation of a pair (for channels, for queues) on a store.
+
+        A store that does not exist or is not visible counts as a channel, so that a refusal does
+        not reveal which of the two it is. Raises ``InvalidName``.
+        """
         wanted = destination_name(name)
         number = self._directory.find(wanted)
         if number is None or not self._access.visible(self.principal, "queue", [wanted]):
             return pair[0], wanted
         return self._numbered(number, pair)
 
-    def _all_numbered(self, numbers: Iterable[int], pair: Pair) -> Iterator[Asked]:
+    def _all_numbered(self, numbers: Iterable[int], pair: Pair) -> Iterator[NeededOperation]:
         for number in numbers:
             if number in self._directory.internal.machines:
                 yield from asked_of_internal(self._directory, number, pair)
             else:
                 yield self._numbered(number, pair)
 
-    def _numbered(self, number: int, pair: Pair) -> Asked:
-        """Raises ``NameDoesNotExist``."""
+    def _numbered(self, number: int, pair: Pair) -> NeededOperation:
+        """Return the operation of a pair on the store of a number. Raises ``NameDoesNotExist``."""
         channel = self._directory.channels.get(number)
         if channel is None:
             raise _no_number(number)
         name, kind = channel.state.name, channel.state.definition.kind
         if kind == "outbox":
-            raise NameDoesNotExist(f"channel or queue number {number} is the realm's own")
+            raise NameDoesNotExist(
+                f"channel or queue number {number} is an internal store of the realm"
+            )
         if kind == "schedule":  # the schedule of a store belongs to that store
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
         return pair[kind == "queue"], name
@@ -343,8 +362,7 @@ def _no_number(number: int) -> NameDoesNotExist:
 
 
 def check_internal(directory: Directory, request: Request[Any]) -> None:
-    """Raise ``NameDoesNotExist`` for what nobody may do with an internal store, whatever rights
-    there are (SEM A6)."""
+    """Raise ``NameDoesNotExist`` for requests on internal stores that no right allows (SEM A6)."""
     for ask in REQUESTS[type(request)].asks:
         if isinstance(ask, Numbered):
             for number in ask.numbers(request):
@@ -352,34 +370,35 @@ def check_internal(directory: Directory, request: Request[Any]) -> None:
                     asked_of_internal(directory, number, ask.pair)
 
 
-def asked_of_internal(directory: Directory, number: int, pair: Pair) -> list[Asked]:
-    """The rights to read retained messages: those to read all channels that they may have been
-    published to. Raises ``NameDoesNotExist`` for everything else."""
+def asked_of_internal(directory: Directory, number: int, pair: Pair) -> list[NeededOperation]:
+    """Return the operations needed to read retained messages: to read every channel that they may
+    have been published to. Raises ``NameDoesNotExist`` for all other internal stores and
+    operations."""
     if pair not in (READ, COLUMNS) or number != directory.internal.retained_id:
         raise NameDoesNotExist(f"channel number {number} is an internal store of the realm")
     return rights_through(directory, pair)
 
 
-def rights_through(directory: Directory, pair: Pair) -> list[Asked]:
-    """What is asked of those who read or remove retained messages: an operation on each channel
-    that they may have been published to."""
-    names = [directory.channels[each].state.name for each in directory.topics.since]
+def rights_through(directory: Directory, pair: Pair) -> list[NeededOperation]:
+    """Return the operations needed to read or remove retained messages: one on each channel that
+    they may have been published to."""
+    names = [directory.channels[number].state.name for number in directory.topics.since]
     return [(pair[0], name) for name in (directory.internal.mqtt_channel, *names)]
 
 
-def _named(kind: str, verb: str, name: str) -> Asked:
+def _named(kind: str, verb: str, name: str) -> NeededOperation:
     return f"{_kind(kind)}.{verb}", destination_name(name)
 
 
 def _kind(kind: str) -> str:
     if kind not in ("channel", "queue"):
-        raise InvalidArgument(f"{kind!r} is neither a channel nor a queue")
+        raise InvalidArgument(f"{kind!r} is not a kind of store; use 'channel' or 'queue'")
     return kind
 
 
 def _definition(request: CreateChannel | EditChannel | BeginImport) -> Definition | None:
-    """The definition that is created or edited; None: the import will report what is wrong with
-    it."""
+    """Return the definition that a request creates or edits; None for an import with an invalid
+    manifest, which the import itself will report."""
     if not isinstance(request, BeginImport):
         return request.definition
     try:

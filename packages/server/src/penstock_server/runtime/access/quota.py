@@ -1,4 +1,4 @@
-"""Quotas of a connection, or of a client over HTTP: requests a second, and bytes in flight."""
+"""Quotas of a connection or of an HTTP client: requests a second, and bytes in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_core.vocabulary.ports import Clock
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """0: no limit."""
+    """The limits of one connection; 0 means no limit."""
 
     requests_per_s_max: int = 0
     in_flight_bytes_max: int = 0
@@ -21,25 +21,27 @@ class ConnectionLimits(Struct, frozen=True):
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
 
     def check_subscriptions(self, open_: int, of: str = "this connection") -> None:
-        """Raise ``LimitReached`` if one more subscription besides ``open_`` others is too many."""
+        """Raise ``LimitReached`` if one more subscription than ``open_`` exceeds the limit."""
         if self.subscriptions_max and open_ >= self.subscriptions_max:
             raise LimitReached(
-                f"{open_} subscriptions of {of} are open, and {self.subscriptions_max} may be "
-                "(limits.subscriptions_per_connection_max); end one, or take another connection"
+                f"{open_} subscriptions of {of} are open; the limit is {self.subscriptions_max} "
+                "(limits.subscriptions_per_connection_max): end one, or use another connection"
             )
 
 
 class _Bucket:
-    """As many requests as a second allows: short bursts pass, a lasting rate does not."""
+    """A token bucket that holds the requests of one second: short bursts pass, a higher lasting
+    rate does not."""
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s
         self._filled_us = 0
-        self.left = float(per_s)
+        self.tokens = float(per_s)
 
     def fill(self, now_us: int) -> None:
+        """Add the tokens of the time since the last call; none if the clock was set back."""
         passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
-        self.left = min(float(self._per_s), self.left + passed_us * self._per_s / 1_000_000)
+        self.tokens = min(float(self._per_s), self.tokens + passed_us * self._per_s / 1_000_000)
         self._filled_us = now_us
 
 
@@ -52,43 +54,43 @@ class RequestRate:
         self._bucket = _Bucket(per_s)
 
     def take(self, now_us: int) -> None:
-        """Raises ``LimitReached``, and nothing was taken."""
+        """Count a request. Raises ``LimitReached`` beyond the limit, and does not count it."""
         self._bucket.fill(now_us)
-        if self._bucket.left < 1.0:
+        if self._bucket.tokens < 1.0:
             raise LimitReached(
                 f"more than {self._per_s} requests a second of {self._of} "
                 "(limits.requests_per_s_max); send fewer requests, or ask for more with each one"
             )
-        self._bucket.left -= 1.0
+        self._bucket.tokens -= 1.0
 
 
 class RequestPace:
-    """A rate limit beyond which clients wait: what comes is counted, and while it is more than
-    the bucket holds nothing more is read from them."""
+    """A rate limit that slows clients down instead of refusing: all events are counted, and while
+    the bucket is overdrawn the front end reads nothing more from the client."""
 
     def __init__(self, per_s: int, clock: Clock) -> None:
-        """0: no limit."""
+        """Create a pace of ``per_s`` events; 0 means no limit."""
         self.per_s = per_s
         self._clock = clock
         self._bucket = _Bucket(per_s)
 
     def came(self, count: int) -> None:
-        """Count events that have come."""
+        """Count received events."""
         if self.per_s:
             self._bucket.fill(self._clock.now_us())
-            self._bucket.left -= count
+            self._bucket.tokens -= count
 
     @property
     def is_ahead(self) -> bool:
-        """Whether they have to wait."""
+        """Whether the client is above its rate and has to wait."""
         if not self.per_s:
             return False
         self._bucket.fill(self._clock.now_us())
-        return self._bucket.left < 1.0
+        return self._bucket.tokens < 1.0
 
 
 class Quota:
-    """The quota of one connection, or of the client ``of`` names."""
+    """The quota of one connection, or of the client that ``of`` names."""
 
     def __init__(self, limits: ConnectionLimits, of: str = "one connection") -> None:
         self._of = of
@@ -96,12 +98,13 @@ class Quota:
         self._rate = RequestRate(per_s, of) if per_s else None
         self._bytes_max = limits.in_flight_bytes_max
         self._sizes: dict[int, list[int]] = {}
-        """Sizes by request number; a peer may use a number twice, and each gets an answer."""
+        """Sizes by request number: a list, because a client may reuse a number before the answer,
+        and each request gets an answer."""
         self._bytes = 0
 
     def asked(self, request: int, size: int, now_us: int) -> None:
-        """A request with ``size`` bytes of events has come. Raises ``LimitReached``; that is
-        answered, too."""
+        """Count a request with ``size`` bytes of events. Raises ``LimitReached``; the request is
+        then noted without bytes, because its refusal is an answer, too."""
         try:
             self.counted(now_us)
             self._check(size)
@@ -123,6 +126,7 @@ class Quota:
         self._bytes += size
 
     def answered(self, request: int) -> None:
+        """Release the bytes of a request that was answered."""
         sizes = self._sizes.get(request)
         if sizes is not None:
             self._bytes -= sizes.pop()
@@ -134,9 +138,9 @@ class Quota:
             self._sizes.setdefault(request, []).append(size)
 
     def _check(self, size: int) -> None:
-        # A single request is let through: it could never be sent otherwise.
-        is_more = bool(size and self._bytes)
-        if self._bytes_max and is_more and self._bytes + size > self._bytes_max:
+        # A single request may exceed the limit: it could never be sent otherwise.
+        is_another = bool(size and self._bytes)
+        if self._bytes_max and is_another and self._bytes + size > self._bytes_max:
             raise LimitReached(
                 f"{self._bytes} bytes of {self._of} are not answered yet and {size} more were "
                 f"sent; the limit is {self._bytes_max} (limits.in_flight_bytes_max): wait for "

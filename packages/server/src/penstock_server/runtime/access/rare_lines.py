@@ -1,4 +1,7 @@
-"""Log lines that any number of clients or events could cause: one a minute of each kind."""
+"""Log lines that any number of clients or events could cause: one a minute of each kind.
+
+Without this limit, a single client could fill the log and the disk.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from typing import Final
 
 EVERY_S: Final = 60.0
 KINDS_MAX: Final = 256
-"""Kinds that are remembered; a kind that is forgotten may be written once more."""
+"""Most kinds that are remembered. A forgotten kind may be written once more within its minute."""
 
 
 class RareLines:
-    """Decides whether a line is written, by its kind: the event and what caused it, as far as
-    clients do not make that up."""
+    """Decides whether a line is written, by its kind: the log event and its cause, without parts
+    that clients can choose freely."""
 
     def __init__(self) -> None:
         self._written_s: dict[Hashable, float] = {}
         self._left_out: dict[Hashable, int] = {}
 
     def is_due(self, *kind: Hashable) -> bool:
-        """Whether a line of this kind is to be written now; if not, it is counted."""
+        """Whether to write a line of this kind now; a line that is not written is counted."""
         now_s = _now_s()
         written_s = self._written_s.get(kind)
         if written_s is not None and now_s - written_s < EVERY_S:
@@ -33,12 +36,13 @@ class RareLines:
         return True
 
     def left_out(self, *kind: Hashable) -> int:
-        """How many lines of this kind were left out since the last one that was written."""
+        """Return the number of lines of this kind left out since the last written one."""
         return self._left_out.pop(kind, 0)
 
 
 def _now_s() -> float:
-    """The time of the loop; 0 where none runs, as in tools, so that each kind has one line."""
+    """Return the time of the loop; 0 without a loop, as in tools, so that each kind is written
+    once."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

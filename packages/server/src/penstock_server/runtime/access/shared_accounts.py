@@ -1,5 +1,5 @@
-"""Users and groups of a cluster, and rights on more than one of its stores, as its register has
-them: they count for the local stores of its nodes, too (SEM N8)."""
+"""Users and groups of a cluster, and rights on more than one of its stores, read from its register:
+they apply to the local stores of its nodes, too (SEM N8)."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ ACCESS_PREFIX: Final = "access/"
 
 
 class SharedAccounts:
-    """What was read last. It stays when the register does not answer."""
+    """The accounts as last read; they stay in force while the register does not answer."""
 
     def __init__(self, registry: Registry) -> None:
         self.users: bytes | None = None
-        """The record of users and groups; None: there is none yet."""
+        """The encoded record of users and groups; None if it does not exist yet."""
         self.entries: dict[str, EntriesRecord] = {}
         self._registry = registry
         self._versions: dict[str, int] = {}
         self._of_one: set[str] = set()
-        """Keys of rights on a single store, which are nobody else's."""
+        """Keys of rights on a single store: they are not shared, so they are read only once."""
 
-    async def look(self) -> bool:
-        """Read again; gives whether something has changed. Raises ``Damaged``."""
-        has_changed = await self._look_at(USERS_KEY)
+    async def refresh(self) -> bool:
+        """Read the register again; return whether the accounts have changed. Raises
+        ``Damaged``."""
+        has_changed = await self._refresh_key(USERS_KEY)
         for key in await self._registry.list(ENTRIES_PREFIX):
             if key not in self._of_one:
-                has_changed |= await self._look_at(key)
+                has_changed |= await self._refresh_key(key)
         return has_changed
 
-    async def _look_at(self, key: str) -> bool:
+    async def _refresh_key(self, key: str) -> bool:
         record = await self._registry.get(key)
         if record is None or record.version == self._versions.get(key):
             return False
         if key == USERS_KEY:
             self.users = record.value
         else:
-            found = msgspec.msgpack.decode(record.value, type=EntriesRecord)
-            if not is_of_many(found.kind, found.name):
+            grants = msgspec.msgpack.decode(record.value, type=EntriesRecord)
+            if not is_of_many(grants.kind, grants.name):
                 self._of_one.add(key)
                 return False
-            self.entries[key] = found
+            self.entries[key] = grants
         self._versions[key] = record.version
         return True

@@ -1,4 +1,4 @@
-"""Bearer tokens: JWTs that an identity provider has signed, such as those of OpenID Connect."""
+"""Bearer tokens: JWTs signed by an identity provider, such as those of OpenID Connect."""
 
 from __future__ import annotations
 
@@ -25,38 +25,41 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 Fetch = Callable[[str], bytes]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
-"""Signatures by a private key only: a shared secret could be used to make tokens here."""
+"""Accepted signatures, by a private key only: with a shared secret, the realm could forge tokens of
+the provider."""
 LEEWAY_S = 30
 """Seconds by which the provider's clock may differ."""
 FRESH_S = 600
 """Seconds for which fetched keys are used."""
 RETRY_S = 15
-"""Seconds, at least, between two fetches that unknown keys cause."""
+"""Fewest seconds between two fetches, however many tokens with unknown keys arrive."""
 GROUPS_MAX = 1_000
 FETCH_TIMEOUT_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
 RSA_BITS_MIN = 2_048
-"""Shorter ones can be broken."""
+"""Fewest bits of an RSA key; shorter keys can be broken."""
 
 _log = logger("penstock.access")
 
 
 class TokenRules(Struct, frozen=True):
-    """Which tokens are accepted, and what they must contain."""
+    """The settings of tokens: whose tokens are accepted, and which claims they must contain."""
 
     keys: str = ""
-    """File or https URL of a JSON Web Key Set; empty: no tokens."""
+    """File or https URL of a JSON Web Key Set; if empty, tokens are refused."""
     issuer: str = ""
     audience: str = ""
     user_claim: str = "sub"
     groups_claim: str = "groups"
-    """Dots lead into objects: ``realm_access.roles``."""
+    """Dots select fields of nested objects: ``realm_access.roles``."""
 
 
 class Tokens:
+    """Checks tokens, with keys that are fetched when needed and cached."""
+
     def __init__(self, rules: TokenRules, fetch: Fetch, clock: Clock, offload: Offload) -> None:
-        """Raises ``InvalidArgument`` for rules under which any token would do, and where what
-        checks signatures is not installed."""
+        """Raise ``InvalidArgument`` for rules that would accept any service's tokens, and if the
+        library that checks signatures is not installed."""
         if rules.keys and not (rules.issuer and rules.audience):
             raise InvalidArgument(
                 "access.token_keys needs access.token_issuer and access.token_audience: without "
@@ -74,7 +77,7 @@ class Tokens:
         self._offload = offload
         self._keys: Mapping[str, Any] = {}
         self._refused: Mapping[str, str] = {}
-        """Keys that are in the set and not used, and why."""
+        """Keys of the set that cannot be used, with the reasons."""
         self._fetched_us = 0
         self._tried_us = 0
         self._fetching = asyncio.Lock()
@@ -84,37 +87,37 @@ class Tokens:
         return bool(self._rules.keys)
 
     def forget(self) -> None:
-        """Fetch the keys anew for the next token."""
+        """Fetch the keys again for the next token."""
         self._fetched_us = self._tried_us = 0
 
     async def principal(self, text: str, host: str) -> Principal:
-        """The principal of a token. Raises ``AuthenticationFailed``, which says what is wrong with
-        it, and ``Unavailable`` while the keys cannot be fetched."""
+        """Return the principal of a token. Raises ``AuthenticationFailed`` with the fault of the
+        token, and ``Unavailable`` while the keys cannot be fetched."""
         if not self.are_taken:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
         key_id = await self._offload(lambda: _key_id(text))
         key = await self._key(key_id)
         claims = await self._offload(lambda: self._claims(text, key))
-        return self._who(claims, host)
+        return self._principal_of(claims, host)
 
     # --- keys ----------------------------------------------------------------------------
 
     async def _key(self, key_id: str) -> Any:
         if not (self._fetching.locked() and key_id in self._keys):
-            async with self._fetching:  # all that need a new key wait for the same answer
-                await self._look_for(key_id)
+            async with self._fetching:  # tokens with a new key wait for a single fetch
+                await self._refresh_if_due(key_id)
         if (reason := self._refused.get(key_id)) is not None:
             raise AuthenticationFailed(f"the token is signed with a key ({key_id!r}) {reason}")
         if not self._keys:
             raise Unavailable("the keys for tokens could not be fetched; try again in a moment")
-        key = self._keys.get(key_id) or (None if key_id else self._only())
+        key = self._keys.get(key_id) or (None if key_id else self._only_key())
         if key is None:
             raise AuthenticationFailed(
                 f"the token is signed with a key ({key_id!r}) that the issuer does not publish"
             )
         return key
 
-    async def _look_for(self, key_id: str) -> None:
+    async def _refresh_if_due(self, key_id: str) -> None:
         now_us = self._clock.now_us()
         is_stale = now_us - self._fetched_us > FRESH_S * 1_000_000
         may_try = now_us - self._tried_us > RETRY_S * 1_000_000
@@ -122,20 +125,21 @@ class Tokens:
             self._tried_us = now_us
             await self._refresh(now_us)
 
-    def _only(self) -> Any:
-        """A token without a key id means the only key there is."""
+    def _only_key(self) -> Any:
+        """Return the key for tokens without a key id: the only key of a set; None if the set has
+        several."""
         return next(iter(self._keys.values())) if len(self._keys) == 1 else None
 
     async def _refresh(self, now_us: int) -> None:
         try:
-            found: _Keys = await self._offload(lambda: _keys(self._fetch(self._rules.keys)))
+            keys: _Keys = await self._offload(lambda: _keys(self._fetch(self._rules.keys)))
         except PenstockError as error:
             if not self._keys:
                 raise
             _log.warning("access.keys_not_fetched", reason=str(error))  # the old keys stay valid
         else:
-            self._keys, self._refused, self._fetched_us = found.good, found.refused, now_us
-            for key_id, reason in found.refused.items():
+            self._keys, self._refused, self._fetched_us = keys.good, keys.refused, now_us
+            for key_id, reason in keys.refused.items():
                 _log.warning("access.key_refused", key=key_id, reason=reason)
 
     # --- claims --------------------------------------------------------------------------
@@ -161,22 +165,24 @@ class Tokens:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise AuthenticationFailed(f"the token is refused: {error}") from error
 
-    def _who(self, claims: Mapping[str, Any], host: str) -> Principal:
+    def _principal_of(self, claims: Mapping[str, Any], host: str) -> Principal:
         until_us = self._checked_times(claims)
         rules = self._rules
         user = _claim(claims, rules.user_claim)
         if not isinstance(user, str) or user == ANONYMOUS:
-            raise AuthenticationFailed(f"the token names no user: claim {rules.user_claim!r}")
-        found = _claim(claims, rules.groups_claim)
-        groups = found.split() if isinstance(found, str) else found
+            raise AuthenticationFailed(
+                f"the token's claim {rules.user_claim!r} does not name a user"
+            )
+        claimed = _claim(claims, rules.groups_claim)
+        groups = claimed.split() if isinstance(claimed, str) else claimed
         if not isinstance(groups, list) or len(groups) > GROUPS_MAX:
-            groups = []
-        named = frozenset(each for each in groups if isinstance(each, str))
+            groups = []  # groups only add rights: without them the token is safe to accept
+        group_names = frozenset(group for group in groups if isinstance(group, str))
         try:
             name = checked_name(user, "user")
         except InvalidArgument as error:
             raise AuthenticationFailed(f"the token is refused: {error}") from error
-        return Principal(name, host, named, proof="token", until_us=until_us)
+        return Principal(name, host, group_names, proof="token", until_us=until_us)
 
     def _checked_times(self, claims: Mapping[str, Any]) -> int:
         now_us, leeway_us = self._clock.now_us(), LEEWAY_S * 1_000_000
@@ -188,40 +194,40 @@ class Tokens:
         return until_us
 
 
-def fetched(where: str) -> bytes:
-    """The keys in a file or behind a URL; for a thread of its own. Raises ``Unavailable``."""
+def fetched(location: str) -> bytes:
+    """Return the key set in a file or behind a URL. Blocks, so call it in a thread. Raises
+    ``Unavailable``."""
     import urllib.request
     from http.client import HTTPException
 
     try:
-        if "://" not in where:
-            with open(where, "rb") as file:
+        if "://" not in location:
+            with open(location, "rb") as file:
                 return file.read(KEYS_BYTES_MAX)
-        with urllib.request.urlopen(where, timeout=FETCH_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(location, timeout=FETCH_TIMEOUT_S) as answer:
             _check_url(answer.url)  # the URL after redirects
-            found: bytes = answer.read(KEYS_BYTES_MAX)
-            return found
+            document: bytes = answer.read(KEYS_BYTES_MAX)
+            return document
     except (OSError, ValueError, HTTPException) as error:
-        why = without_secrets(str(error), where)
+        reason = without_secrets(str(error), location)
         raise Unavailable(
-            f"the keys for tokens cannot be read from {shown(where)}: {why}"
+            f"the keys for tokens cannot be read from {shown(location)}: {reason}"
         ) from None
 
 
-def _check_url(where: str) -> None:
-    """Raises ``InvalidArgument`` for keys that anybody on the way could exchange."""
-    if "://" in where and "@" in where:
+def _check_url(location: str) -> None:
+    """Raise ``InvalidArgument`` for a URL whose keys could be replaced in transit."""
+    if "://" in location and "@" in location:
         raise InvalidArgument(
-            f"access.token_keys is {shown(where)!r}: keys are fetched without a user and password; "
-            f"leave out what is before the @"
+            f"access.token_keys is {shown(location)!r}: keys are fetched without a user and "
+            f"password; leave out the part before the @"
         )
-    parts = urlsplit(where)
-    is_near = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
-    if "://" in where and parts.scheme != "https" and not is_near:
+    parts = urlsplit(location)
+    is_local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if "://" in location and parts.scheme != "https" and not is_local:
         raise InvalidArgument(
-            f"access.token_keys is {shown(where)!r}: give a file or an https URL; "
-            f"keys fetched over "
-            f"plain http could be forged"
+            f"access.token_keys is {shown(location)!r}: use a file or an https URL; keys fetched "
+            f"over plain http could be forged"
         )
 
 
@@ -244,48 +250,48 @@ class _KeySet(Struct):
 
 
 class _Keys(NamedTuple):
-    """A set of keys, by id."""
+    """Keys by id, and the reasons of refused keys by id."""
 
     good: dict[str, Any]
     refused: dict[str, str]
 
 
 def _keys(document: bytes) -> _Keys:
-    """The keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
+    """Return the keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
     key_set = decode_json(
         document,
         _KeySet,
         whole="the document",
         refuse=lambda why: Unavailable(f"the keys for tokens are not a JSON Web Key Set: {why}"),
     )
-    found = _Keys({}, {})
-    for each in key_set.keys:
-        key, reason = _usable(each)
-        name = str(each.get("kid") or "")
+    keys = _Keys({}, {})
+    for fields in key_set.keys:
+        key, reason = _usable_key(fields)
+        key_id = str(fields.get("kid") or "")
         if key is not None:
-            found.good[name] = key
+            keys.good[key_id] = key
         elif reason:
-            found.refused[name] = reason
-    for name in found.good:  # a key for encryption may have the same id as one for signatures
-        found.refused.pop(name, None)
-    if not found.good and not found.refused:
+            keys.refused[key_id] = reason
+    for key_id in keys.good:  # a key for encryption may have the id of one for signatures
+        keys.refused.pop(key_id, None)
+    if not keys.good and not keys.refused:
         raise Unavailable(
             "the keys for tokens are not a JSON Web Key Set: none of them can be used"
         )
-    return found
+    return keys
 
 
-def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
-    """A key that signatures are checked with; else why it is none, empty where it is of a kind
-    that is not known here."""
+def _usable_key(fields: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a key that verifies signatures, or None with the reason why not. The reason is empty
+    for an unknown type of key, which a provider may publish for other services."""
     import jwt
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-    operations = said.get("key_ops")
-    if said.get("use", "sig") != "sig" or (operations is not None and "verify" not in operations):
+    operations = fields.get("key_ops")
+    if fields.get("use", "sig") != "sig" or (operations is not None and "verify" not in operations):
         return None, "that is not meant for signatures"
     try:
-        key = jwt.PyJWK.from_dict(dict(said))
+        key = jwt.PyJWK.from_dict(dict(fields))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError):
         return None, ""
     if isinstance(key.key, RSAPublicKey) and key.key.key_size < RSA_BITS_MIN:
@@ -296,10 +302,10 @@ def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
 def _claim(claims: Mapping[str, Any], path: str) -> Any:
     if path in claims:  # the name of a claim may have dots
         return claims[path]
-    at: Any = claims
+    value: Any = claims
     for part in path.split("."):
-        at = at.get(part) if isinstance(at, Mapping) else None
-    return at
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _time_us(claims: Mapping[str, Any], name: str) -> int:
