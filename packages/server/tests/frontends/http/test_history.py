@@ -64,4 +64,4 @@ def test_what_is_not_there_has_no_history(web: Web, session: penstock.Session) -
         assert "nobody" in reply.document["error"]["message"]
     reply = web.ask("GET", "history", durable="billing")
     assert (reply.status, reply.code) == (400, "invalid-argument")
-    assert "channel is missing" in reply.document["error"]["message"]
+    assert "was given without a channel" in reply.document["error"]["message"]

@@ -80,7 +80,7 @@ def test_nothing_is_lost_or_repeated_while_events_come_and_go(
 def test_a_search_that_finds_little_ends_says_how_far_it_looked_and_goes_on(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest, "LOOKED_AT_MAX", 3_000)
+    monkeypatch.setattr(newest, "EXAMINED_MAX", 3_000)
     monkeypatch.setattr(newest, "PART_MAX", 1_000)
     fill(orders, 8_500)
 

@@ -368,7 +368,9 @@ class Accounts:
         resource = checked_resource(kind, name)
         if kind == "topic" and not name:
             resources = self.acl.resources()
-            filters = (topic for resource_kind, topic in resources if resource_kind == "topic")
+            filters = (
+                resource for resource_kind, resource in resources if resource_kind == "topic"
+            )
             return AclInfo(kind=kind, topics=tuple(filters))
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 

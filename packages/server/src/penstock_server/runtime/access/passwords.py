@@ -46,7 +46,7 @@ class Passwords:
         self._waiting: Counter[str] = Counter()
         """Number of passwords that wait or are being checked, by host."""
         self._of_user: Counter[tuple[str, str]] = Counter()
-        """The same number by host and user."""
+        """Number of passwords that wait or are being checked, by host and user."""
 
     async def is_right(
         self,

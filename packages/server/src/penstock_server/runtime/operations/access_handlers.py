@@ -12,40 +12,43 @@ from penstock_server.runtime.access.accounts import new_password
 from penstock_server.runtime.operations.callers import Caller
 
 
-async def log_in(by: Caller, asked: access.LogIn) -> access.LoggedIn:
-    to = by.realm.access
+async def log_in(by: Caller, request: access.LogIn) -> access.LoggedIn:
+    control = by.realm.access
     host = by.principal.host
-    checked = to.accounts.password_mark(asked.user)  # it may change while it is checked
-    principal = await to.password(asked.user, asked.password, host, secure=by.is_secure)
-    to.require(principal, "session.open")
-    opened = await to.logins.open(principal, checked)
-    to.signed_in(principal, "console")
-    return access.LoggedIn(id=opened.id, csrf=opened.csrf, me=to.me(principal))
+    # Read first: if the password changes during the check, the new session ends at once.
+    checked_password = control.accounts.password_mark(request.user)
+    principal = await control.password(request.user, request.password, host, secure=by.is_secure)
+    control.require(principal, "session.open")
+    login = await control.logins.open(principal, checked_password)
+    control.signed_in(principal, "console")
+    return access.LoggedIn(id=login.id, csrf=login.csrf, me=control.me(principal))
 
 
-async def log_out(by: Caller, asked: access.LogOut) -> None:
-    await by.realm.access.logins.close(asked.id)
+async def log_out(by: Caller, request: access.LogOut) -> None:
+    await by.realm.access.logins.close(request.id)
 
 
-async def change_password(by: Caller, asked: access.ChangePassword) -> None:
-    to = by.realm.access
-    to.check_private(by.principal.host, secure=by.is_secure)
-    await to.change_own(by.principal, asked.old, asked.new)
+async def change_password(by: Caller, request: access.ChangePassword) -> None:
+    control = by.realm.access
+    control.check_private(by.principal.host, secure=by.is_secure)
+    await control.change_own(by.principal, request.old, request.new)
 
 
-async def reset_password(by: Caller, asked: access.ResetPassword) -> None:
-    to = by.realm.access
-    if to.is_own_password(by.principal, asked.name):
+async def reset_password(by: Caller, request: access.ResetPassword) -> None:
+    control = by.realm.access
+    if control.is_own_password(by.principal, request.name):
         raise IllegalState(
-            "change your own password at me/password, which also asks for the old one"
+            "change your own password at me/password, which also requires the old one"
         )
-    await to.accounts.set_password(asked.name, asked.password)
+    await control.accounts.set_password(request.name, request.password)
 
 
-async def add_user(by: Caller, asked: access.AddUser) -> access.CreatedUser:
-    password = new_password() if asked.password is None else asked.password
-    made = await by.realm.access.accounts.create_user(asked.name, password)
-    return access.CreatedUser(name=made.name, password=password if asked.password is None else None)
+async def add_user(by: Caller, request: access.AddUser) -> access.CreatedUser:
+    password = new_password() if request.password is None else request.password
+    user = await by.realm.access.accounts.create_user(request.name, password)
+    return access.CreatedUser(
+        name=user.name, password=password if request.password is None else None
+    )
 
 
 async def who(by: Caller, _: access.WhoAmI) -> access.Me:
@@ -60,25 +63,28 @@ async def groups(by: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
     return by.realm.access.accounts.groups()
 
 
-async def entries(by: Caller, asked: access.ListEntries) -> access.AclInfo:
-    return by.realm.access.accounts.entries(asked.kind, asked.name)
+async def entries(by: Caller, request: access.ListEntries) -> access.AclInfo:
+    return by.realm.access.accounts.entries(request.kind, request.name)
 
 
 async def begin_password(by: Caller, _: access.BeginPassword) -> access.PasswordChallenge:
-    known = by.realm.access.own_verifier(by.principal)
+    verifier = by.realm.access.own_verifier(by.principal)
     by.password_nonce = secrets.token_bytes(NONCE_BYTES)
-    return access.PasswordChallenge(salt=known.salt, rounds=known.rounds, nonce=by.password_nonce)
+    return access.PasswordChallenge(
+        salt=verifier.salt, rounds=verifier.rounds, nonce=by.password_nonce
+    )
 
 
-async def set_password(by: Caller, asked: access.SetPassword) -> None:
-    to = by.realm.access
+async def set_password(by: Caller, request: access.SetPassword) -> None:
+    control = by.realm.access
     nonce, by.password_nonce = by.password_nonce, b""  # each nonce is valid for one try
-    if to.is_own_password(by.principal, asked.name):
-        said = access.change_said(nonce, asked.name, asked.verifier)
-        await to.check_old(
-            by.principal, lambda known: bool(nonce) and is_proven(asked.proof, known, said)
+    if control.is_own_password(by.principal, request.name):
+        message = access.change_said(nonce, request.name, request.verifier)
+        await control.check_old(
+            by.principal,
+            lambda verifier: bool(nonce) and is_proven(request.proof, verifier, message),
         )
-    await to.accounts.set_password(asked.name, asked.verifier)
+    await control.accounts.set_password(request.name, request.verifier)
 
 
 def check_exists(directory: Directory, kind: str, name: str) -> None:
@@ -88,15 +94,15 @@ def check_exists(directory: Directory, kind: str, name: str) -> None:
         directory.channel_id_of(name, kind)
 
 
-async def grant(by: Caller, asked: access.Grant) -> access.AclInfo:
-    check_exists(by.realm.directory, asked.kind, asked.name)
+async def grant(by: Caller, request: access.Grant) -> access.AclInfo:
+    check_exists(by.realm.directory, request.kind, request.name)
     return await by.realm.access.accounts.grant(
-        asked.kind, asked.name, asked.subject, rights=asked.rights
+        request.kind, request.name, request.subject, rights=request.rights
     )
 
 
-async def delete_user(by: Caller, asked: access.DeleteUser) -> None:
+async def delete_user(by: Caller, request: access.DeleteUser) -> None:
     """Delete a user, and end the sessions of MQTT that would outlive it."""
-    await by.realm.access.accounts.delete_user(asked.name)
+    await by.realm.access.accounts.delete_user(request.name)
     if by.realm.connections.mqtt is not None:
-        await by.realm.connections.mqtt.end_sessions_of(asked.name)
+        await by.realm.connections.mqtt.end_sessions_of(request.name)

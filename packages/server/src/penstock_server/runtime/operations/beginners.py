@@ -1,4 +1,4 @@
-"""Handlers of requests that are begun in the order in which they come, without waiting."""
+"""Handlers of requests that begin in the order of their arrival, without waiting."""
 
 from __future__ import annotations
 
@@ -24,91 +24,92 @@ Batches = Sequence[Sequence[Body]]
 Beginner = Callable[[Caller, Any, Reply, Batches], None]
 
 
-def _publish(by: Caller, asked: publishing.PublishEvents, reply: Reply, batches: Batches) -> None:
-    def replied(span: Any, error: BaseException | None) -> None:
+def _publish(by: Caller, request: publishing.PublishEvents, reply: Reply, batches: Batches) -> None:
+    def on_reply(span: Any, error: BaseException | None) -> None:
         answer = None if error else publishing.Published(span[0], span[1] - span[0])
         reply(answer, error)
 
     [bodies] = batches
     by.realm.publish(
-        asked.channel,
+        request.channel,
         bodies,
-        asked.producer and by.owned(asked.producer),
-        sequence=asked.sequence,
-        reply=replied,
+        request.producer and by.owned(request.producer),
+        sequence=request.sequence,
+        reply=on_reply,
         publisher=by.publisher,
     )
 
 
-def _stage(by: Caller, asked: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
+def _stage(by: Caller, request: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
     [bodies] = batches
     by.realm.digest(bodies)
-    by.realm.stages.put(by.owned(asked.stage), asked.channel, bodies)
+    by.realm.stages.put(by.owned(request.stage), request.channel, bodies)
     reply(None, None)
 
 
-def _commit_stages(by: Caller, asked: publishing.CommitStages, reply: Reply, _: Batches) -> None:
-    realm, stages = by.realm, [by.owned(name) for name in asked.stages]
+def _commit_stages(by: Caller, request: publishing.CommitStages, reply: Reply, _: Batches) -> None:
+    realm, stages = by.realm, [by.owned(name) for name in request.stages]
 
-    def replied(span: Any, error: BaseException | None) -> None:
+    def on_reply(span: Any, error: BaseException | None) -> None:
         if error is not None:
             reply(None, error)
             return
         realm.stages.committed(stages)
         reply(publishing.Published(span[0], span[1] - span[0]), None)
 
-    producer = by.owned(asked.producer)
+    producer = by.owned(request.producer)
     realm.commit(
-        asked.channel,
+        request.channel,
         stages,
         producer,
-        sequence=asked.sequence,
-        reply=replied,
+        sequence=request.sequence,
+        reply=on_reply,
         publisher=by.publisher,
     )
 
 
 def _commit_parts(
-    by: Caller, asked: publishing.CommitStagedParts, reply: Reply, _: Batches
+    by: Caller, request: publishing.CommitStagedParts, reply: Reply, _: Batches
 ) -> None:
     realm = by.realm
-    parts = [(channel, [by.owned(name) for name in stages]) for channel, stages in asked.parts]
+    parts = [(channel, [by.owned(name) for name in stages]) for channel, stages in request.parts]
 
-    def replied(spans: Any, error: BaseException | None) -> None:
+    def on_reply(spans: Any, error: BaseException | None) -> None:
         if error is not None:
             reply(None, error)
             return
         for _, stages in parts:
             realm.stages.committed(stages)
         if (permits := by.permits) is not None:
-            among = {channel for channel, _ in parts}
-            spans = tuple(each for each in spans if permits.may_hear_of(each[0], among))
+            # A producer that sends its batch again gets the remembered spans of that batch.
+            channels = {channel for channel, _ in parts}
+            spans = tuple(span for span in spans if permits.may_hear_of(span[0], channels))
         reply(transactions.TransactionInfo("committed", spans), None)
 
-    producer = by.owned(asked.producer)
+    producer = by.owned(request.producer)
     realm.transactions.commit_staged(
-        parts, producer, asked.sequence, reply=replied, publisher=by.publisher
+        parts, producer, request.sequence, reply=on_reply, publisher=by.publisher
     )
 
 
-def _drop_stages(by: Caller, asked: publishing.DropStages, reply: Reply, _: Batches) -> None:
-    by.realm.stages.drop([by.owned(name) for name in asked.stages])
+def _drop_stages(by: Caller, request: publishing.DropStages, reply: Reply, _: Batches) -> None:
+    by.realm.stages.drop([by.owned(name) for name in request.stages])
     reply(None, None)
 
 
 def _commit_transaction(
     by: Caller,
-    asked: transactions.CommitTransaction,
+    request: transactions.CommitTransaction,
     reply: Reply,
     batches: Batches,
 ) -> None:
     realm = by.realm
     parts = [
         StorePart(part.channel, [*bodies], [by.owned(name) for name in part.stages])
-        for part, bodies in zip(asked.parts, batches, strict=True)
+        for part, bodies in zip(request.parts, batches, strict=True)
     ]
 
-    def replied(spans: Any, error: BaseException | None) -> None:
+    def on_reply(spans: Any, error: BaseException | None) -> None:
         if error is not None:
             reply(None, error)
             return
@@ -117,22 +118,22 @@ def _commit_transaction(
         reply(transactions.TransactionInfo("committed", spans), None)
 
     leaving = [
-        Removal(each.channel, checked(each.redriven), checked(each.purged))
-        for each in asked.leaving
+        Removal(part.channel, checked(part.redriven), checked(part.purged))
+        for part in request.leaving
     ]
     realm.transactions.commit(
-        by.owned(asked.transaction), parts, replied, by.publisher, leaving=leaving
+        by.owned(request.transaction), parts, on_reply, by.publisher, leaving=leaving
     )
 
 
-def _settle(by: Caller, asked: subscriptions.Settle, reply: Reply, _: Batches) -> None:
+def _settle(by: Caller, request: subscriptions.Settle, reply: Reply, _: Batches) -> None:
     by.realm.subscriptions.settle(
-        by.seat(asked.subscription),
-        checked(asked.spans),
+        by.seat(request.subscription),
+        checked(request.spans),
         lambda _, error: reply(None, error),
-        roll_back=asked.roll_back,
-        previous=asked.previous,
-        delay_ms=asked.delay_ms,
+        roll_back=request.roll_back,
+        previous=request.previous,
+        delay_ms=request.delay_ms,
     )
 
 

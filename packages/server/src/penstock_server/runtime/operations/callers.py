@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 HTTP_SESSION: Final = "http"
-"""The session of each call over HTTP: what readers of a queue hear of one that pops."""
+"""The session name of all calls over HTTP."""
 
 
 class Caller:
-    """A principal in one session, with what it has open."""
+    """A principal in one session, with its rights and its open subscriptions."""
 
     def __init__(
         self,
@@ -31,12 +31,15 @@ class Caller:
         is_secure: bool = False,
         is_node: bool = False,
     ) -> None:
-        """``version`` is that of the server software. ``subscriptions`` has the realm's number of
-        each subscription by the client's own; 0 while it is being opened. With ``is_secure`` nobody
-        on the network can read what the caller sends."""
+        """Create the caller of a session.
+
+        ``version`` is the version of the server software. ``subscriptions`` maps the client's
+        numbers of its subscriptions to the realm's; 0 while a subscription is being opened.
+        ``is_secure``: the connection is encrypted or does not leave the machine.
+        """
         self.realm = realm
         self.is_node = is_node
-        """Whether it is a node of the cluster that speaks for the principal (SEM N9)."""
+        """Whether a node of the cluster acts for the principal (SEM N9)."""
         self.version = version
         self.is_secure = is_secure
         self.principal = principal
@@ -46,60 +49,64 @@ class Caller:
             if realm.access.checks_nothing
             else Permits(realm.access, realm.directory, principal)
         )
-        """What it may do; None where no rights are checked."""
+        """The rights of the session; None if the realm checks no rights."""
         self.publisher = principal.name
-        """``user@host``: stamped on what it publishes (SEM E3)."""
+        """``user@host``: stamped on published events (SEM E3)."""
         self.owner = "" if self.permits is None or principal.trusted else principal.user
-        """Whose the names are that it chooses; empty where the realm does not know its users."""
+        """Owner of the names that the caller chooses (of producers, stages, transactions); empty if
+        the realm does not authenticate users."""
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.password_nonce = b""
-        """Nonce of a password change that has begun; empty: none has."""
+        """Nonce of the password change in progress; empty without one."""
 
     def check(self, request: Request[Any]) -> None:
-        """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+        """Raise ``AccessDenied``, naming the missing right, or ``NameDoesNotExist`` if the caller
+        may not make a request."""
         if self.permits is not None:
             self.permits.check(request)
         else:
             self.check_internal(request)
 
     def check_internal(self, request: Request[Any]) -> None:
-        """Raise ``NameDoesNotExist`` for what nobody may do with an internal store."""
+        """Raise ``NameDoesNotExist`` for requests on internal stores that no right allows."""
         if self.realm.directory.internal.machines:
             check_internal(self.realm.directory, request)
 
     def check_consumer(self, number: int) -> None:
-        """Raise ``DurableInUse`` where it may not consume from a temporary destination, for another
-        session has made it (SEM R2)."""
+        """Raise ``DurableInUse`` for a temporary destination that another session has created:
+        only that session may consume from it (SEM R2)."""
         if number in self.realm.directory.temporary:
             self.realm.reply_queues.owners.check(number, self.session_for)
 
     def session_for(self, name: str) -> str:
-        """The session that a temporary destination of this name is made in. Calls over HTTP have
-        one for each destination."""
+        """Return the session that owns the caller's temporary destination ``name``. Calls over
+        HTTP have no lasting session, so each destination has one for itself."""
         return name if self.session == HTTP_SESSION else self.session
 
     def allows(self, operation: str, name: str = "") -> bool:
-        """Whether it may, without a word about what it may not."""
+        """Whether an operation is allowed; the reason of a refusal is not reported."""
         return self.realm.access.allows(self.principal, operation, name)
 
     def sees_queue(self, name: str) -> bool:
-        """Whether ``name`` is one of a queue. One that it may not see is taken for a channel, as
-        is what there is not: a refusal does not tell which of them it is."""
+        """Whether ``name`` is a queue that the caller may see. Hidden queues count as channels,
+        like stores that do not exist, so that a refusal does not reveal them."""
         store = self.realm.view.named(name) if name else None
         if store is None or store.kind != "queue":
             return False
         return bool(self.realm.access.visible(self.principal, "queue", [name]))
 
     def owned(self, name: str) -> str:
-        """A name that it has chosen, apart from those that others choose."""
+        """Return a name that the caller has chosen with its owner, so that equal names of other
+        users are different."""
         return owned(name, self.owner)
 
     def seat(self, number: int) -> int:
-        """What the realm calls one of its subscriptions; 0: it has none of this number."""
+        """Return the realm's number of the client's subscription ``number``; 0 if it does not
+        exist."""
         return self.subscriptions.get(number, 0)
 
     def leave(self) -> None:
-        """The session has ended, and the exports, imports and backups with it that it had begun."""
+        """End the exports, imports and backups of the session when it ends."""
         self.realm.exports.leave(self.session)
         self.realm.imports.leave(self.session)
         self.realm.backups.leave(self.session)

@@ -1,10 +1,10 @@
-"""The one door of a realm: each request of :mod:`penstock_core.api` is executed here for its
+"""The single entry of a realm: each request of :mod:`penstock_core.api` is executed here for its
 caller.
 
 :func:`execute` finds the target of a request, checks the right, calls the handler, and writes acts
 of administration to the audit log. Front ends only turn bytes into requests and answers into bytes.
 
-Requests whose order matters are begun with :func:`begin` instead, which does not wait.
+Requests whose order matters begin with :func:`begin` instead, which does not wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock_server.runtime.subscriptions.watches import ChannelWatch, Tell
 from penstock_server.runtime.writer.requests import Reply
 
 Content = memoryview | AsyncGenerator[bytes, None] | None
-"""Bytes beside a request: those there are, or those that come."""
+"""Bytes sent with a request: complete, or as a stream."""
 
 
 async def execute(
@@ -54,10 +54,10 @@ async def execute(
     target: str | None = None,
     **detail: Any,
 ) -> AnswerT:
-    """Execute ``request`` if ``caller`` may.
+    """Execute ``request`` if ``caller`` has the right.
 
-    ``content`` has bytes sent with it; ``target`` and ``detail`` are for the audit record. Raises
-    ``AccessDenied``, which names the missing right, and what the operation raises.
+    ``content`` has the bytes sent with it; ``target`` and ``detail`` are for the audit record.
+    Raises ``AccessDenied``, which names the missing right, and the errors of the operation.
     """
     answer: AnswerT
     if caller.permits is None or REQUESTS[type(request)].is_open:
@@ -81,8 +81,9 @@ async def execute_on(
 ) -> AnswerT:
     """Execute a request about the channel or queue ``name``, as :func:`execute` does.
 
-    The store is looked up only once it is known that ``caller`` may: ``request_of`` makes the
-    request from it. Raises ``NameDoesNotExist`` as well.
+    The right is checked before the store is looked up, so that a refusal does not reveal whether
+    the store exists. ``request_of`` makes the request from the store. Raises ``NameDoesNotExist``
+    as well.
     """
 
     async def work() -> AnswerT:
@@ -100,18 +101,18 @@ async def execute_on(
 
 
 def answer_to(caller: Caller, request: Request[Any], content: Content = None) -> Awaitable[Any]:
-    """Do what ``request`` asks; whether ``caller`` may was asked before. Raises ``DurableInUse``
-    for events of another session's temporary queue."""
+    """Run the handler of ``request``, whose right was checked before. Raises ``DurableInUse`` for
+    events of another session's temporary queue."""
     if isinstance(request, PopEvents | FetchEvents):
         caller.check_consumer(request.channel)
     if isinstance(request, PutImport):
-        assert content is None or isinstance(content, memoryview), "bytes of one frame"
+        assert content is None or isinstance(content, memoryview), "an import has one frame's bytes"
         return put_import(caller, request, content)
     if isinstance(request, CopyIn):
-        assert content is None or isinstance(content, memoryview), "bytes of one frame"
+        assert content is None or isinstance(content, memoryview), "copies have one frame's bytes"
         return copy_in(caller, request, content)
     if isinstance(request, ImportTar):
-        assert isinstance(content, AsyncGenerator), "a body that comes part by part"
+        assert isinstance(content, AsyncGenerator), "the body of a tar is a stream"
         return import_tar(caller, request, content)
     kind = type(request)
     handler = HANDLERS.get(kind) or registered_handler(kind)
@@ -119,13 +120,14 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
 
 
 def check(caller: Caller, request: Request[Any]) -> None:
-    """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+    """Raise ``AccessDenied``, naming the missing right, or ``NameDoesNotExist`` if ``caller`` may
+    not make a request."""
     caller.check(request)
 
 
 async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> ChannelOpened:
-    """The channel or queue ``name``, for a ``caller`` that may ask ``asked`` of it: what is done
-    where its events come or go is begun with what was found here.
+    """Return the channel or queue ``name`` if ``caller`` may make requests of type ``asked`` on it.
+    Front ends call it before they publish or subscribe.
 
     Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
     """
@@ -134,7 +136,8 @@ async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]])
 
 
 def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> None:
-    """As :func:`check`, of a request of the type ``asked`` about the channel or queue ``name``.
+    """Check a request of the type ``asked`` on the channel or queue ``name``, as :func:`check`
+    does.
 
     Raises ``AccessDenied``, ``InvalidName``.
     """
@@ -143,8 +146,8 @@ def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
-    """Begin ``request``, whose right :func:`check` has checked. ``reply`` gets the answer or the
-    error.
+    """Begin ``request``, whose right was checked with :func:`check`; ``reply`` gets the answer or
+    the error.
 
     ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
     """
@@ -160,8 +163,8 @@ def publish(
     sequence: int = 0,
     on_reply: Callable[[], None] | None = None,
 ) -> Awaitable[Published]:
-    """Begin to publish events, whose right :func:`check` has checked; what is returned waits until
-    they are stored. ``on_reply`` is called then, also if nobody waits any more.
+    """Begin to publish events, whose right was checked with :func:`check`. The returned awaitable
+    is done when they are stored. ``on_reply`` is called then, also if the awaitable was cancelled.
 
     Raises errors in the request itself.
     """
@@ -177,8 +180,8 @@ def publish(
         else:
             stored.set_exception(error)
 
-    asked = PublishEvents(channel, producer, sequence, schema=0, sizes=())
-    begin(caller, asked, reply, batches=[bodies])
+    request = PublishEvents(channel, producer, sequence, schema=0, sizes=())
+    begin(caller, request, reply, batches=[bodies])
     return stored
 
 
@@ -189,9 +192,11 @@ def open_subscription(
     place: str = "",
     room: Room | None = None,
 ) -> Awaitable[Opened]:
-    """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
-    ``place``: what it is known by to the next connection of its session (SEM J5). ``room`` bounds
-    the bytes on their way to it where the request does not. Raises ``DurableInUse``."""
+    """Open a subscription, whose right was checked with :func:`check`; ``outlet`` gets the events.
+
+    ``place`` identifies the subscription on the next connection of its session (SEM J5). ``room``
+    bounds the bytes in flight, if the request does not. Raises ``DurableInUse``.
+    """
     if isinstance(request, Subscribe | Attach):
         caller.check_consumer(request.channel)
     subscriptions = caller.realm.subscriptions
@@ -220,7 +225,7 @@ def open_subscription(
                 sole=request.sole,
                 ack_timeout_ms=request.ack_timeout_ms,
                 place=place,
-                # Who pulls says how many events it takes.
+                # A pulling client asks for a number of events, so bytes are not bounded.
                 room=room or (None if request.pull else _room(request.bytes_max)),
             )
         case WatchEvents():
@@ -245,8 +250,8 @@ def open_subscription(
 def watch_channels(
     caller: Caller, request: WatchChannels, tell: Tell
 ) -> tuple[ChannelWatch, ChannelsWatched]:
-    """Watch the channels of a pattern, as far as ``caller`` may read them; its right to look at all
-    was asked for by :func:`check`.
+    """Watch those channels of a pattern that ``caller`` may read; the right to watch at all was
+    checked with :func:`check`.
 
     Raises ``InvalidName``, ``InvalidArgument``, ``NameDoesNotExist``.
     """

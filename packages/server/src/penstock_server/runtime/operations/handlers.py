@@ -42,7 +42,7 @@ GROUP: Final = "penstock.handlers"
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
 Handler = Callable[[Caller, Any], Awaitable[Any]]
-"""Does what a request asks; whether it may was asked before."""
+"""Executes a request whose right was checked before, and returns its answer."""
 
 
 def _on(
@@ -51,49 +51,53 @@ def _on(
     return kind, handler
 
 
-def _create_durable(by: Caller, asked: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
+def _create_durable(by: Caller, request: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
     return by.realm.subscriptions.create_durable(
-        asked.channel,
-        asked.name,
-        asked.kind,
-        start=asked.start,
-        selector=asked.selector,
-        persistent=asked.persistent,
-        attributes=durable_attributes(asked),
+        request.channel,
+        request.name,
+        request.kind,
+        start=request.start,
+        selector=request.selector,
+        persistent=request.persistent,
+        attributes=durable_attributes(request),
     )
 
 
-def _redrive(by: Caller, asked: joins.Redrive) -> Awaitable[joins.Redriven]:
+def _redrive(by: Caller, request: joins.Redrive) -> Awaitable[joins.Redriven]:
     may = partial(by.realm.access.require_publish, by.principal)
     return by.realm.redrive(
-        asked.source, asked.destination, asked.selector, dry_run=asked.dry_run, may=may
+        request.source, request.destination, request.selector, dry_run=request.dry_run, may=may
     )
 
 
 def checked(spans: Spans) -> Spans:
-    """Ranges of ids a client names. Raises ``RemoteProtocolViolation`` for one that has none."""
+    """Return a client's ranges of ids. Raises ``RemoteProtocolViolation`` if one is empty."""
     for first, end in spans:
         if first >= end:
-            raise RemoteProtocolViolation(f"a range of ids from {first} to {end}")
+            raise RemoteProtocolViolation(
+                f"a range of ids from {first} to {end} is empty; its end has to be higher"
+            )
     return spans
 
 
-async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview | None) -> None:
-    """Take bytes of a file of an import, which come with the request."""
+async def put_import(by: Caller, request: transfers.PutImport, content: memoryview | None) -> None:
+    """Add the bytes sent with the request to a file of an import."""
     if not content:
-        raise RemoteProtocolViolation("a part of a file is empty")
+        raise RemoteProtocolViolation("a part of a file is empty; send at least one byte")
     await by.realm.imports.put(
-        by.session, asked.import_, asked.file, offset=asked.offset, content=content
+        by.session, request.import_, request.file, offset=request.offset, content=content
     )
 
 
-async def copy_in(by: Caller, asked: joins.CopyIn, content: memoryview | None) -> joins.CopiesTaken:
-    """Store what a node of the cluster has copied, which comes with the request."""
+async def copy_in(
+    by: Caller, request: joins.CopyIn, content: memoryview | None
+) -> joins.CopiesTaken:
+    """Store the copies that a node of the cluster has sent with the request."""
     if not by.is_node:
-        raise AccessDenied("only nodes of the cluster bring copies; publish events instead")
-    copies = copies_from(asked.parts, memoryview(b"") if content is None else content)
-    number = by.realm.directory.channel_id_of(asked.destination)
-    work = TakeCopies(number, asked.archive, asked.producer, copies=copies)
+        raise AccessDenied("only nodes of the cluster may send copies; publish events instead")
+    copies = copies_from(request.parts, memoryview(b"") if content is None else content)
+    number = by.realm.directory.channel_id_of(request.destination)
+    work = TakeCopies(number, request.archive, request.producer, copies=copies)
     taken: joins.CopiesTaken = await by.realm.shard.ask(work)
     return taken
 
@@ -104,71 +108,88 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             # Channels and queues
             _on(
                 channels.CreateChannel,
-                lambda by, it: by.realm.create_channel(it.name, it.definition),
+                lambda by, request: by.realm.create_channel(request.name, request.definition),
             ),
-            _on(channels.OpenChannel, lambda by, it: by.realm.open_channel(it.name, it.kind)),
-            _on(channels.DeleteChannel, lambda by, it: by.realm.delete_channel(it.name, it.kind)),
+            _on(
+                channels.OpenChannel,
+                lambda by, request: by.realm.open_channel(request.name, request.kind),
+            ),
+            _on(
+                channels.DeleteChannel,
+                lambda by, request: by.realm.delete_channel(request.name, request.kind),
+            ),
             _on(
                 channels.EditChannel,
-                lambda by, it: by.realm.edit_channel(it.name, it.definition),
+                lambda by, request: by.realm.edit_channel(request.name, request.definition),
             ),
-            _on(channels.ListChannels, lambda by, it: by.realm.list_channels(it.kind)),
+            _on(channels.ListChannels, lambda by, request: by.realm.list_channels(request.kind)),
             _on(
                 channels.DescribeChannel,
-                lambda by, it: by.realm.describe_channel(it.name, it.kind),
+                lambda by, request: by.realm.describe_channel(request.name, request.kind),
             ),
-            _on(channels.MaintainChannel, lambda by, it: by.realm.maintain(it.name, it.kind)),
+            _on(
+                channels.MaintainChannel,
+                lambda by, request: by.realm.maintain(request.name, request.kind),
+            ),
             _on(
                 channels.PurgeChannel,
-                lambda by, it: by.realm.subscriptions.purge(
-                    it.channel, it.first_id, it.last_id, selector=it.selector
+                lambda by, request: by.realm.subscriptions.purge(
+                    request.channel, request.first_id, request.last_id, selector=request.selector
                 ),
             ),
             _on(
                 channels.CountPurge,
-                lambda by, it: by.realm.subscriptions.purge(
-                    it.channel, it.first_id, it.last_id, selector=it.selector, dry_run=True
+                lambda by, request: by.realm.subscriptions.purge(
+                    request.channel,
+                    request.first_id,
+                    request.last_id,
+                    selector=request.selector,
+                    dry_run=True,
                 ),
             ),
             _on(
                 channels.DescribeColumns,
-                lambda by, it: columns(by.realm.shard, it.channel),
+                lambda by, request: columns(by.realm.shard, request.channel),
             ),
             _on(
                 channels.Locate,
-                lambda by, it: locate(
+                lambda by, request: locate(
                     by.realm.shard,
                     by.realm.dispatch,
-                    it.channel,
-                    span=Span(it.first_id, it.end_id),
-                    publishers=it.publishers,
+                    request.channel,
+                    span=Span(request.first_id, request.end_id),
+                    publishers=request.publishers,
                 ),
             ),
             _on(
                 channels.DescribeMissing,
-                lambda by, it: missing(by.realm.shard, it.channel, Span(it.first_id, it.end_id)),
+                lambda by, request: missing(
+                    by.realm.shard, request.channel, Span(request.first_id, request.end_id)
+                ),
             ),
-            _on(channels.OpenSchedule, lambda by, it: by.realm.schedule_of(it.channel)),
+            _on(channels.OpenSchedule, lambda by, request: by.realm.schedule_of(request.channel)),
             # Request and reply
             _on(
                 requesting.OpenReplyQueue,
-                lambda by, it: by.realm.reply_queues.open(
+                lambda by, request: by.realm.reply_queues.open(
                     by.realm.access,
                     by.principal,
-                    it.name,
-                    by.session_for(it.name),
+                    request.name,
+                    by.session_for(request.name),
                     by.owner,
                 ),
             ),
             _on(
                 requesting.CloseReplyQueue,
-                lambda by, it: by.realm.reply_queues.close(by.realm.access, by.principal, it.name),
+                lambda by, request: by.realm.reply_queues.close(
+                    by.realm.access, by.principal, request.name
+                ),
             ),
             _on(
                 requesting.OpenReplyTo,
-                lambda by, it: by.realm.reply_queues.open_address(it.address),
+                lambda by, request: by.realm.reply_queues.open_address(request.address),
             ),
-            # What is read for one answer
+            # Reads with a single answer
             _on(reading.BrowseEvents, reading_handlers.browse_events),
             _on(reading.BrowseOutstanding, reading_handlers.browse_outstanding),
             _on(reading.ReadEvent, reading_handlers.read_event),
@@ -188,138 +209,156 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(durables.CreateDurable, _create_durable),
             _on(
                 durables.DeleteDurable,
-                lambda by, it: by.realm.subscriptions.delete_durable(it.channel, it.name),
+                lambda by, request: by.realm.subscriptions.delete_durable(
+                    request.channel, request.name
+                ),
             ),
-            _on(durables.ListDurables, lambda by, it: by.realm.subscriptions.durables(it.channel)),
+            _on(
+                durables.ListDurables,
+                lambda by, request: by.realm.subscriptions.durables(request.channel),
+            ),
             _on(
                 durables.DescribeDurable,
-                lambda by, it: by.realm.subscriptions.durable(it.channel, it.name),
+                lambda by, request: by.realm.subscriptions.durable(request.channel, request.name),
             ),
             _on(
                 durables.PurgeDurable,
-                lambda by, it: by.realm.subscriptions.purge_durable(
-                    it.channel, it.name, it.first_id, last=it.last_id, selector=it.selector
+                lambda by, request: by.realm.subscriptions.purge_durable(
+                    request.channel,
+                    request.name,
+                    request.first_id,
+                    last=request.last_id,
+                    selector=request.selector,
                 ),
             ),
             _on(
                 durables.CountDurablePurge,
-                lambda by, it: by.realm.subscriptions.purge_durable(
-                    it.channel,
-                    it.name,
-                    it.first_id,
-                    last=it.last_id,
-                    selector=it.selector,
+                lambda by, request: by.realm.subscriptions.purge_durable(
+                    request.channel,
+                    request.name,
+                    request.first_id,
+                    last=request.last_id,
+                    selector=request.selector,
                     dry_run=True,
                 ),
             ),
             _on(
                 durables.UnbindDurable,
-                lambda by, it: by.realm.subscriptions.unbind(it.channel, it.name),
+                lambda by, request: by.realm.subscriptions.unbind(request.channel, request.name),
             ),
             _on(
                 durables.SeekDurable,
-                lambda by, it: by.realm.subscriptions.seeking.seek(
-                    it.channel, it.name, it.to, key=it.key
+                lambda by, request: by.realm.subscriptions.seeking.seek(
+                    request.channel, request.name, request.to, key=request.key
                 ),
             ),
             _on(
                 durables.PreviewSeek,
-                lambda by, it: by.realm.subscriptions.seeking.preview(it.channel, it.name, it.to),
+                lambda by, request: by.realm.subscriptions.seeking.preview(
+                    request.channel, request.name, request.to
+                ),
             ),
             _on(
                 durables.DescribeOutstanding,
-                lambda by, it: by.realm.subscriptions.holding.outstanding(
-                    it.channel, it.name, Span(it.first_id, it.end_id)
+                lambda by, request: by.realm.subscriptions.holding.outstanding(
+                    request.channel, request.name, Span(request.first_id, request.end_id)
                 ),
             ),
             _on(
                 subscriptions.Hold,
-                lambda by, it: by.realm.subscriptions.holding.hold(
-                    by.seat(it.subscription), Span(it.first_id, it.end_id)
+                lambda by, request: by.realm.subscriptions.holding.hold(
+                    by.seat(request.subscription), Span(request.first_id, request.end_id)
                 ),
             ),
             _on(
                 subscriptions.Extend,
-                lambda by, it: by.realm.subscriptions.holding.extend(
-                    by.seat(it.subscription), checked(it.spans), it.time_ms
+                lambda by, request: by.realm.subscriptions.holding.extend(
+                    by.seat(request.subscription), checked(request.spans), request.time_ms
                 ),
             ),
             _on(
                 subscriptions.Bury,
-                lambda by, it: by.realm.subscriptions.holding.bury(
-                    by.seat(it.subscription), checked(it.spans), it.reason
+                lambda by, request: by.realm.subscriptions.holding.bury(
+                    by.seat(request.subscription), checked(request.spans), request.reason
                 ),
             ),
             # Durables over patterns
             _on(
                 patterns.CreatePatternDurable,
-                lambda by, it: by.realm.pattern_durables.create(it),
+                lambda by, request: by.realm.pattern_durables.create(request),
             ),
             _on(
                 patterns.DeletePatternDurable,
-                lambda by, it: by.realm.pattern_durables.delete(it.pattern, it.name),
+                lambda by, request: by.realm.pattern_durables.delete(request.pattern, request.name),
             ),
             _on(
                 patterns.ListPatternDurables,
-                lambda by, it: by.realm.pattern_durables.list(),
+                lambda by, request: by.realm.pattern_durables.list(),
             ),
             # Transactions
             _on(
                 transactions.BeginTransaction,
-                lambda by, it: by.realm.transactions.begin(by.owned(it.transaction), it.channels),
+                lambda by, request: by.realm.transactions.begin(
+                    by.owned(request.transaction), request.channels
+                ),
             ),
             _on(
                 transactions.AbortTransaction,
-                lambda by, it: by.realm.transactions.abort(by.owned(it.transaction)),
+                lambda by, request: by.realm.transactions.abort(by.owned(request.transaction)),
             ),
             _on(
                 transactions.DescribeTransaction,
-                lambda by, it: by.realm.transactions.describe(by.owned(it.transaction)),
+                lambda by, request: by.realm.transactions.describe(by.owned(request.transaction)),
             ),
-            # What is copied as a whole
+            # Copies of stores and of the realm
             _on(
                 transfers.BeginExport,
-                lambda by, it: by.realm.exports.begin(by.session, it.name, it.kind),
+                lambda by, request: by.realm.exports.begin(by.session, request.name, request.kind),
             ),
             _on(
                 transfers.ReadExport,
-                lambda by, it: by.realm.exports.read(
-                    by.session, it.export, it.file, offset=it.offset
+                lambda by, request: by.realm.exports.read(
+                    by.session, request.export, request.file, offset=request.offset
                 ),
             ),
-            _on(transfers.EndExport, lambda by, it: by.realm.exports.end(by.session, it.export)),
+            _on(
+                transfers.EndExport,
+                lambda by, request: by.realm.exports.end(by.session, request.export),
+            ),
             _on(
                 transfers.BeginImport,
-                lambda by, it: by.realm.imports.begin(by.session, it.name, it.manifest),
+                lambda by, request: by.realm.imports.begin(
+                    by.session, request.name, request.manifest
+                ),
             ),
             _on(
                 transfers.CommitImport,
-                lambda by, it: by.realm.imports.commit(by.session, it.import_),
+                lambda by, request: by.realm.imports.commit(by.session, request.import_),
             ),
             _on(
                 transfers.AbortImport,
-                lambda by, it: by.realm.imports.abort(by.session, it.import_),
+                lambda by, request: by.realm.imports.abort(by.session, request.import_),
             ),
             _on(transfers.ExportTar, tar_handlers.export_tar),
             _on(
                 transfers.BeginBackup,
-                lambda by, it: by.realm.backups.begin(by.session, by.version),
+                lambda by, request: by.realm.backups.begin(by.session, by.version),
             ),
             _on(
                 transfers.ReadBackup,
-                lambda by, it: by.realm.backups.read(
-                    by.session, it.backup, it.file, offset=it.offset
+                lambda by, request: by.realm.backups.read(
+                    by.session, request.backup, request.file, offset=request.offset
                 ),
             ),
             _on(
                 transfers.EndBackup,
-                lambda by, it: by.realm.backups.end(
-                    by.session, it.backup, is_complete=it.is_complete
+                lambda by, request: by.realm.backups.end(
+                    by.session, request.backup, is_complete=request.is_complete
                 ),
             ),
             # The realm
-            _on(realms.DescribeRealm, lambda by, it: by.realm.describe(by.version)),
-            _on(realms.PausePublishing, lambda by, it: by.realm.pause(it.paused)),
+            _on(realms.DescribeRealm, lambda by, request: by.realm.describe(by.version)),
+            _on(realms.PausePublishing, lambda by, request: by.realm.pause(request.paused)),
             _on(realms.ListConnections, realm_handlers.list_connections),
             _on(realms.EndConnection, realm_handlers.end_connection),
             _on(realms.DescribeCluster, realm_handlers.describe_cluster),
@@ -329,14 +368,21 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(realms.ReadHistory, realm_handlers.read_history),
             _on(
                 joins.CreateJoin,
-                lambda by, it: by.realm.joins.create(
-                    it.source, it.destination, it.selector, it.archive, by.principal
+                lambda by, request: by.realm.joins.create(
+                    request.source,
+                    request.destination,
+                    request.selector,
+                    request.archive,
+                    by.principal,
                 ),
             ),
-            _on(joins.DeleteJoin, lambda by, it: by.realm.joins.delete(it.source, it.destination)),
-            _on(joins.ListJoins, lambda by, it: by.realm.joins.list()),
+            _on(
+                joins.DeleteJoin,
+                lambda by, request: by.realm.joins.delete(request.source, request.destination),
+            ),
+            _on(joins.ListJoins, lambda by, request: by.realm.joins.list()),
             _on(joins.Redrive, _redrive),
-            # Who uses it
+            # Users and rights
             _on(access.WhoAmI, access_handlers.who),
             _on(access.LogIn, access_handlers.log_in),
             _on(access.LogOut, access_handlers.log_out),
@@ -348,31 +394,40 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(access.ListUsers, access_handlers.users),
             _on(
                 access.CreateUser,
-                lambda by, it: by.realm.access.accounts.create_user(it.name, it.verifier),
+                lambda by, request: by.realm.access.accounts.create_user(
+                    request.name, request.verifier
+                ),
             ),
             _on(access.DeleteUser, access_handlers.delete_user),
             _on(access.ListGroups, access_handlers.groups),
             _on(
                 access.CreateGroup,
-                lambda by, it: by.realm.access.accounts.create_group(it.name, it.members),
+                lambda by, request: by.realm.access.accounts.create_group(
+                    request.name, request.members
+                ),
             ),
             _on(
                 access.ChangeGroup,
-                lambda by, it: by.realm.access.accounts.change_group(it.name, it.add, it.remove),
+                lambda by, request: by.realm.access.accounts.change_group(
+                    request.name, request.add, request.remove
+                ),
             ),
-            _on(access.DeleteGroup, lambda by, it: by.realm.access.accounts.delete_group(it.name)),
+            _on(
+                access.DeleteGroup,
+                lambda by, request: by.realm.access.accounts.delete_group(request.name),
+            ),
             _on(access.ListEntries, access_handlers.entries),
             _on(access.Grant, access_handlers.grant),
             _on(
                 access.Revoke,
-                lambda by, it: by.realm.access.accounts.revoke(
-                    it.kind, it.name, it.subject, rights=it.rights
+                lambda by, request: by.realm.access.accounts.revoke(
+                    request.kind, request.name, request.subject, rights=request.rights
                 ),
             ),
             _on(
                 access.ReadAudit,
-                lambda by, it: by.realm.access.audit.read(
-                    kind=it.kind, before=it.before, limit=it.limit
+                lambda by, request: by.realm.access.audit.read(
+                    kind=request.kind, before=request.before, limit=request.limit
                 ),
             ),
         )
@@ -381,7 +436,8 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
 
 
 def registered_handlers() -> Mapping[type[Request[Any]], Handler]:
-    """The handlers of installed packages. Raises ``InvalidArgument`` if one cannot be loaded."""
+    """Return the handlers of installed packages. Raises ``InvalidArgument`` if one cannot be
+    loaded."""
     parts: dict[type[Request[Any]], Handler] = {}
     for part in registered(GROUP).values():
         parts |= part.load()
@@ -389,8 +445,8 @@ def registered_handlers() -> Mapping[type[Request[Any]], Handler]:
 
 
 def registered_handler(kind: type[Request[Any]]) -> Handler:
-    """The handler of a type of request that is not in ``HANDLERS``. Raises ``IllegalState`` if no
-    installed package has it."""
+    """Return the handler of a type of request that is not in ``HANDLERS``. Raises ``IllegalState``
+    if no installed package has request."""
     handler = registered_handlers().get(kind)
     if handler is None:
         raise IllegalState(

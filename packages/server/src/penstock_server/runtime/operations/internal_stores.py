@@ -1,4 +1,4 @@
-"""Makes the internal stores of a realm (SEM A6)."""
+"""Creates the internal stores of a realm (SEM A6)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 async def make_internal(realm: RunningRealm, name: str, definition: Definition) -> ChannelId:
-    """Make an internal store, unless it is there; gives its number. Raises ``NameAlreadyBound``
-    where a user's store or one of another node has the name."""
+    """Create an internal store, unless it exists; return its id. Raises ``NameAlreadyBound`` if a
+    user's store or one of another node has the name."""
     directory = realm.directory
 
     def make(group: Group) -> ChannelId:
-        if (there := directory.internal.ids_by_name.get(name)) is not None:
-            return there
+        # Checked by the writer, so that two calls at the same time create one store.
+        if (existing := directory.internal.ids_by_name.get(name)) is not None:
+            return existing
         fact = directory.decide_internal(name, definition)
         group.realm_fact(0, fact)
         return ChannelId(fact.number)
@@ -30,6 +31,6 @@ async def make_internal(realm: RunningRealm, name: str, definition: Definition) 
 
 
 def serve_mqtt(realm: RunningRealm, channel: str) -> None:
-    """Keep the names of the internal stores beside ``channel``, the channel of all topics, and the
-    channel itself from being deleted while MQTT is served."""
+    """Protect ``channel``, the channel of all topics, from deletion while MQTT is served, and
+    reserve the names of its internal stores."""
     realm.directory.serve_mqtt(channel)

@@ -1,4 +1,4 @@
-"""What is done for requests that are answered with events, or with what they say together."""
+"""Handlers of requests that are answered with events, or with counts of events."""
 
 from __future__ import annotations
 
@@ -39,51 +39,53 @@ GRACE_S: Final = 0.25
 MATCHES_MAX: Final = 100_000
 """Most matching events that are counted."""
 SAMPLE: Final = 5
-"""How many ids of matching events are shown."""
+"""Number of ids of matching events that are shown."""
 
 
 # --- pages of events ----------------------------------------------------------------------
 
 
-async def browse_events(by: Caller, asked: reading.BrowseEvents) -> reading.BrowsedEvents:
-    if asked.newest:
-        return await _browse_newest(by, asked)
-    selector = await _selector_of(by, asked)
-    outlet = Collected(by.session, selector, _fits(by, asked.channel, asked.limit))
-    last_id = None if asked.end_id is None else asked.end_id - 1
+async def browse_events(by: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
+    if request.newest:
+        return await _browse_newest(by, request)
+    selector = await _selector_of(by, request)
+    outlet = Collected(by.session, selector, _fits(by, request.channel, request.limit))
+    last_id = None if request.end_id is None else request.end_id - 1
     opened: list[Opened] = []
 
     async def open_() -> Opened:
-        opened.append(await _opened(by, asked.channel, asked.start, outlet=outlet, last_id=last_id))
+        opened.append(
+            await _opened(by, request.channel, request.start, outlet=outlet, last_id=last_id)
+        )
         return opened[0]
 
-    next_id = await collect(by.realm, asked.channel, outlet, open_=open_)
+    next_id = await collect(by.realm, request.channel, outlet, open_=open_)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=opened[0].first_id, end_id=end, next_id=next_id
     )
 
 
-async def _browse_newest(by: Caller, asked: reading.BrowseEvents) -> reading.BrowsedEvents:
-    told = await newest(
+async def _browse_newest(by: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
+    page = await newest(
         by.realm,
         by.session,
-        asked.channel,
-        selector=asked.selector,
-        limit=asked.limit,
-        start=asked.start,
-        end=asked.end_id,
+        request.channel,
+        selector=request.selector,
+        limit=request.limit,
+        start=request.start,
+        end=request.end_id,
     )
-    first, end = told.looked_at
+    first, end = page.examined
     return reading.BrowsedEvents(
-        events=told.events, first_id=first, end_id=end, next_id=None if told.is_all else first
+        events=page.events, first_id=first, end_id=end, next_id=None if page.is_all else first
     )
 
 
 async def _selector_of(
-    by: Caller, asked: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
+    by: Caller, request: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
 ) -> Selector | None:
-    return await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+    return await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
 
 
 def _fits(by: Caller, channel: ChannelId, limit: int) -> int:
@@ -102,29 +104,31 @@ async def _opened(
     )
 
 
-async def browse_outstanding(by: Caller, asked: reading.BrowseOutstanding) -> reading.BrowsedEvents:
-    selector = await _selector_of(by, asked)
-    fits = _fits(by, asked.channel, asked.limit)
-    outlet = Collected(by.session, selector, fits, first_id=asked.first_id)
+async def browse_outstanding(
+    by: Caller, request: reading.BrowseOutstanding
+) -> reading.BrowsedEvents:
+    selector = await _selector_of(by, request)
+    fits = _fits(by, request.channel, request.limit)
+    outlet = Collected(by.session, selector, fits, first_id=request.first_id)
     opened: list[Opened] = []
 
     async def open_() -> Opened:
         opened.append(
             await by.realm.subscriptions.browse_durable(
-                asked.channel, asked.durable, outlet, credit=fits, first_id=asked.first_id
+                request.channel, request.durable, outlet, credit=fits, first_id=request.first_id
             )
         )
         return opened[0]
 
-    next_id = await collect(by.realm, asked.channel, outlet, open_=open_)
+    next_id = await collect(by.realm, request.channel, outlet, open_=open_)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
-        events=outlet.events(), first_id=asked.first_id, end_id=end, next_id=next_id
+        events=outlet.events(), first_id=request.first_id, end_id=end, next_id=next_id
     )
 
 
-async def read_event(by: Caller, asked: reading.ReadEvent) -> Event:
-    channel, event_id = asked.channel, asked.event_id
+async def read_event(by: Caller, request: reading.ReadEvent) -> Event:
+    channel, event_id = request.channel, request.event_id
     store = by.realm.view.store(channel)
     outlet = Collected(by.session, None, 1)
     await collect(
@@ -135,32 +139,34 @@ async def read_event(by: Caller, asked: reading.ReadEvent) -> Event:
     )
     if events := outlet.events():
         return events[0]
-    gone = await missing(by.realm.shard, channel, Span(event_id, event_id + 1))
-    why = ", ".join(each.cause for each in gone) or "never"
-    assert store is not None, "it was browsed"
-    raise NameDoesNotExist(f"{store.kind} {store.name} has no event {event_id} ({why})")
+    missing_spans = await missing(by.realm.shard, channel, Span(event_id, event_id + 1))
+    causes = ", ".join(span.cause for span in missing_spans) or "never"
+    assert store is not None, "a browse of the store has succeeded"
+    raise NameDoesNotExist(f"{store.kind} {store.name} has no event {event_id} ({causes})")
 
 
-async def pop_events(by: Caller, asked: reading.PopEvents) -> list[Event]:
-    """What is lost with the connection is lost: who has to be sure reads with a transactional
-    reader."""
+async def pop_events(by: Caller, request: reading.PopEvents) -> list[Event]:
+    """Take events from a queue and acknowledge them before the answer is sent.
+
+    If the connection is lost then, so are the events; a transactional reader avoids this.
+    """
     subscriptions = by.realm.subscriptions
-    outlet = Collected(by.session, await _selector_of(by, asked), asked.count)
+    outlet = Collected(by.session, await _selector_of(by, request), request.count)
     opened = await subscriptions.attach(
-        asked.channel, READERS, outlet, window=asked.count, pull=True
+        request.channel, READERS, outlet, window=request.count, pull=True
     )
     try:
-        subscriptions.demand(opened.number, asked.count)
-        await outlet.wait(max(asked.timeout_s, GRACE_S))
-        by.check(asked)  # the right may have been revoked while waiting
+        subscriptions.demand(opened.number, request.count)
+        await outlet.wait(max(request.timeout_s, GRACE_S))
+        by.check(request)  # the right may have been revoked while waiting
         events = outlet.events()
-        await _settled(by, opened.number, events)
+        await _acknowledge(by, opened.number, events)
     finally:
         subscriptions.detach(opened.number)
     return events
 
 
-async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
+async def _acknowledge(by: Caller, subscription: int, events: list[Event]) -> None:
     ids = IdSet.from_ids(event.event_id for event in events if event.event_id is not None)
     if not ids:
         return
@@ -180,7 +186,7 @@ async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
     try:
         await settled
     except Exception:
-        del settled  # the error refers to this frame: a cycle
+        del settled  # its exception refers to this frame, which would be a reference cycle
         raise
 
 
@@ -188,57 +194,67 @@ async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
 
 
 def _lease_owner(by: Caller) -> str:
-    """Whose a lease is: a user's, from wherever; where nobody signs in, a machine's."""
+    """Return the owner of the caller's leases: the user, on any machine; for clients that do not
+    sign in, the user and the machine."""
     return by.principal.name if by.owner == ANONYMOUS else by.owner
 
 
-async def fetch_events(by: Caller, asked: consuming.FetchEvents) -> consuming.Fetched:
-    selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+async def fetch_events(by: Caller, request: consuming.FetchEvents) -> consuming.Fetched:
+    selector = (
+        await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+    )
     return await by.realm.leases.fetch(
-        asked, _lease_owner(by), by.principal.name, selector=selector, check=lambda: by.check(asked)
+        request,
+        _lease_owner(by),
+        by.principal.name,
+        selector=selector,
+        check=lambda: by.check(request),
     )
 
 
 def _may_consume(by: Caller) -> Callable[[str], None]:
-    """Raises ``AccessDenied`` for a channel of a pattern that the caller may not consume."""
+    """Return a check that raises ``AccessDenied`` for a channel that the caller may not
+    consume."""
     return lambda name: by.realm.access.require(by.principal, TAKE[0], name)
 
 
-async def fetch_from_pattern(by: Caller, asked: consuming.FetchFromPattern) -> consuming.Fetched:
-    selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+async def fetch_from_pattern(by: Caller, request: consuming.FetchFromPattern) -> consuming.Fetched:
+    selector = (
+        await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+    )
     return await by.realm.leases.fetch_from_pattern(
-        asked, _lease_owner(by), by.principal.name, selector=selector, check=_may_consume(by)
+        request, _lease_owner(by), by.principal.name, selector=selector, check=_may_consume(by)
     )
 
 
 async def settle_lease(
-    by: Caller, asked: consuming.SettleLease | consuming.SettlePatternLease
+    by: Caller, request: consuming.SettleLease | consuming.SettlePatternLease
 ) -> consuming.Settled:
-    return await by.realm.leases.settle(asked, _lease_owner(by), _may_consume(by))
+    return await by.realm.leases.settle(request, _lease_owner(by), _may_consume(by))
 
 
 async def extend_lease(
-    by: Caller, asked: consuming.ExtendLease | consuming.ExtendPatternLease
+    by: Caller, request: consuming.ExtendLease | consuming.ExtendPatternLease
 ) -> consuming.Settled:
-    return await by.realm.leases.extend(asked, _lease_owner(by))
+    return await by.realm.leases.extend(request, _lease_owner(by))
 
 
-# --- sums over events ---------------------------------------------------------------------
+# --- counts of events ---------------------------------------------------------------------
 
 
-async def summarize_dead(by: Caller, asked: reading.SummarizeDead) -> reading.DeadSummary:
-    outlet = DeadEvents(by.session, asked.limit)
+async def summarize_dead(by: Caller, request: reading.SummarizeDead) -> reading.DeadSummary:
+    outlet = DeadEvents(by.session, request.limit)
     next_id = await collect(
         by.realm,
-        asked.channel,
+        request.channel,
         outlet,
-        open_=lambda: _opened(by, asked.channel, FromId(0), outlet=outlet),
+        open_=lambda: _opened(by, request.channel, FromId(0), outlet=outlet),
     )
     return outlet.summary(is_complete=next_id is None)
 
 
 class MatchCount(Collected):
-    """An outlet that counts events, and keeps the first ids."""
+    """An outlet that counts events and keeps only the first ids."""
 
     def __init__(self, session: str, selector: Selector) -> None:
         super().__init__(session, selector, MATCHES_MAX)
@@ -255,15 +271,16 @@ class MatchCount(Collected):
             self.done.set()
 
 
-async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> reading.SelectorAnswer:
-    from penstock_core.columns.selectors.checking import checked  # only who asks needs these
+async def explain_selector(by: Caller, request: reading.ExplainSelector) -> reading.SelectorAnswer:
+    # Imported here because few realms explain selectors, and every start would pay for it.
+    from penstock_core.columns.selectors.checking import checked
     from penstock_core.columns.selectors.explaining import explained
 
-    name = destination_name(asked.channel) if asked.channel else ""
+    name = destination_name(request.channel) if request.channel else ""
     kind: Kind = "queue" if by.sees_queue(name) else "channel"
     opened = await by.realm.open_channel(name, kind) if name else None
     try:
-        selector = await by.realm.dispatch.choosing.parse(asked.selector)
+        selector = await by.realm.dispatch.choosing.parse(request.selector)
     except MalformedSelector as error:
         return reading.SelectorAnswer(
             valid=False,
@@ -277,18 +294,18 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
         stored = schema_from(await columns(by.realm.shard, opened.channel))
         messages = _messages_of(opened.name, opened.definition.descriptors)
         stored = stored if messages is None else messages.seen_in(stored)
-    chooses, said = await by.realm.dispatch.choosing.for_text(
-        asked.selector,
+    chooses, remarks = await by.realm.dispatch.choosing.for_text(
+        request.selector,
         lambda: (explained(selector.expression), checked(selector.expression, stored)),
     )
     return reading.SelectorAnswer(
         valid=True,
         chooses=tuple(chooses),
         names=tuple(
-            reading.SelectorName(name=each.name, kind=each.kind, types=each.types)  # type: ignore[arg-type]  # it is one of the two
-            for each in said.names
+            reading.SelectorName(name=name.name, kind=name.kind, types=name.types)  # type: ignore[arg-type]  # it is one of the two
+            for name in remarks.names
         ),
-        remarks=tuple(said.remarks),
+        remarks=tuple(remarks.remarks),
         chosen=None
         if opened is None
         else await _chosen(by, selector, opened.channel, name=opened.name, kind=kind),
@@ -296,7 +313,8 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
 
 
 def _messages_of(name: str, descriptors: Any) -> Messages | None:
-    """What reads the messages of a store; None without descriptors, or what it takes to read."""
+    """Return the decoder of a store's messages; None if it has no descriptors, or if the library
+    to decode them is not installed."""
     try:
         messages = Messages(name, descriptors)
     except Unavailable:
@@ -311,10 +329,10 @@ async def _chosen(
     next_id = await collect(
         by.realm, channel, outlet, open_=lambda: _matched(by, channel, kind, outlet=outlet)
     )
-    now = by.realm.view.store(channel)
+    store = by.realm.view.store(channel)
     return reading.Chosen(
         channel=name,
-        events=0 if now is None else len(now.stored),
+        events=0 if store is None else len(store.stored),
         matches=outlet.count,
         first_ids=outlet.ids,
         is_complete=next_id is None,
@@ -323,52 +341,53 @@ async def _chosen(
 
 async def _matched(by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount) -> Opened:
     if kind == "queue":
-        whole: Outlet = outlet
+        counting: Outlet = outlet
         return await by.realm.subscriptions.browse_durable(
-            channel, READERS, whole, credit=MATCHES_MAX
+            channel, READERS, counting, credit=MATCHES_MAX
         )
     return await _opened(by, channel, FromId(0), outlet=outlet)
 
 
-async def read_key_state(by: Caller, asked: reading.ReadKeyState) -> Event:
-    event = await _state_of(by.realm.shard, asked.channel, asked.key)
+async def read_key_state(by: Caller, request: reading.ReadKeyState) -> Event:
+    event = await _state_of(by.realm.shard, request.channel, request.key)
     if event is None:
-        store = by.realm.view.store(asked.channel)
+        store = by.realm.view.store(request.channel)
         name = "" if store is None else store.name
-        raise NameDoesNotExist(f"channel {name} has no state of the key {asked.key!r}")
+        raise NameDoesNotExist(f"channel {name} has no state of the key {request.key!r}")
     return event
 
 
 # --- the schedule -------------------------------------------------------------------------
 
 
-async def list_scheduled(by: Caller, asked: reading.ListScheduled) -> reading.ScheduledPage:
-    wanted = None if asked.channel is None else destination_name(asked.channel)
+async def list_scheduled(by: Caller, request: reading.ListScheduled) -> reading.ScheduledPage:
+    wanted = None if request.channel is None else destination_name(request.channel)
     if wanted is not None:
         by.realm.view.required(wanted)
     kinds: tuple[Kind, ...] = ("channel", "queue")
     names = [(name, kind) for kind in kinds for name in await by.realm.list_channels(kind)]
-    left = asked.limit
-    found: list[reading.WaitingEvents] = []
+    remaining = request.limit
+    stores: list[reading.WaitingEvents] = []
     for name, kind in sorted(names):
-        is_meant = wanted in (None, name) and name >= asked.first_name
-        if not is_meant or not by.allows(READING[kind], name):
+        is_wanted = wanted in (None, name) and name >= request.first_name
+        if not is_wanted or not by.allows(READING[kind], name):
             continue
-        if not left:
-            return reading.ScheduledPage(tuple(found), (0, name))
-        first = asked.first_number if name == asked.first_name else 0
-        more, next_number = await _waiting(by, name, kind, first=first, limit=left)
-        left -= len(more.events)
-        found.append(more)
+        if not remaining:
+            return reading.ScheduledPage(tuple(stores), (0, name))
+        first = request.first_number if name == request.first_name else 0
+        waiting, next_number = await _waiting(by, name, kind, first=first, limit=remaining)
+        remaining -= len(waiting.events)
+        stores.append(waiting)
         if next_number is not None:
-            return reading.ScheduledPage(tuple(found), (next_number, name))
-    return reading.ScheduledPage(tuple(found), None)
+            return reading.ScheduledPage(tuple(stores), (next_number, name))
+    return reading.ScheduledPage(tuple(stores), None)
 
 
 async def _waiting(
     by: Caller, name: str, kind: Kind, first: int, limit: int
 ) -> tuple[reading.WaitingEvents, int | None]:
-    """Events that wait for one store, from number ``first`` on, and the number of the next page."""
+    """Return the events that wait for one store, from number ``first`` on, and the first number of
+    the next page."""
     store = await by.realm.open_channel(name, kind)
     hidden = await by.realm.schedule_of(store.channel)
     if hidden is None:
@@ -383,28 +402,30 @@ async def _waiting(
     return reading.WaitingEvents(store, kind, outlet.events()), next_number
 
 
-async def cancel_scheduled(by: Caller, asked: reading.CancelScheduled) -> None:
-    hidden = await by.realm.schedule_of(asked.channel)
-    gone = 0
+async def cancel_scheduled(by: Caller, request: reading.CancelScheduled) -> None:
+    hidden = await by.realm.schedule_of(request.channel)
+    purged = 0
     if hidden is not None:
-        gone = await by.realm.subscriptions.purge(
-            hidden.channel, asked.number, asked.number, selector=""
+        purged = await by.realm.subscriptions.purge(
+            hidden.channel, request.number, request.number, selector=""
         )
-    if not gone:
-        store = by.realm.view.store(asked.channel)
+    if not purged:
+        store = by.realm.view.store(request.channel)
         name = "its store" if store is None else store.name
         raise IllegalState(
-            f"number {asked.number} does not wait on {name}: it was published or cancelled before"
+            f"event number {request.number} does not wait for {name}: it was published or "
+            f"cancelled before"
         )
 
 
 async def _state_of(shard: Shard, channel_id: ChannelId, value: Any) -> Event | None:
-    """The merged event of a value of the publish key (SEM K5); None: nothing of it is stored.
+    """Return the merged event of a value of the publish key (SEM K5); None if the value has no
+    stored event.
 
     Raises ``IllegalState`` for a channel that does not merge, ``NameDoesNotExist``.
     """
 
-    def look(group: Group) -> Event | None:
+    def read_state(group: Group) -> Event | None:
         state = group.channel(channel_id).state
         group.sweep(channel_id)
         store = group.state.stores[channel_id]
@@ -420,5 +441,5 @@ async def _state_of(shard: Shard, channel_id: ChannelId, value: Any) -> Event | 
         [rows] = store.read((Span(newest, newest + 1),), Damage())
         return EventBatch(rows.batch, publishers=rows.publishers)[0]
 
-    found: Event | None = await shard.act(look, sweeps=(channel_id,))
-    return found
+    event: Event | None = await shard.act(read_state, sweeps=(channel_id,))
+    return event

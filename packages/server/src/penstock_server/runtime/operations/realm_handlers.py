@@ -12,26 +12,26 @@ from penstock_server.runtime.reading.pipelines import pipelines_in
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 
 CHANNELS_MAX: Final = 1_000
-"""Most channels and queues whose counters are in one answer."""
+"""Most channels and queues in one answer with counters."""
 
 
 async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms.ConnectionInfo]:
     now_s, now_us = asyncio.get_running_loop().time(), by.realm.clock.now_us()
     return [
         realms.ConnectionInfo(
-            id=str(each.number),
-            session=each.session,
-            user=each.user,
-            client=each.client,
-            protocol=each.protocol,
-            opened_us=now_us - int(1_000_000 * (now_s - each.opened_s)),
-            idle_ms=int(1_000 * (now_s - each.heard_s)),
-            subscriptions=each.subscriptions,
-            requests=each.requests,
-            unsent_bytes=each.unsent_bytes,
-            is_stalled=each.is_stalled,
+            id=str(state.number),
+            session=state.session,
+            user=state.user,
+            client=state.client,
+            protocol=state.protocol,
+            opened_us=now_us - int(1_000_000 * (now_s - state.opened_s)),
+            idle_ms=int(1_000 * (now_s - state.heard_s)),
+            subscriptions=state.subscriptions,
+            requests=state.requests,
+            unsent_bytes=state.unsent_bytes,
+            is_stalled=state.is_stalled,
         )
-        for each in by.realm.connections.states()
+        for state in by.realm.connections.states()
     ]
 
 
@@ -39,12 +39,15 @@ async def describe_cluster(by: Caller, _: realms.DescribeCluster) -> realms.Clus
     return by.realm.cluster()
 
 
-async def end_connection(by: Caller, asked: realms.EndConnection) -> None:
-    is_number = asked.id.isdecimal() and len(asked.id) < 19
-    found = by.realm.connections.find(int(asked.id)) if is_number else None
-    if found is None or str(int(asked.id)) != asked.id:
-        raise NameDoesNotExist(f"no connection has the id {asked.id[:40]!r}")
-    found.end(ConnectionLost("an administrator has ended the connection"))
+async def end_connection(by: Caller, request: realms.EndConnection) -> None:
+    # Only the canonical form of a number is an id: not "007", and not digits of other scripts.
+    is_number = request.id.isdecimal() and len(request.id) < 19
+    connection = by.realm.connections.find(int(request.id)) if is_number else None
+    if connection is None or str(int(request.id)) != request.id:
+        raise NameDoesNotExist(
+            f"connection {request.id[:40]!r} does not exist; list the connections for their ids"
+        )
+    connection.end(ConnectionLost("an administrator has ended the connection"))
 
 
 async def list_pipelines(by: Caller, _: realms.ListPipelines) -> list[realms.PipelineInfo]:
@@ -55,30 +58,32 @@ async def list_pipelines(by: Caller, _: realms.ListPipelines) -> list[realms.Pip
     return await pipelines_in(by.realm.pipeline_folders, lag)
 
 
-async def describe_pipeline(by: Caller, asked: realms.DescribePipeline) -> realms.PipelineInfo:
-    for each in await list_pipelines(by, realms.ListPipelines()):
-        if each.name == asked.name:
-            return each
-    raise NameDoesNotExist(f"there is no pipeline {asked.name[:80]!r}")
+async def describe_pipeline(by: Caller, request: realms.DescribePipeline) -> realms.PipelineInfo:
+    for pipeline in await list_pipelines(by, realms.ListPipelines()):
+        if pipeline.name == request.name:
+            return pipeline
+    raise NameDoesNotExist(
+        f"pipeline {request.name[:80]!r} does not exist; list the pipelines for their names"
+    )
 
 
-async def read_rates(by: Caller, asked: realms.ReadRates) -> realms.RatesNow:
-    realm, name = by.realm, asked.channel
+async def read_rates(by: Caller, request: realms.ReadRates) -> realms.RatesNow:
+    realm, name = by.realm, request.channel
     now_us = realm.clock.now_us()
-    found: list[realms.ChannelRates] = []
+    channels: list[realms.ChannelRates] = []
     durables: list[realms.DurableRates] = []
     left_out = 0
     for store in realm.view.stores():
         if name is not None and store.name != name:
             continue
-        if len(found) >= CHANNELS_MAX:
+        if len(channels) >= CHANNELS_MAX:
             left_out += 1
             continue
-        found.append(_channel(store))
+        channels.append(_channel(store))
         durables += _durables(store, now_us)
     return realms.RatesNow(
         at_us=now_us,
-        channels=tuple(found),
+        channels=tuple(channels),
         durables=tuple(durables),
         connections=len(realm.connections),
         journal_bytes=realm.journal_info.size,
@@ -87,11 +92,13 @@ async def read_rates(by: Caller, asked: realms.ReadRates) -> realms.RatesNow:
     )
 
 
-async def read_history(by: Caller, asked: realms.ReadHistory) -> realms.HistoryInfo:
-    if asked.durable is not None and asked.channel is None:
-        raise InvalidArgument("a durable is one of a channel, and channel is missing")
+async def read_history(by: Caller, request: realms.ReadHistory) -> realms.HistoryInfo:
+    if request.durable is not None and request.channel is None:
+        raise InvalidArgument(
+            f"durable {request.durable[:80]!r} was given without a channel; name its channel, too"
+        )
     await by.realm.history.take_in_turns()
-    return by.realm.history.told(asked.channel, asked.durable)
+    return by.realm.history.told(request.channel, request.durable)
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:
@@ -110,10 +117,10 @@ def _channel(store: StoreView) -> realms.ChannelRates:
 
 
 def _durables(store: StoreView, now_us: int) -> list[realms.DurableRates]:
-    found = []
+    rates = []
     for _, durable in store.durables:
         info, (delivered, acknowledged) = durable.info(now_us), durable.flow
-        found.append(
+        rates.append(
             realms.DurableRates(
                 channel=info.channel,
                 name=info.name,
@@ -128,4 +135,4 @@ def _durables(store: StoreView, now_us: int) -> list[realms.DurableRates]:
                 acknowledged=acknowledged,
             )
         )
-    return found
+    return rates

@@ -1,4 +1,4 @@
-"""What is done for exports and imports of one file: a tar, down and up (SEM C7)."""
+"""Handlers of exports and imports as a single tar file (SEM C7)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from penstock_server.runtime.transfer.exports import Exports
 from penstock_server.runtime.transfer.tar import Tar
 
 
-async def export_tar(by: Caller, asked: ExportTar) -> ExportedTar:
-    """Answered when all of it has been looked at once."""
-    realm, kind = by.realm, asked.kind
+async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
+    """Begin an export and return its size and parts. All files are read once before the answer,
+    because the manifest, which comes first, has their checksums."""
+    realm, kind = by.realm, request.kind
     session = f"tar-{secrets.token_hex(8)}"
     try:
-        begun = await realm.exports.begin(session, asked.name, kind)
-        opened = TarOfExport(realm.exports, session, begun)
-        manifest = await opened.manifest(kind)
+        export = await realm.exports.begin(session, request.name, kind)
+        tar = TarOfExport(realm.exports, session, export)
+        manifest = await tar.manifest(kind)
     except BaseException:
         realm.exports.leave(session)
         raise
@@ -42,29 +43,29 @@ async def export_tar(by: Caller, asked: ExportTar) -> ExportedTar:
 
     def check() -> None:
         realm.access.check_still(by.principal, realm.clock.now_us())
-        realm.access.require(by.principal, operation_on(ExportTar, kind), begun.name)
+        realm.access.require(by.principal, operation_on(ExportTar, kind), export.name)
 
     return ExportedTar(
-        name=f"{file_part(begun.name)}.tar",
+        name=f"{file_part(export.name)}.tar",
         size=sum(map(room, sizes)) + len(END),
-        parts=opened.parts(manifest, check),
+        parts=tar.parts(manifest, check),
         close=lambda: realm.exports.leave(session),
     )
 
 
 async def import_tar(
-    by: Caller, asked: ImportTar, parts: AsyncGenerator[bytes, None]
+    by: Caller, request: ImportTar, parts: AsyncGenerator[bytes, None]
 ) -> ChannelOpened:
     realm = by.realm
     tar = Tar(parts)
     encoded = await tar.manifest()
     manifest = manifest_from(encoded)
-    name = destination_name(asked.name or manifest.name)
+    name = destination_name(request.name or manifest.name)
     if by.permits is not None:
         by.permits.check_rest(BeginImport(name, encoded))
     session = f"tar-{secrets.token_hex(8)}"
     try:
-        known = await realm.imports.begin(session, name, encoded)
+        import_id = await realm.imports.begin(session, name, encoded)
         for number, file in manifest.in_order():
             size = await tar.begin(file.name)
             if size != file.size:
@@ -72,13 +73,13 @@ async def import_tar(
             offset = 0
             async for part in tar.content(size):
                 content = memoryview(part)
-                await realm.imports.put(session, known, number, offset=offset, content=content)
+                await realm.imports.put(session, import_id, number, offset=offset, content=content)
                 offset += len(part)
         async with realm.access.naming(name):
-            commit = CommitImport(known)
+            commit = CommitImport(import_id)
 
             async def work() -> ChannelOpened:
-                return await realm.imports.commit(session, known)
+                return await realm.imports.commit(session, import_id)
 
             if by.permits is None:
                 return await work()
@@ -89,29 +90,28 @@ async def import_tar(
 
 
 class TarOfExport:
-    """An export in progress."""
+    """An export in progress, as a tar."""
 
-    def __init__(self, exports: Exports, session: str, begun: ExportBegun) -> None:
+    def __init__(self, exports: Exports, session: str, export: ExportBegun) -> None:
         self._exports = exports
         self._session = session
-        self._begun = begun
+        self._export = export
 
     async def manifest(self, kind: Kind) -> Manifest:
-        """The manifest. The files are made once for their checksums, and again when they are sent,
-        because they are too large to be kept."""
-        return manifest_of(
-            self._begun, kind, [await self._file(number) for number in range(self._begun.files + 1)]
-        )
+        """Return the manifest. The files are generated now for their checksums, and again when
+        they are sent, because they are too large to keep."""
+        numbers = range(self._export.files + 1)
+        return manifest_of(self._export, kind, [await self._file(number) for number in numbers])
 
     async def _file(self, number: int) -> ExportedFile:
-        read = await self._exports.read(self._session, self._begun.export, number, offset=0)
+        read = await self._exports.read(self._session, self._export.export, number, offset=0)
         return read.file
 
     async def parts(
         self, manifest: Manifest, check: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of the tar. ``check`` is called between files, and ends the export if it
-        raises."""
+        """Yield the bytes of the tar. ``check`` is called before each part, and ends the export if
+        it raises."""
         encoded = manifest.encoded()
         yield self._header(MANIFEST, len(encoded)) + encoded + padding(len(encoded))
         for number, file in manifest.in_order():
@@ -120,7 +120,7 @@ class TarOfExport:
             while offset < file.size:
                 check()
                 read = await self._exports.read(
-                    self._session, self._begun.export, number, offset=offset
+                    self._session, self._export.export, number, offset=offset
                 )
                 if read.file != file:
                     raise Damaged(f"{file.name} has changed while it was being read")
@@ -130,4 +130,4 @@ class TarOfExport:
         yield END
 
     def _header(self, name: str, size: int) -> bytes:
-        return header(name, size, self._begun.at_us)
+        return header(name, size, self._export.at_us)

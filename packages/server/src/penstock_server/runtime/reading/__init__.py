@@ -1,1 +1,1 @@
-"""Reads for single answers: pages of events, sums over them, counters, states of pipelines."""
+"""Reads for single answers: pages of events, counts of events, states of pipelines."""

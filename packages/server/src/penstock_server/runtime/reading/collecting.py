@@ -1,4 +1,4 @@
-"""Reads events for one answer: a browse that ends at its last event, its limit or its time."""
+"""Reads events for one answer: a browse that ends at the last event, at a limit or a timeout."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 from penstock_server.runtime.subscriptions.subscriptions import Opened
 
 READING_S: Final = 10.0
-"""Seconds that one page may take: a selector that matches little among millions needs several."""
+"""Seconds that one page may take; a selector that matches few of millions of events needs
+several."""
 PAGE_BYTES_MAX: Final = 32 << 20
-"""Bytes after which a page ends."""
+"""Bytes of events after which a page ends."""
 
 
 class Collected:
@@ -30,14 +31,14 @@ class Collected:
     def __init__(
         self, session: str, selector: Selector | None, count_max: int, *, first_id: int = 0
     ) -> None:
-        """``session``: whose it is."""
+        """Create an empty outlet of a session, for events from ``first_id`` on."""
         self.session = session
         self.selector = selector
         self.count_max = count_max
         self.batches: list[EventBatch] = []
         self.count = 0
         self.last_id = first_id - 1
-        """Id of the last event that was kept."""
+        """Id of the last kept event."""
         self.is_full = False
         self.done = asyncio.Event()
         self.error: PenstockError | None = None
@@ -76,18 +77,18 @@ class Collected:
         self.done.set()
 
     def events(self) -> list[Event]:
-        """The events, in order."""
+        """Return the events, in order."""
         return [event for batch in self.batches for event in batch]
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until it is full, at its end, or out of time."""
+        """Wait until the outlet is full, the browse has ended, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.done.wait()
 
 
 def count_that_fits(store: StoreView | None, limit: int) -> int:
-    """How many events of a channel fit into a page, judged by their average size."""
+    """Return the number of a channel's events that fit into a page, by their average size."""
     size = 1.0 if store is None else store.event_bytes
     return int(max(1, min(limit, PAGE_BYTES_MAX / size)))
 
@@ -100,10 +101,10 @@ async def collect(
     *,
     timeout_s: float = READING_S,
 ) -> int | None:
-    """Open a browse of channel ``number``, wait until it is at its end, full, or out of time, and
-    close it. Gives the id at which the next page begins; None: there is none.
+    """Open a browse of channel ``number``, wait as :meth:`Collected.wait` does, and close it.
+    Return the first id of the next page; None if this page is the last.
 
-    Raises what opening it raises, and ``NameDoesNotExist`` when the channel is deleted meanwhile.
+    Raises the errors of ``open_``, and ``NameDoesNotExist`` if the channel is deleted meanwhile.
     """
     opened = await open_()
     try:

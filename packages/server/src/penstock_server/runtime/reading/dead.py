@@ -1,4 +1,4 @@
-"""Counts dead events by where they came from and why they died (SEM T6)."""
+"""Counts dead events by their origin and cause (SEM T6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 GROUPS_MAX = 1_000
-"""Most groups in an answer: clients choose reasons, so there may be one for each event."""
+"""Most groups in an answer. Clients choose reasons, so each event could have a different one."""
 
 _SUMS = [
     ("event_id", "count"),
@@ -58,7 +58,7 @@ class DeadEvents(Collected):
             if row["store"] is None:
                 continue
             key = row["store"], row["cause"]
-            new = [row[f"{name}_{what}"] for name, what in _SUMS]
+            new = [row[f"{name}_{aggregate}"] for name, aggregate in _SUMS]
             old = self._groups.get(key)
             if old is not None:
                 new = [old[0] + new[0], *_wider(old[1:3], new[1:3]), *_wider(old[3:], new[3:])]
@@ -67,7 +67,7 @@ class DeadEvents(Collected):
             self._groups[key] = new
 
     def summary(self, *, is_complete: bool) -> DeadSummary:
-        """The groups, largest first."""
+        """Return the groups, largest first."""
         groups = [_group(store, cause, *sums) for (store, cause), sums in self._groups.items()]
         groups.sort(key=lambda group: (-group.events, group.store, group.cause, group.reason))
         return DeadSummary(events=self.count, is_complete=is_complete, groups=groups)

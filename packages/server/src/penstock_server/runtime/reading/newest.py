@@ -1,8 +1,8 @@
-"""Finds the newest matching events of a channel, searching from its end backwards, part by part.
+"""Finds the newest matching events of a channel, searching backwards from its end, part by part.
 
-A part is a range of ids, and counts only when it was read to its end. So the answer has exactly the
-newest events, and the next page neither misses nor repeats one, whatever is published and purged
-meanwhile.
+A part is a range of ids. Only parts that were read to their end count, so the answer has exactly
+the newest events, and the next page neither misses nor repeats one, even if events are published
+and purged meanwhile.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 
-LOOKED_AT_MAX: Final = 1_000_000
-"""Most stored events that one page examines; the next page continues there."""
+EXAMINED_MAX: Final = 1_000_000
+"""Most stored events that one page examines; the next page continues where it ends."""
 FIRST_PART: Final = 1_000
+"""Events in the first part of a search with a selector."""
 PART_MAX: Final = 50_000
-"""Events in the first part with a selector, and the most in later ones: parts grow where little
-matches."""
+"""Most events in a later part."""
 GROWTH: Final = 4
+"""Factor by which parts grow while few events match."""
 PART_BYTES_MAX: Final = 256 << 20
 
 
@@ -41,14 +42,14 @@ class NewestEvents(NamedTuple):
     """The newest matching events, oldest first."""
 
     events: list[Event]
-    looked_at: Span
-    """Span of ids in which nothing else matches."""
+    examined: Span
+    """Span of ids in which no other event matches."""
     is_all: bool
-    """Whether nothing is stored below ``looked_at``."""
+    """Whether no event below ``examined`` is stored."""
 
 
 class NewestOutlet(Collected):
-    """An outlet that keeps the last events that come, within a number of events and bytes."""
+    """An outlet that keeps the last events it gets, up to a number of events and bytes."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class NewestOutlet(Collected):
         self.has_dropped = False
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Keep the end of a batch; earlier events are dropped where the limit requires it."""
+        """Add the end of a batch, and drop earlier events that exceed the limits."""
         batch, count = rows.batch, rows.batch.num_rows
         fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
         if fit < count:
@@ -82,14 +83,14 @@ class NewestOutlet(Collected):
 
     @property
     def size(self) -> int:
-        """Bytes of the events that are kept."""
+        """Bytes of the kept events."""
         return sum(self._sizes)
 
     def events(self) -> list[Event]:
-        """The events that are kept, in order."""
-        found = super().events()
-        self.has_dropped |= len(found) > self._kept_max
-        return found[-self._kept_max :]
+        """Return the kept events, in order."""
+        kept = super().events()
+        self.has_dropped |= len(kept) > self._kept_max
+        return kept[-self._kept_max :]
 
 
 async def newest(
@@ -101,23 +102,23 @@ async def newest(
     start: AnyStart,
     end: int | None,
 ) -> NewestEvents:
-    """The last ``limit`` stored events that match, from ``start`` on and below id ``end`` (None: up
-    to the last event), as far as one page may search.
+    """Return the last ``limit`` stored events that match, from ``start`` on and below id ``end``
+    (None: up to the last event), within the limits of one page.
 
-    Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` when the realm is too busy
-    to read anything.
+    Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` if the realm is too busy
+    to read any events.
     """
-    chosen = await realm.dispatch.choosing.parse(selector) if selector else None
+    parsed = await realm.dispatch.choosing.parse(selector) if selector else None
     lowest = await _lowest(realm, session, number, start=start)
     store = realm.view.store(number)
     high = 0 if store is None else store.next_id
     high = max(lowest, high if end is None else min(end, high))
-    search = _Search(realm, session, number, selector=chosen, limit=limit, span=Span(lowest, high))
+    search = _Search(realm, session, number, selector=parsed, limit=limit, span=Span(lowest, high))
     return await search.run()
 
 
 async def _lowest(realm: RunningRealm, session: str, number: ChannelId, start: AnyStart) -> int:
-    """The id at which ``start`` lies now."""
+    """Return the id of the start position."""
     if isinstance(start, FromEarliest):
         return 0
     if isinstance(start, FromId):
@@ -145,40 +146,41 @@ class _Search:
         self._limit = limit
         self._span = span
         self._low = span.end
-        """Ids from here on are done."""
+        """Ids from here on have been examined."""
         self._events: list[Event] = []
         self._size = 0
-        self._looked_at = 0
+        self._examined = 0
+        """Number of examined events."""
 
     async def run(self) -> NewestEvents:
         loop = asyncio.get_running_loop()
         until = loop.time() + READING_S
         part = FIRST_PART if self._selector else self._limit
         is_full = False
-        while not is_full and (store := self._with_more()) is not None:
-            left = until - loop.time()
-            if self._looked_at >= LOOKED_AT_MAX or left <= 0:
+        while not is_full and (store := self._store_with_more()) is not None:
+            remaining_s = until - loop.time()
+            if self._examined >= EXAMINED_MAX or remaining_s <= 0:
                 break
-            found = await self._part(store, part, left)
-            if found is None and self._low == self._span.end:
+            fills_page = await self._search_part(store, part, remaining_s)
+            if fills_page is None and self._low == self._span.end:
                 raise Unavailable(
                     "the realm is too busy to search stored events; try again in a moment"
                 )
-            is_full = found is not False
+            is_full = fills_page is not False
             part = min(part * GROWTH, PART_MAX)
-        is_all = self._with_more() is None
+        is_all = self._store_with_more() is None
         low = self._span.first if is_all else self._low
         return NewestEvents(self._events, Span(low, self._span.end), is_all)
 
-    def _with_more(self) -> StoreView | None:
-        """The channel, while it has events that were not examined."""
+    def _store_with_more(self) -> StoreView | None:
+        """Return the channel, if it has events that were not examined yet."""
         store = self._realm.view.store(self._number)
-        left = Span(self._span.first, self._low)
-        return store if store is not None and store.stored.count(left) else None
+        remaining = Span(self._span.first, self._low)
+        return store if store is not None and store.stored.count(remaining) else None
 
-    async def _part(self, store: StoreView, count: int, timeout_s: float) -> bool | None:
-        """Examine the newest ``count`` of the remaining events. Gives whether the page is full;
-        None if there was no time for them."""
+    async def _search_part(self, store: StoreView, count: int, timeout_s: float) -> bool | None:
+        """Examine the newest ``count`` of the remaining events. True if the page is full; None if
+        the time was not enough."""
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
@@ -199,8 +201,8 @@ class _Search:
             return None
         events = outlet.events()
         if self._events and outlet.size > PAGE_BYTES_MAX - self._size:
-            return True  # none of these fit: the next page begins with them
-        self._looked_at += count
+            return True  # the part does not fit: the next page begins with it
+        self._examined += count
         self._events = events + self._events
         self._size += outlet.size
         is_full = outlet.has_dropped or len(self._events) >= self._limit
@@ -209,7 +211,8 @@ class _Search:
 
 
 def lowest_of(stored: IdSet, span: Span, count: int) -> int:
-    """The id from which on ``span`` has ``count`` stored events, or its first."""
+    """Return the id from which on ``span`` has ``count`` stored events, or the first id of the span
+    if it has fewer."""
     low, high = span
     if stored.count(span) <= count:
         return low

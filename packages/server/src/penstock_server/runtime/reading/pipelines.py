@@ -1,4 +1,4 @@
-"""The progress of pipelines, read from the status files beside their checkpoints."""
+"""The progress of pipelines, read from the status files next to their checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_core.api.realm import PipelineInfo, PipelineStep
 from penstock_core.wire.positions import positions_in
 
 Lag = Callable[[str, int], int | None]
-"""How many ids a channel has from a given one on; None: there is no such channel."""
+"""Returns how many ids a channel has from a given id on; None if the channel does not exist."""
 
 QUERY = "query"
 """Folder of Spark's checkpoint in the folder of a step."""
@@ -27,28 +27,31 @@ LOCK_CHARACTERS_MAX = 100
 
 
 async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
-    """The pipelines whose checkpoints are in ``folders``, by name. Files that are not a status are
-    skipped."""
-    found = await asyncio.to_thread(_all, folders)
+    """Return the pipelines with checkpoints in ``folders``, sorted by name. Files that are not a
+    status are skipped."""
+    pipelines = await asyncio.to_thread(_read_pipelines, folders)
     return [
-        replace(each, steps=[replace(step, lag=_lags(step.next, lag)) for step in each.steps])
-        for each in found
+        replace(
+            pipeline,
+            steps=[replace(step, lag=_lags(step.next, lag)) for step in pipeline.steps],
+        )
+        for pipeline in pipelines
     ]
 
 
-def _lags(places: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
-    return {name: lag(name, next_id) for name, next_id in places.items()}
+def _lags(positions: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
+    return {name: lag(name, next_id) for name, next_id in positions.items()}
 
 
-def _all(folders: Sequence[str]) -> list[PipelineInfo]:
-    found: dict[str, PipelineInfo] = {}
-    for folder in folders:
-        root = Path(folder).expanduser()
-        for place in (root, *sorted(_folders(root))):
-            steps = [step for path in sorted(place.glob("*.json")) if (step := _step(path))]
-            if steps and len(found) < PIPELINES_MAX:
-                found.setdefault(place.name, PipelineInfo(name=place.name, steps=steps))
-    return [found[name] for name in sorted(found)]
+def _read_pipelines(folders: Sequence[str]) -> list[PipelineInfo]:
+    pipelines: dict[str, PipelineInfo] = {}
+    for parent in folders:
+        root = Path(parent).expanduser()
+        for folder in (root, *sorted(_folders(root))):
+            steps = [step for path in sorted(folder.glob("*.json")) if (step := _step(path))]
+            if steps and len(pipelines) < PIPELINES_MAX:
+                pipelines.setdefault(folder.name, PipelineInfo(name=folder.name, steps=steps))
+    return [pipelines[name] for name in sorted(pipelines)]
 
 
 def _folders(root: Path) -> list[Path]:
@@ -69,13 +72,13 @@ def _step(path: Path) -> PipelineStep | None:
         return None
     folder = path.with_suffix("") / QUERY
     batch = _newest(folder / "commits")
-    place = {} if batch is None else _place(folder / "offsets" / str(batch))
+    positions = {} if batch is None else _positions(folder / "offsets" / str(batch))
     return PipelineStep(
         name=path.stem,
         status=status,
         state=_state(status, path.with_name("lock")),
         batch=batch,
-        next=place,
+        next=positions,
         lag={},
     )
 
@@ -86,7 +89,8 @@ def _state(status: dict[str, Any], lock: Path) -> str:
 
 
 def _runs(pid: object, lock: Path) -> bool:
-    """Whether the run that wrote a status holds the lock; another one may run other steps."""
+    """Whether the process that wrote a status holds the lock; another process may run other
+    steps."""
     try:
         with lock.open() as file:
             try:
@@ -106,8 +110,9 @@ def _newest(folder: Path) -> int | None:
         return None
 
 
-def _place(path: Path) -> dict[str, int]:
-    """The positions in an entry of Spark's offset log, which has a line of JSON for each source."""
+def _positions(path: Path) -> dict[str, int]:
+    """Return the positions in an entry of Spark's offset log, which has a line of JSON for each
+    source."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Reads many events of a channel a page at a time: all there are, or those with some ids."""
+"""Reads many events of a channel a page at a time: all events, or those with given ids."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock_server.runtime.realm import RunningRealm
 PAGE: Final = 1_000
 """Most events that are read at once."""
 NEAR: Final = 100
-"""Events whose ids are nearer than that are read together: to read as many that are not wanted
-takes about as long as to begin anew."""
+"""Ids with smaller gaps than this are read together: reading so many unwanted events takes about as
+long as beginning another read."""
 
 
 async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
-    """The events of a channel that are there now, with who published them, a page at a time.
-    Raises ``NameDoesNotExist``."""
+    """Yield pages of the events that a channel has now, with their publishers. Raises
+    ``NameDoesNotExist``."""
     async for page in _batches_between(realm, channel, 0, last_id=_last_id(realm, channel)):
         yield [event for batch in page for event in batch]
 
@@ -37,17 +37,17 @@ async def batches_of(
     first_id: int = 0,
     page_max: int | None = None,
 ) -> AsyncIterator[list[pa.RecordBatch]]:
-    """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time.
-    Raises ``NameDoesNotExist``."""
+    """Yield pages of a channel's events as columns, from ``first_id`` on and at most ``page_max``
+    events each. Raises ``NameDoesNotExist``."""
     last_id = _last_id(realm, channel)
     async for page in _batches_between(
         realm, channel, first_id, last_id=last_id, page_max=page_max
     ):
-        yield [each.to_arrow() for each in page]
+        yield [batch.to_arrow() for batch in page]
 
 
 def _last_id(realm: RunningRealm, channel: ChannelId) -> int:
-    """Raises ``NameDoesNotExist``."""
+    """Return the last id of a channel. Raises ``NameDoesNotExist``."""
     store = realm.view.store(channel)
     if store is None:
         raise NameDoesNotExist(f"channel number {channel} was deleted meanwhile")
@@ -57,25 +57,26 @@ def _last_id(realm: RunningRealm, channel: ChannelId) -> int:
 async def batches_at(
     realm: RunningRealm, channel: ChannelId, event_ids: Sequence[int], page_max: int | None = None
 ) -> AsyncIterator[list[pa.RecordBatch]]:
-    """The events with these ids, which rise, as far as they are there; those that are near to each
-    other are read together, and others between them left out."""
+    """Yield pages of the stored events with these ascending ids. Ids near to each other are read
+    together, and the events between them are filtered out."""
     for first, last in stretches_of(event_ids):
         wanted = pa.array(event_ids[first:last], pa.int64())
         low_id, high_id = event_ids[first], event_ids[last - 1]
         async for page in _batches_between(
             realm, channel, low_id, last_id=high_id, page_max=page_max
         ):
-            batches = [each.to_arrow() for each in page]
-            yield [each.filter(pc.is_in(each.column("event_id"), wanted)) for each in batches]
+            batches = [batch.to_arrow() for batch in page]
+            yield [batch.filter(pc.is_in(batch.column("event_id"), wanted)) for batch in batches]
 
 
 def stretches_of(event_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Parts of rising ids, from one place to another, without a gap of :data:`NEAR` or more."""
-    begin = 0
-    for place in range(1, len(event_ids) + 1):
-        if place == len(event_ids) or event_ids[place] - event_ids[place - 1] >= NEAR:
-            yield begin, place
-            begin = place
+    """Yield the indexes (start, end) of stretches of ascending ids without a gap of :data:`NEAR` or
+    more."""
+    start = 0
+    for index in range(1, len(event_ids) + 1):
+        if index == len(event_ids) or event_ids[index] - event_ids[index - 1] >= NEAR:
+            yield start, index
+            start = index
 
 
 async def _batches_between(
