@@ -130,7 +130,7 @@ def decode_mqtt(text: str) -> AmqpExtras:
 def _decode_or_none(decoder: msgspec.json.Decoder[_Content], text: str) -> _Content | None:
     """Decode a header's text; None if it is invalid or nested too deep."""
     try:
-        check_json_nesting(text.encode(), "the header")
+        check_json_nesting(text, "the header")
         return decoder.decode(text)
     except (InvalidArgument, RecursionError, ValueError):  # also what msgspec raises
         return None

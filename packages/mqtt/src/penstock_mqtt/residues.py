@@ -9,6 +9,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.nesting import check_json_nesting
+
 _REMEMBERED_MAX: Final = 1_024
 """Most residues that are cached; many events have the same one."""
 SHORT: Final = 100
@@ -43,6 +46,8 @@ class Residue(Struct, frozen=True, omit_defaults=True):
 
 
 NO_RESIDUE: Final = Residue()
+_UNREADABLE: Final = (InvalidArgument, msgspec.MsgspecError, RecursionError)
+"""Raised for a header that its publisher has written for another use."""
 
 
 class _AmqpHeader(Struct, frozen=True, omit_defaults=True):
@@ -68,8 +73,9 @@ def _remembered(text: str) -> Residue:
 
 def _decoded(text: str) -> Residue:
     try:
+        check_json_nesting(text, "the header")
         return msgspec.json.decode(text or "{}", type=Residue)
-    except (msgspec.MsgspecError, RecursionError):  # its publisher has written other content
+    except _UNREADABLE:
         return Residue()
 
 
@@ -81,8 +87,9 @@ def residue_of_amqp(text: str) -> Residue:
 
 def _decoded_of_amqp(text: str) -> Residue:
     try:
+        check_json_nesting(text, "the header")
         header = msgspec.json.decode(text, type=_AmqpHeader)
-    except (msgspec.MsgspecError, RecursionError):  # its publisher has written other content
+    except _UNREADABLE:
         return NO_RESIDUE
     is_text = header.body == "text" and not header.content_encoding
     return Residue(

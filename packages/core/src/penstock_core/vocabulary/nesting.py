@@ -24,21 +24,23 @@ _PASSES: Final = 8
 long texts are flat, and are done after two or three."""
 
 
-def json_nesting(data: bytes | bytearray | memoryview) -> int:
+def json_nesting(data: bytes | bytearray | memoryview | str) -> int:
     """Return how many levels of arrays and objects a JSON text has inside one another; a larger
     number than `NESTING_MAX` means only that there are more.
 
     Brackets inside strings do not count. A text that is not JSON may get too large a number, but
     never one that is smaller than the levels a parser enters before it finds the mistake.
     """
-    text = bytes(data)
+    text = data.encode(errors="replace") if isinstance(data, str) else bytes(data)
     opened = text.count(b"[") + text.count(b"{")
     if opened <= NESTING_MAX:  # most texts: the number of brackets bounds the levels
         return opened
     return _levels(_outside_strings(text))
 
 
-def check_json_nesting(data: bytes | bytearray | memoryview, what: str = "the JSON text") -> None:
+def check_json_nesting(
+    data: bytes | bytearray | memoryview | str, what: str = "the JSON text"
+) -> None:
     """Raise InvalidArgument if ``data`` is nested more than `NESTING_MAX` levels deep; ``what``
     begins the message."""
     if json_nesting(data) > NESTING_MAX:

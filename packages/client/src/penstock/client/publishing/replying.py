@@ -15,7 +15,8 @@ from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.requesting import OpenReplyTo
 from penstock_core.columns.events.event import Event
 from penstock_core.printable import is_utf8
-from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock_core.vocabulary.nesting import check_json_nesting
 
 ADDRESSES_MAX: Final = 1_024
 """Addresses whose publishers are kept, those used last: each session that asks has its own."""
@@ -92,6 +93,7 @@ def _reply_headers(
 def _amqp_of(text: str | None) -> _AmqpParts:
     if text:
         # Any publisher can have written it.
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        with contextlib.suppress(InvalidArgument, msgspec.DecodeError, RecursionError):
+            check_json_nesting(text, "the header")
             return msgspec.json.decode(text, type=_AmqpParts)
     return _PLAIN

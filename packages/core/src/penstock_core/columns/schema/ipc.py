@@ -13,6 +13,7 @@ from pyarrow import ipc
 from penstock_core.columns.schema import compute as pc
 from penstock_core.vocabulary.compression import Compression
 from penstock_core.vocabulary.errors import Damaged, InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
 
 SCHEMAS_MAX: Final = 256
 """Parsed schemas kept; a peer that sends more gets slower, not larger."""
@@ -84,6 +85,7 @@ def schema_from(message: bytes) -> pa.Schema:
     try:
         schema = ipc.read_schema(pa.py_buffer(message))
         is_swapped = _is_swapped(message)
+        check_schema_nesting(schema)
     except (*_REFUSALS, struct.error) as error:
         raise InvalidEvent(f"{len(message)} bytes are not an Arrow schema: {error}") from error
     if is_swapped:  # a segment with it would be read with all numbers turned round
@@ -93,6 +95,22 @@ def schema_from(message: bytes) -> pa.Schema:
     if len(message) <= SCHEMAS_BYTES_MAX:
         _schemas[message] = schema
     return schema
+
+
+def check_schema_nesting(schema: pa.Schema) -> None:
+    """Raise :class:`InvalidEvent` if a column has more than `NESTING_MAX` levels. Arrow itself
+    refuses more than about 120 before it reads a schema."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        kinds = [kind]
+        for _ in range(NESTING_MAX + 1):
+            kinds = [kind.field(i).type for kind in kinds for i in range(kind.num_fields)]
+            if not kinds:
+                break
+        else:
+            raise InvalidEvent(
+                f"column {name!r} is nested too deep; at most {NESTING_MAX} levels of lists and "
+                "structs are allowed"
+            )
 
 
 def _is_swapped(message: bytes) -> bool:
@@ -336,7 +354,9 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
     try:
         messages = ipc.MessageReader.open_stream(pa.py_buffer(data))
         _check_messages(messages, len(data), rows_max)
-        table = ipc.open_stream(pa.py_buffer(data)).read_all()
+        stream = ipc.open_stream(pa.py_buffer(data))
+        check_schema_nesting(stream.schema)
+        table = stream.read_all()
         table.validate(full=True)
         _check_plain_size(table, len(data))
     except (*_REFUSALS, struct.error, IndexError) as error:

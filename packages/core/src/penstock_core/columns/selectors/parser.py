@@ -60,9 +60,9 @@ def parse(text: str, *, is_stored: bool = False) -> Expression:
     """Parse ``text``.
 
     Raises ``InvalidSelector`` with line, column and what was expected (SEM F4), also for text
-    longer than 65,536 characters, nested deeper than 100 levels, or with more than 100 wildcards
-    in a pattern. The last limit does not apply if ``is_stored``, because a stored selector may be
-    older than the limit.
+    longer than 65,536 characters, nested deeper than 100 levels, with a path of more than 100
+    levels, or with more than 100 wildcards in a pattern. The last two limits do not apply if
+    ``is_stored``, because a stored selector may be older than the limits.
     """
     return _Parser(text, is_stored=is_stored).selector()
 
@@ -147,7 +147,10 @@ class _Parser:
     def _operand(self) -> Expression:
         token = self._reader.token
         if token.kind is TokenKind.NAME:
-            return self._leaf(read_name(self._reader))
+            named = read_name(self._reader)
+            if isinstance(named, Reference) and not self._is_stored:
+                self._check_height(len(named.steps) - 1)
+            return self._leaf(named)
         if token.kind is TokenKind.KEYWORD and token.text == "NULL":
             raise self._reader.fault("a value (a missing one is found by IS NULL)")
         return self._leaf(self._literal("a value"))

@@ -12,6 +12,7 @@ from penstock_core.columns.documents import message_in, types_of
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.protobuf import Messages
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.nesting import check_json_nesting
 from penstock_server.frontends.http.finding import Store
 from penstock_server.frontends.http.shapes import (
     PREVIEW_BYTES,
@@ -110,8 +111,9 @@ def _json(data: bytes) -> Any:
     if data[:1] not in (b"{", b"["):
         return None
     try:
+        check_json_nesting(data)
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (InvalidArgument, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

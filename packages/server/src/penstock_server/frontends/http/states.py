@@ -11,6 +11,7 @@ from msgspec import Meta
 from penstock_core.api.reading import ReadKeyState
 from penstock_core.columns.schema.moments import parse_moment
 from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.nesting import check_json_nesting
 from penstock_server.frontends.http.finding import asked_of
 from penstock_server.frontends.http.routing import Call, Route
 from penstock_server.frontends.http.shapes import Answer, Id, Moment, QueryParameters
@@ -74,8 +75,9 @@ def _key(text: str, kind: KeyType | None) -> Any:
 
 def _guessed(text: str) -> Any:
     try:
+        check_json_nesting(text)
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except (InvalidArgument, msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text
 

@@ -19,6 +19,7 @@ from penstock_core.vocabulary.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock_core.vocabulary.nesting import check_json_nesting
 from penstock_core.vocabulary.ports import Clock, Offload
 from penstock_core.vocabulary.uris import shown, without_secrets
 
@@ -239,8 +240,11 @@ def _key_id(text: str) -> str:
     import jwt
 
     try:
+        # The library parses a header and claims by recursion, before it checks the signature.
+        for part in text.split(".")[:2]:
+            check_json_nesting(jwt.utils.base64url_decode(part))
         header = jwt.get_unverified_header(text)
-    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+    except (InvalidArgument, jwt.PyJWTError, ValueError, RecursionError) as error:
         raise AuthenticationFailed(f"this is not a token: {error}") from error
     return str(header.get("kid", ""))
 
