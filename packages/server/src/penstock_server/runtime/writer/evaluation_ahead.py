@@ -1,8 +1,8 @@
-"""What selectors match of events that only a turn of the single writer brings up: stored ones that
-are about to move to another store, and states that deltas lead to.
+"""Evaluates selectors ahead of events that only appear in a turn of the single writer: stored
+events about to move to another store, and merged states that deltas lead to.
 
-Where that is much work, the turn does nothing yet: it raises :class:`NeedsEvaluation`, a thread
-applies the selectors, and the work is decided again. The results are kept meanwhile, by event id,
+If that is much work, the turn changes nothing and raises :class:`NeedsEvaluation`. A thread
+evaluates the selectors, and the work is decided again. Meanwhile the results are kept by event id,
 in :class:`MatchCache`.
 """
 
@@ -32,36 +32,35 @@ from penstock_server.runtime.writer.match_cache import MatchCache, NeedsEvaluati
 from penstock_server.runtime.writer.publish_selectors import selectors_of, selectors_of_body
 
 TURN_COST_MAX: Final = BESIDE_ABOVE
-"""Bytes to examine, times the selectors' work, in one turn of the writer, of all such events
-together."""
+"""Limit for one turn of the writer: bytes to examine, times the selectors' work, for all such
+events together."""
 
 
 class OpenGroup(Protocol):
-    """A group that is still being decided:
-    :class:`~penstock_server.runtime.writer.group.Group`."""
+    """The part of a :class:`~penstock_server.runtime.writer.group.Group` used here."""
 
     state: RealmState
     now_us: int
     match_cache: MatchCache
     evaluations: list[NeedsEvaluation]
-    """What selectors are to be evaluated on after this group."""
+    """Evaluations to start after this group."""
     sweeping: Sweep
 
     @property
     def is_half_done(self) -> bool:
-        """Whether the work at hand has changed something already: then all of it has to be done."""
+        """Whether the current work has changed something. It cannot be decided again then."""
         ...
 
     def may_evaluate(self, cost: int) -> bool:
-        """Whether selectors may be evaluated in this turn, at this cost; if so, the cost counts."""
+        """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
         ...
 
 
-def evaluation_cost(asked: Mapping[SelectorKey, int], rows: int, size: int) -> int:
-    """The :func:`~penstock_server.runtime.delivery.selection.scan_cost` of selectors, each with its
-    work."""
-    row_bytes = sum([row_bytes_of(text) for _, text in asked])
-    return scan_cost(sum(asked.values()), row_bytes, rows, size=size)
+def evaluation_cost(selectors: Mapping[SelectorKey, int], rows: int, size: int) -> int:
+    """Return the :func:`~penstock_server.runtime.delivery.selection.scan_cost` of selectors, each
+    given with its work."""
+    row_bytes = sum([row_bytes_of(text) for _, text in selectors])
+    return scan_cost(sum(selectors.values()), row_bytes, rows, size=size)
 
 
 # --- in the turn ----------------------------------------------------------------------------
@@ -72,30 +71,35 @@ def evaluation_before_moving(
     number: int,
     channel: ChannelMachine,
     facts: Iterable[StoredFact],
-    own: Own = (),
+    published: PublishedBodies = (),
 ) -> NeedsEvaluation | None:
-    """What is to be looked at before ``facts`` are made true, because events move in them; None
-    where that is little, or done. ``own`` is what is being published."""
-    target = group.state.directory.dead_event_store_of(number)
-    asked = {} if target is None else selectors_of(group.state, target)
-    dead = _moving(facts) if asked else IdSet()
+    """Return the evaluation needed before ``facts`` are applied, because events move in them; None
+    if it is cheap, or done. ``published`` has the bodies being published, which may move
+    themselves."""
+    dead_store = group.state.directory.dead_event_store_of(number)
+    selectors = {} if dead_store is None else selectors_of(group.state, dead_store)
+    dead = _moving(facts) if selectors else IdSet()
     if not dead:
         return None
     largest = max(channel.state.rules.event_bytes_max, channel.state.event_bytes)
-    if evaluation_cost(asked, len(dead), int(len(dead) * largest)) <= TURN_COST_MAX:
+    if evaluation_cost(selectors, len(dead), int(len(dead) * largest)) <= TURN_COST_MAX:
         return None
+    # Only now, because reading costs more than the estimate above.
     rows = group.state.stores[number].read(dead.overlap(channel.state.stored).spans, Damage())
     return needs_evaluation(
-        group, number, [*(part.batch for part in rows), *_among(own, dead)], asked=asked
+        group,
+        number,
+        [*(part.batch for part in rows), *_among(published, dead)],
+        selectors=selectors,
     )
 
 
-Own = Sequence[tuple[Span, Body]]
-"""Bodies that are being published, with the ids they are to have."""
+PublishedBodies = Sequence[tuple[Span, Body]]
+"""Bodies being published, with the ids that they will have."""
 
 
 def _moving(facts: Iterable[StoredFact]) -> IdSet:
-    """The events that move to the dead event store."""
+    """Return the events that move to the dead event store."""
     dead = IdSet()
     for fact in facts:
         if isinstance(fact, Removed):
@@ -105,40 +109,37 @@ def _moving(facts: Iterable[StoredFact]) -> IdSet:
     return dead
 
 
-def _among(own: Own, dead: IdSet) -> list[pa.RecordBatch]:
-    found = []
-    for span, body in own:
-        if dead.count(span):
-            found.append(stamp(body.batch, span, 0))
-    return found
+def _among(published: PublishedBodies, dead: IdSet) -> list[pa.RecordBatch]:
+    """Return the batches being published that have dead events."""
+    return [stamp(body.batch, span, 0) for span, body in published if dead.count(span)]
 
 
 def needs_evaluation(
     group: OpenGroup,
     number: int,
     batches: Sequence[pa.RecordBatch],
-    asked: Mapping[SelectorKey, int],
+    selectors: Mapping[SelectorKey, int],
 ) -> NeedsEvaluation | None:
-    """What of these events, which have ids, is to be looked at before they move; None: they may
-    move now."""
-    looks: list[tuple[Body, dict[SelectorKey, int]]] = []
+    """Return the evaluation needed before these events move; None if they may move now, because
+    results are in the cache or the rest is cheap. The batches have event ids."""
+    evaluations: list[tuple[Body, dict[SelectorKey, int]]] = []
     cost = 0
     for batch in batches:
         ids = ids_of(batch)
-        left = group.match_cache.lacks(number, ids, asked)
-        if not len(left):
+        missing = group.match_cache.lacks(number, ids, selectors)
+        if not len(missing):
             continue
-        body = _body_of(batch.filter(pa.array(np.isin(ids, left))))
-        looks.append((body, dict(asked)))
-        cost += evaluation_cost(asked, body.rows, body.weight)
+        body = _body_of(batch.filter(pa.array(np.isin(ids, missing))))
+        evaluations.append((body, dict(selectors)))
+        cost += evaluation_cost(selectors, body.rows, body.weight)
     if group.may_evaluate(cost):
         return None
-    bodies = [body for body, _ in looks]
-    return NeedsEvaluation(number, looks, lambda: group.match_cache.keep(number, bodies))
+    bodies = [body for body, _ in evaluations]
+    return NeedsEvaluation(number, evaluations, lambda: group.match_cache.keep(number, bodies))
 
 
 def _body_of(batch: pa.RecordBatch) -> Body:
-    """Stored events as a body that selectors are put to, and that is not stored itself."""
+    """Wrap stored events in a body for evaluation. It is never stored, so it has no bytes."""
     body = Body(b"", batch, b"", names=frozenset())
     body.weight = max(batch.nbytes, body.weight)
     return body
@@ -147,29 +148,29 @@ def _body_of(batch: pa.RecordBatch) -> Body:
 def evicting(
     group: OpenGroup, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
 ) -> Decided:
-    """What is decided of a publish, where events that it evicts move. Raises
-    ``NeedsEvaluation``."""
+    """Return the decision of a publish that may evict events to another store. If the current work
+    is half done, the eviction is put off to a later sweep. Raises ``NeedsEvaluation``."""
     channel = group.state.channels[number]
-    first, own = channel.state.next_id, []
+    first, published = channel.state.next_id, []
     for body in bodies:
-        own.append((Span(first, first + body.rows), body))
+        published.append((Span(first, first + body.rows), body))
         first += body.rows
-    if require_evaluation(group, number, channel, facts=decided.facts, own=own):
+    if require_evaluation(group, number, channel, facts=decided.facts, published=published):
         return channel.decide(replace(command, evicts_later=True), group.now_us)
     return decided
 
 
 def may_sweep(group: OpenGroup, number: int, channel: ChannelMachine) -> bool:
-    """Whether due events of a channel may move now. If not, they stay a little, unseen, and are
-    looked at."""
+    """Whether due events of a channel may move now. If not, they stay hidden until a thread has
+    evaluated the selectors on them."""
     if number in group.match_cache.sweeping:
         return False
     facts = channel.decide(group.sweeping, group.now_us).facts
-    look = evaluation_before_moving(group, number, channel, facts=facts)
-    if look is not None:
+    evaluation = evaluation_before_moving(group, number, channel, facts=facts)
+    if evaluation is not None:
         group.match_cache.sweeping.add(number)
-        group.evaluations.append(look)
-    return look is None
+        group.evaluations.append(evaluation)
+    return evaluation is None
 
 
 def require_evaluation(
@@ -177,24 +178,28 @@ def require_evaluation(
     number: int,
     channel: ChannelMachine,
     facts: Iterable[StoredFact],
-    own: Own = (),
+    published: PublishedBodies = (),
 ) -> bool:
-    """Raises ``NeedsEvaluation`` if events that move are to be looked at before, and nothing has
-    been done yet; gives whether they should have been."""
-    look = evaluation_before_moving(group, number, channel, facts=facts, own=own)
-    if look is not None and not group.is_half_done:
-        raise look
-    return look is not None
+    """Raise ``NeedsEvaluation`` if selectors must be evaluated before events move and nothing has
+    been changed yet. Return True if the evaluation was needed but came too late for that."""
+    evaluation = evaluation_before_moving(group, number, channel, facts=facts, published=published)
+    if evaluation is not None and not group.is_half_done:
+        raise evaluation
+    return evaluation is not None
 
 
-def evaluated_states(group: OpenGroup, number: int, found: Sequence[Body]) -> Sequence[Body]:
-    """The states that a publish leads to, with what is known of them. Raises
-    ``NeedsEvaluation``."""
-    known = group.match_cache.states(number, found)
-    if known is not None:
-        return known
-    looks = [(body, selectors_of_body(group.state, number, body)) for body in found]
-    cost = sum(evaluation_cost(asked, body.rows, body.weight) for body, asked in looks)
+def evaluated_states(group: OpenGroup, number: int, states: Sequence[Body]) -> Sequence[Body]:
+    """Return the merged states that a publish leads to, with cached results. Raises
+    ``NeedsEvaluation`` if evaluating the selectors on them takes long."""
+    cached = group.match_cache.states(number, states)
+    if cached is not None:
+        return cached
+    evaluations = [(body, selectors_of_body(group.state, number, body)) for body in states]
+    cost = sum(
+        evaluation_cost(selectors, body.rows, body.weight) for body, selectors in evaluations
+    )
     if group.is_half_done or group.may_evaluate(cost):
-        return found
-    raise NeedsEvaluation(number, looks, lambda: group.match_cache.keep_states(number, found))
+        return states
+    raise NeedsEvaluation(
+        number, evaluations, lambda: group.match_cache.keep_states(number, states)
+    )

@@ -1,5 +1,5 @@
-"""What selectors match of events, kept from when a thread has evaluated them until the turn of the
-writer that needs it."""
+"""Results of selectors, kept from their evaluation in a thread until the writer's turn that needs
+them."""
 
 from __future__ import annotations
 
@@ -17,95 +17,99 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 
 PARTS_MAX: Final = 64
-"""Batches of one channel about which results are kept; those of older ones are found out again."""
+"""Batches of one channel that results are kept for; older ones are evaluated again."""
 
 
 class NeedsEvaluation(Exception):
-    """Selectors have much to examine in these events before the work may go on. Nothing has been
-    done; the work is decided again once :attr:`keep` was called."""
+    """Raised when a thread must evaluate selectors on events first. Nothing has been changed; the
+    work is decided again after :attr:`keep` was called."""
 
     def __init__(
         self,
         number: int,
-        looks: Sequence[tuple[Body, dict[SelectorKey, int]]],
+        evaluations: Sequence[tuple[Body, dict[SelectorKey, int]]],
         keep: Callable[[], None],
     ) -> None:
-        super().__init__(f"selectors are put to events of channel {number} first")
+        super().__init__(f"selectors must be evaluated on events of channel {number} first")
         self.number = number
-        self.evaluations = looks
+        self.evaluations = evaluations
         self.keep = keep
 
 
-class _LookedEvents(Struct):
-    """Some stored events, and what is known of them."""
+class _EvaluatedEvents(Struct):
+    """Stored events, with the results in their body."""
 
     ids: Int64s
     body: Body
 
 
 class MatchCache:
-    """What was found out about events before the turn that needs it."""
+    """Selector results computed ahead of the group that needs them, by channel and event id."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, list[_LookedEvents]] = {}
+        self._parts: dict[int, list[_EvaluatedEvents]] = {}
         self._states: dict[int, Sequence[Body]] = {}
         self.sweeping: set[int] = set()
-        """Channels whose due events are being looked at."""
+        """Channels with due events that a thread is evaluating."""
 
-    def lacks(self, number: int, ids: Int64s, asked: Mapping[SelectorKey, int]) -> Int64s:
-        """The events about which some of what is asked is not known."""
-        known = [p.ids for p in self._parts.get(number, ()) if p.body.evaluated >= asked.keys()]
-        return ids[~np.isin(ids, np.concatenate(known))] if known else ids
+    def lacks(self, number: int, ids: Int64s, selectors: Mapping[SelectorKey, int]) -> Int64s:
+        """Return the ids without results of all these selectors."""
+        cached = [
+            p.ids for p in self._parts.get(number, ()) if p.body.evaluated >= selectors.keys()
+        ]
+        return ids[~np.isin(ids, np.concatenate(cached))] if cached else ids
 
     def known_of(self, number: int, batch: pa.RecordBatch) -> PredicateOutcomes | None:
-        """The results for stored events, in their order."""
+        """Return the results for stored events, in the order of ``batch``; None without any."""
         parts = self._parts.get(number)
         if not parts:
             return None
         ids = ids_of(batch)
 
         def source(key: Key) -> Column | None:
-            found = [(p.ids, p.body.outcomes.find(key)) for p in parts if p.body.outcomes]
-            there = [(own, column) for own, column in found if column is not None]
-            if not there:
+            candidates = [(p.ids, p.body.outcomes.find(key)) for p in parts if p.body.outcomes]
+            cached = [(part_ids, column) for part_ids, column in candidates if column is not None]
+            if not cached:
                 return None
-            known = np.concatenate([own for own, _ in there])
-            order = np.argsort(known, kind="stable")
-            places = np.searchsorted(known, ids, sorter=order)
-            if (places == len(known)).any() or (known[order[places]] != ids).any():
+            cached_ids = np.concatenate([part_ids for part_ids, _ in cached])
+            order = np.argsort(cached_ids, kind="stable")
+            places = np.searchsorted(cached_ids, ids, sorter=order)
+            # A column must have all events or it is of no use: selectors are evaluated as a whole.
+            if (places == len(cached_ids)).any() or (cached_ids[order[places]] != ids).any():
                 return None
-            return pa.concat_arrays([column for _, column in there]).take(pa.array(order[places]))
+            return pa.concat_arrays([column for _, column in cached]).take(pa.array(order[places]))
 
         return PredicateOutcomes(source)
 
     def keep(self, number: int, bodies: Sequence[Body]) -> None:
-        """Keep what is known of stored events of a channel."""
+        """Keep the results for stored events of a channel."""
         parts = self._parts.setdefault(number, [])
-        parts += [_LookedEvents(ids_of(body.batch), body) for body in bodies]
+        parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
         del parts[: -max(PARTS_MAX, len(bodies))]
         self.sweeping.discard(number)
 
     def moved(self, number: int, spans: Spans) -> None:
-        """Forget events that have moved."""
+        """Drop the results of events that have moved."""
         if number in self._parts:
             ids = IdSet(spans)
-            left = [p for p in self._parts[number] if not ids.count(_around(p.ids))]
-            self._parts[number] = left
-            if not left:
+            remaining = [p for p in self._parts[number] if not ids.count(_around(p.ids))]
+            self._parts[number] = remaining
+            if not remaining:
                 del self._parts[number]
 
     def keep_states(self, number: int, states: Sequence[Body]) -> None:
-        """Keep what is known of the states that a publish to a channel leads to."""
+        """Keep the results for the merged states that a publish to a channel leads to."""
         self._states[number] = states
 
-    def states(self, number: int, found: Sequence[Body]) -> Sequence[Body] | None:
-        """Take what is known of the states found, once. None if they were not looked at."""
-        known = self._states.pop(number, ())
-        same = len(known) == len(found) and all(
-            one.batch.equals(other.batch, check_metadata=True)
-            for one, other in zip(known, found, strict=True)
+    def states(self, number: int, merged: Sequence[Body]) -> Sequence[Body] | None:
+        """Return the cached bodies of ``merged`` states and drop them. None if these states were
+        not evaluated, or have changed since."""
+        cached = self._states.pop(number, ())
+        are_same = len(cached) == len(merged) and all(
+            before.batch.equals(now.batch, check_metadata=True)
+            for before, now in zip(cached, merged, strict=True)
         )
-        return known if same else None
+        return cached if are_same else None
 
 
 def _around(ids: Int64s) -> Span:

@@ -1,4 +1,4 @@
-"""The selectors that are put to events as they are published, and how much that may be."""
+"""Publish selectors: the selectors evaluated on events as they are published, and their limits."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ from penstock_server.runtime.store.state import RealmState
 
 
 def selectors_of(state: RealmState, number: int) -> dict[SelectorKey, int]:
-    """The selectors that events published on a store are put to, there and wherever joins copy
-    them, each with its work."""
-    found: dict[SelectorKey, int] = {}
-    for each, channel in _reached(state, number):
-        texts = _texts(state, each)
+    """Return the selectors evaluated on events published on a store, each with its work: those of
+    the store itself, and of all stores that joins copy the events to."""
+    selectors: dict[SelectorKey, int] = {}
+    for reached_id, channel in _reached(state, number):
+        texts = _texts(state, reached_id)
         if texts:
             messages = messages_of(channel)
-            found.update(((messages, text), work_of(text)) for text in texts)
-    return found
+            selectors.update(((messages, text), work_of(text)) for text in texts)
+    return selectors
 
 
 def selectors_of_body(state: RealmState, number: int, body: Body) -> dict[SelectorKey, int]:
-    """Like :func:`selectors_of`, but without the selectors that are known not to match what is
-    published: those for which it lacks a value that they require."""
-    found: dict[SelectorKey, int] = {}
-    for each, channel in _reached(state, number):
-        texts = _of_joins(state, each)
+    """Like :func:`selectors_of`, but without the selectors that cannot match ``body``, because no
+    event has a value that they require."""
+    selectors: dict[SelectorKey, int] = {}
+    for reached_id, channel in _reached(state, number):
+        texts = _of_joins(state, reached_id)
         if not (texts or channel.state.selectors):
             continue
         messages = messages_of(channel)
         if channel.state.selectors:
-            index = index_of(channel, state.stores[each])
+            index = index_of(channel, state.stores[reached_id])
             texts.update(body.found_in(index, messages).asked)
-        found.update(((messages, text), work_of(text)) for text in texts)
-    return found
+        selectors.update(((messages, text), work_of(text)) for text in texts)
+    return selectors
 
 
 def _reached(state: RealmState, number: int) -> Iterator[tuple[int, ChannelMachine]]:
-    """A store, and wherever joins copy what is published there."""
+    """Yield a store, and all stores that joins copy its events to, directly or not."""
     seen = {number}
-    left = [number]
-    while left:
-        each = left.pop()
-        channel = state.channels.get(each)
+    remaining = [number]
+    while remaining:
+        reached_id = remaining.pop()
+        channel = state.channels.get(reached_id)
         if channel is None:
             continue
-        yield each, channel
-        for join in state.directory.joins.copying_from(each):
+        yield reached_id, channel
+        for join in state.directory.joins.copying_from(reached_id):
             if join.destination not in seen:
                 seen.add(join.destination)
-                left.append(join.destination)
+                remaining.append(join.destination)
 
 
 def completed(
@@ -84,21 +84,20 @@ def completed(
     bodies: Sequence[Body],
     now_us: int,
 ) -> Digest:
-    """The digest of what is about to be published, with what the selectors in use on the channel
-    match (SEM F5)."""
+    """Return ``digest`` with the events that the selectors in use on the channel match (SEM F5)."""
     if not channel.state.selectors:
         return digest
     matched: dict[str, IdSet] = {}
     index, messages = index_of(channel, store), messages_of(channel)
     first = next_id = channel.state.next_id
     for body in bodies:
-        found, span = body.found_in(index, messages), Span(first, first + body.rows)
+        candidates, span = body.found_in(index, messages), Span(first, first + body.rows)
         first = span.end
-        if not (found.exact or found.asked):
+        if not (candidates.exact or candidates.asked):  # the usual case for most events
             continue
         stamped = stamp(body.batch, span, now_us)
         frame = EventFrame(stamped, now_us, messages, outcomes=body.outcomes)
-        for text, mask in found.masks(frame, selector_of):
+        for text, mask in candidates.masks(frame, selector_of):
             ids = matched.setdefault(text, IdSet())
             for part in spans_of(mask):
                 ids.add(part.shifted(span.first - next_id))
@@ -106,7 +105,7 @@ def completed(
 
 
 def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
-    """The selectors in use on a channel, as they are now."""
+    """Return the index of the selectors in use on a channel, updated to the present."""
     index = store.selectors
     if index is None:
         index = store.selectors = SelectorIndex()
@@ -120,7 +119,8 @@ def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
 
 
 def _parsed(text: str) -> Selector | None:
-    """None where a stored text is no selector, which whoever puts it to events is told."""
+    """Return the selector of a stored text; None if the text is invalid. Evaluating it raises the
+    error."""
     try:
         return selector_of(text)
     except InvalidSelector:
@@ -128,8 +128,8 @@ def _parsed(text: str) -> Selector | None:
 
 
 async def parse_stored(state: RealmState, offload: Offload) -> None:
-    """Parse the long selectors that are stored, in a thread and before anything is published: a
-    short one is parsed where it is asked first."""
+    """Parse the long stored selectors in a thread, before anything is published. Short ones are
+    parsed when they are first evaluated."""
 
     def parse() -> None:
         for number in state.channels:
@@ -141,8 +141,8 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
 
 
 def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
-    """The work of the selectors that dead events of a store are put to where they go, and how many
-    stores they come to there: joins copy them on."""
+    """Return the work of the selectors evaluated on a store's dead events, and the number of stores
+    they are written to: the dead event store and those that joins copy them to."""
     target, joins = state.directory.dead_event_store_of(number), state.directory.joins
     if target is None:
         return 0, 1
@@ -151,21 +151,21 @@ def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
 
 
 def refuse_costly(state: RealmState, number: int, text: str, selector: Selector | None) -> None:
-    """Raises ``LimitReached`` where events published on a store would be asked too much about,
-    with one selector more: that of ``text``, which is going to be stored."""
+    """Raise ``LimitReached`` if one more stored selector would make publishes on a store too
+    expensive. ``selector`` is the parsed ``text``; None adds none."""
     channel = state.channels.get(number)
     if channel is None or selector is None:
         return
     index, joined = index_of(channel, state.stores[number]), _of_joins(state, number)
     if text in index or text in joined:
         return
-    joined -= channel.state.selectors
+    joined -= channel.state.selectors  # the index has those already
     stamped = frozenset(index.stamped).union(selector.stamped, *map(stamped_of, joined))
     if len(stamped) > STAMPED_PREDICATES_MAX:
         raise LimitReached(
             f"with this selector those of {channel.state.name} would make {len(stamped)} different "
             "comparisons of ids, times, priorities and delivery modes, which the realm sets; "
-            f"{STAMPED_PREDICATES_MAX} may be: compare properties instead"
+            f"allowed are {STAMPED_PREDICATES_MAX}: compare properties instead"
         )
     total = index.work + sum(map(work_of, joined)) + selector.work
     merges = channel.state.engine.merges
@@ -173,17 +173,17 @@ def refuse_costly(state: RealmState, number: int, text: str, selector: Selector 
     if total > most:
         raise LimitReached(
             f"with this selector those of {channel.state.name} would make {total} comparisons, "
-            f"calculations and wildcards of each event published; {most} may be: make it "
-            "simpler, or end durables, readers and joins there that have selectors of their own"
+            f"calculations and wildcards of each event published; allowed are {most}: simplify "
+            "it, or end other durables, readers and joins with selectors there"
         )
     selector_of.keep(text, selector)  # the writer does not parse it again
 
 
 def _texts(state: RealmState, number: int) -> set[str]:
-    """The selectors on one store alone."""
+    """Return the selectors on one store alone."""
     return {*state.channels[number].state.selectors, *_of_joins(state, number)}
 
 
 def _of_joins(state: RealmState, number: int) -> set[str]:
-    """Selectors of the joins from one store."""
+    """Return the selectors of the joins from one store."""
     return {join.selector for join in state.directory.joins.copying_from(number) if join.selector}

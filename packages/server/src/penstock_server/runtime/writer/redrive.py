@@ -209,7 +209,9 @@ class _Step:
         known = partial(group.match_cache.known_of, self.number)
         for target, parts in by_target.items():
             asked = selectors_of(group.state, target)
-            look = needs_evaluation(group, self.number, [batch for _, batch in parts], asked=asked)
+            look = needs_evaluation(
+                group, self.number, [batch for _, batch in parts], selectors=asked
+            )
             if look is not None:
                 raise look
         run_by = {target: list(runs(parts, restored, known)) for target, parts in by_target.items()}

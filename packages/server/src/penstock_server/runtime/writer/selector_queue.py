@@ -1,10 +1,10 @@
-"""Publishes with much work for selectors wait here while a thread applies these to their events.
+"""Holds publishes with expensive selectors while a thread evaluates these on their events.
 
-The selectors of durables, readers and joins are applied to everything that is published. If that is
-much work, the publish waits here, and later publishes to the same channel behind it; everything
-else goes on. A thread works on one slice after the other, in turns for all waiting publishes, and
-stores the results with the events. The single writer finds them there when it decides: nothing is
-missed, and the order stays.
+The selectors of durables, readers and joins are evaluated on every published event. If that takes
+long, the publish waits here, with all later publishes to the same channel behind it; other channels
+are served meanwhile. A thread evaluates slice after slice, in round-robin order of the waiting
+publishes, and stores the results with the bodies. The single writer uses them when it decides, so
+that no match is missed and the order of publishes is kept.
 """
 
 from __future__ import annotations
@@ -43,53 +43,56 @@ from penstock_server.runtime.writer.requests import (
 )
 
 SLICE_BYTES: Final = 64 << 20
-"""Bytes to read, times the selectors' work, in one slice: about a tenth of a second."""
+"""Limit for one slice: bytes to examine, times the selectors' work. It takes about a tenth of a
+second."""
 PART_BYTES: Final = 1 << 20
-"""Bytes of events that are examined together."""
+"""Bytes of events that are evaluated together."""
 
 _log = logger("penstock.shard")
 
 
 class _WaitingPublish(Struct):
-    """A publish that waits."""
+    """A publish that waits, or other work that needs evaluations before it is decided."""
 
     order: int
+    """Its position in the order of arrival."""
     work: ShardRequest
     numbers: frozenset[int]
-    """The channels it is for."""
+    """The channels that wait with it."""
     slices: Iterator[Callable[[], None]]
+    """The steps for the thread that are still to do."""
 
     def __lt__(self, other: _WaitingPublish) -> bool:
         return self.order < other.order
 
 
 class SelectorQueue:
-    """Publishes that wait for their selectors, and the thread that applies these."""
+    """The publishes that wait for their selectors, and the thread that evaluates these."""
 
     def __init__(self, state: RealmState, offload: Offload, on_ready: Callable[[], None]) -> None:
         self._state = state
         self._offload = offload
         self._on_ready = on_ready
         self.order: dict[int, tuple[int, ShardRequest]] = {}
-        """Work that is not decided yet, with its position in the order of arrival; by ``id()`` of
-        the work."""
+        """Undecided work with its position in the order of arrival, by ``id()`` of the work. It
+        holds the work, so that the ``id()`` stays unique."""
         self._came = 0
         self._held: list[_WaitingPublish] = []
         """Waiting publishes, in order of arrival."""
         self._first: dict[int, int] = {}
         """The position of the first waiting publish, by channel."""
         self._turns: deque[_WaitingPublish] = deque()
-        """Publishes whose events have not been read yet, next one first."""
+        """Waiting publishes that still have slices to do, the next one first."""
         self.ready: list[ShardRequest] = []
         """Work that may be decided now."""
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
-        self._is_over = False
+        self._is_closed = False
         self.ahead = MatchCache()
-        """What is known of events that move, and of states."""
+        """Results for events that move, and for merged states."""
         self._stopped: dict[int, int] = {}
-        """The position of the first work that waits for these, by channel: nothing that is asked
-        of the channel overtakes it."""
+        """The position of the first work that :meth:`hold_until_evaluated` holds, by channel. No
+        request for the channel, publish or not, overtakes it."""
         self.slices = 0
         """Number of slices so far."""
 
@@ -98,23 +101,24 @@ class SelectorQueue:
         """Whether no publish waits."""
         return not (self._held or self.ready)
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- holding and releasing------------------------------------------------------------
 
     def begin_group(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """The work that may be decided in this group: what was ready, and what in ``waiting`` waits
-        for no selector."""
+        """Return the work that may be decided in this group: the work that was ready, and the work
+        in ``waiting`` that needs no evaluation. The rest is held here."""
         self._spent = 0
         if self.ready:
             waiting = self._with_ready(waiting)
-        if self.order:  # some may have been refused without being decided
-            there = {*map(id, waiting), *(id(held.work) for held in self._held)}
-            self.order = {each: order for each, order in self.order.items() if each in there}
+        if self.order:  # drop work that was refused without being decided
+            pending = {*map(id, waiting), *(id(held.work) for held in self._held)}
+            self.order = {key: order for key, order in self.order.items() if key in pending}
         free: list[ShardRequest] = []
         quiet: dict[int, bool] = {}
-        """By channel, whether nobody applies a selector to what is published: the usual case."""
+        """By channel, whether no selector is evaluated on its publishes: the usual case, for which
+        :meth:`holds` would cost more than the publish."""
         for work in waiting:
             if self._held:
-                is_quiet = False  # a publish may wait before it
+                is_quiet = False  # it may have to wait behind a held publish
             elif isinstance(work, PublishBatches):
                 if work.number not in quiet:
                     quiet[work.number] = not self._may_ask(work.number)
@@ -126,16 +130,17 @@ class SelectorQueue:
         return free
 
     def _with_ready(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """``waiting`` with the ready work, each behind what came earlier on its channel."""
+        """Return ``waiting`` with the ready work inserted behind all work that arrived earlier."""
         ready, self.ready = sorted(self.ready, key=self._order_of), []
-        last, at = self._order_of(ready[-1]), 0
+        last, position = self._order_of(ready[-1]), 0
         for i, work in enumerate(waiting, start=1):
             if id(work) in self.order and self._order_of(work) < last:
-                at = i
-        return [*waiting[:at], *ready, *waiting[at:]]
+                position = i
+        return [*waiting[:position], *ready, *waiting[position:]]
 
     def holds(self, work: ShardRequest) -> bool:
-        """Whether it waits here from now on."""
+        """Hold a publish if its selectors take long, or if an earlier publish to one of its
+        channels is held. Return whether it is held."""
         if self._stopped and self._is_stopped(work):
             return True
         try:
@@ -143,7 +148,7 @@ class SelectorQueue:
             if not (self._held or any(self._may_ask(number) for number, _ in offered)):
                 return False
             missing, cost = self._missing(offered)
-        except Exception:  # noqa: BLE001  whoever decides on it meets it again, and tells
+        except Exception:  # noqa: BLE001  deciding the work raises it again and answers the client
             return False
         order = self._order_of(work)
         is_behind = any(self._first.get(number, order) < order for number, _ in offered)
@@ -155,8 +160,8 @@ class SelectorQueue:
         return True
 
     def hold_until_evaluated(self, work: ShardRequest, look: NeedsEvaluation) -> None:
-        """Hold work that was not done, until what it needs is known; whatever else is asked of the
-        channel waits behind it."""
+        """Hold undone work until the evaluation it needs is done. All later requests for its
+        channels wait behind it."""
         numbers = frozenset((look.number, *_channels_of(work)))
         order = self._order_of(work)
         for number in numbers:
@@ -164,7 +169,8 @@ class SelectorQueue:
         self._hold(work, numbers, self._slices_ahead(look))
 
     def sweep_after(self, look: NeedsEvaluation) -> None:
-        """Look at due events, and let them move then; nobody waits behind them."""
+        """Evaluate selectors on due events, and sweep the channel then. No request waits behind
+        it, because due events are hidden already."""
         number = look.number
         work = RunAction(lambda group: group.sweep(number), sweeps=(number,))
         self._hold(work, frozenset(), self._slices_ahead(look))
@@ -179,10 +185,11 @@ class SelectorQueue:
             self._first[number] = min(order, self._first.get(number, order))
         self._turns.append(held)
         if self._task is None:
-            self._task = start_task(self._look())
+            self._task = start_task(self._evaluate())
 
     def _is_stopped(self, work: ShardRequest) -> bool:
-        """Whether it waits behind work that needs to know more of the events of its channel."""
+        """Hold work behind other work that :meth:`hold_until_evaluated` holds for its channel.
+        Return whether it is held."""
         numbers = _channels_of(work)
         order = self._order_of(work)
         if not any(self._stopped.get(number, order) < order for number in numbers):
@@ -201,55 +208,58 @@ class SelectorQueue:
         return self.order[id(work)][0]
 
     def _may_ask(self, number: int) -> bool:
-        """Whether anybody may apply a selector to what is published on a channel."""
+        """Whether selectors may be evaluated on the publishes of a channel."""
         channel = self._state.channels.get(number)
         if channel is None:
             return False
-        own = channel.state
-        chooses = own.engine.needs_interest and bool(own.subscribers)
-        return bool(own.durables or chooses or number in self._state.directory.joins.by_source)
+        state = channel.state
+        chooses = state.engine.needs_interest and bool(state.subscribers)
+        return bool(state.durables or chooses or number in self._state.directory.joins.by_source)
 
     def drained(self) -> list[ShardRequest]:
-        """The publishes that still wait at the end, and will not be served."""
-        self._is_over = True
+        """Stop the thread and return the work that still waits and will not be served."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
-        left = [held.work for held in self._held] + self.ready
+        unserved = [held.work for held in self._held] + self.ready
         self._held, self.ready = [], []
         self._first.clear()
         self._stopped.clear()
         self._turns.clear()
-        return left
+        return unserved
 
     # --- evaluating -------------------------------------------------------------------------
 
     def _missing(
         self, offered: Sequence[tuple[int, Sequence[Body]]]
     ) -> tuple[list[tuple[Body, dict[SelectorKey, int]]], int]:
-        """The selectors, by body, that no thread has applied yet, and the bytes to read for
-        them."""
-        found, cost = [], 0
+        """Return the selectors not evaluated yet, by body, and the cost of evaluating them."""
+        missing, cost = [], 0
         for number, bodies in offered:
             if not self._may_ask(number):
                 continue
             for body in bodies:
-                if DELIVERY_TIME in body.names:  # a scheduled event is on a store without selectors
+                # Scheduled events wait on a store that has no selectors.
+                if DELIVERY_TIME in body.names:
                     continue
-                asked = selectors_of_body(self._state, number, body)
-                left = {key: work for key, work in asked.items() if key not in body.evaluated}
-                if left:
-                    found.append((body, left))
-                    cost += evaluation_cost(left, body.rows, body.weight)
-        return found, cost
+                selectors = selectors_of_body(self._state, number, body)
+                unknown = {
+                    key: work for key, work in selectors.items() if key not in body.evaluated
+                }
+                if unknown:
+                    missing.append((body, unknown))
+                    cost += evaluation_cost(unknown, body.rows, body.weight)
+        return missing, cost
 
     def _slices(
         self, missing: Sequence[tuple[Body, dict[SelectorKey, int]]]
     ) -> Iterator[Callable[[], None]]:
-        for body, asked in missing:
+        for body, selectors in missing:
             try:
-                yield from _looks(body, asked, self._check)
-            finally:  # a failure occurs again where somebody is told of it
-                body.evaluated |= asked.keys()
+                yield from _evaluations(body, selectors, self._check)
+            # Also after a failure: deciding the publish evaluates again and reports the failure.
+            finally:
+                body.evaluated |= selectors.keys()
 
     def _slices_ahead(self, look: NeedsEvaluation) -> Iterator[Callable[[], None]]:
         try:
@@ -258,21 +268,23 @@ class SelectorQueue:
             look.keep()
 
     def _check(self) -> None:
-        if self._is_over:
+        if self._is_closed:
             raise RealmStopping("the realm is closed")
 
-    async def _look(self) -> None:
-        """Work on one slice of each waiting publish, again and again, until none waits."""
+    async def _evaluate(self) -> None:
+        """Evaluate one slice of each waiting publish in turn, until none waits."""
         while self._turns:
             held = self._turns.popleft()
             if await self._is_through(held):
                 self._release()
             else:
                 self._turns.append(held)
-            await asyncio.sleep(0)  # serves others, even if no thread runs
+            # Without a thread (in simulations) the slice runs in the loop: let others run, too.
+            await asyncio.sleep(0)
         self._task = None
 
     async def _is_through(self, held: _WaitingPublish) -> bool:
+        """Evaluate the next slice of a publish and return whether it was the last."""
         try:
             step = next(held.slices, None)
             if step is None:
@@ -286,8 +298,8 @@ class SelectorQueue:
         return False
 
     def _release(self) -> None:
-        """Release publishes whose events have been read, unless an earlier one still waits for the
-        same channel."""
+        """Release fully evaluated publishes, unless an earlier one still waits for one of their
+        channels."""
         unseen = {id(held) for held in self._turns}
         kept: list[_WaitingPublish] = []
         self._first.clear()
@@ -307,7 +319,7 @@ class SelectorQueue:
 
 
 def _channels_of(work: ShardRequest) -> Sequence[int]:
-    """The channels that a piece of work is known to be for."""
+    """Return the channels that work is known to concern."""
     if isinstance(work, RunCommand | GrantRoom):
         return (work.number,)
     if isinstance(work, RunAction):
@@ -315,10 +327,10 @@ def _channels_of(work: ShardRequest) -> Sequence[int]:
     return [number for number, _ in work.offered]
 
 
-def _looks(
-    body: Body, asked: Mapping[SelectorKey, int], check: Check
+def _evaluations(
+    body: Body, selectors: Mapping[SelectorKey, int], check: Check
 ) -> Iterator[Callable[[], None]]:
-    """The slices of one body: some selectors put to some of its events."""
+    """Yield the slices of one body. Each evaluates some selectors on some of its events."""
     batch = body.batch
     rows = max(1, batch.num_rows * PART_BYTES // max(1, body.weight))
     parts: list[PredicateOutcomes] = []
@@ -329,32 +341,33 @@ def _looks(
         size = body.weight * rows_here // batch.num_rows
         keys: list[SelectorKey] = []
         cost = 0
-        for key, work in asked.items():
+        for key, work in selectors.items():
             keys.append(key)
             cost += evaluation_cost({key: work}, rows_here, size)
             if cost >= SLICE_BYTES:
-                yield partial(frames.look, part, keys)
+                yield partial(frames.evaluate, part, keys)
                 keys, cost = [], 0
         if keys:
-            yield partial(frames.look, part, keys)
+            yield partial(frames.evaluate, part, keys)
     if body.outcomes is None:
         body.outcomes = PredicateOutcomes()
     body.outcomes.add_parts(parts)
 
 
 class _Frames:
-    """The frames of one part, one for each way to read messages in it."""
+    """The frames of one part of a body: one for each way to read messages in it. They share the
+    outcomes of predicates."""
 
     def __init__(self, outcomes: PredicateOutcomes, check: Check) -> None:
         self.outcomes = outcomes
         self._check = check
         self._by_messages: dict[object, EventFrame] = {}
 
-    def look(self, part: pa.RecordBatch, keys: Sequence[SelectorKey]) -> None:
+    def evaluate(self, part: pa.RecordBatch, keys: Sequence[SelectorKey]) -> None:
         for messages, text in keys:
             frame = self._by_messages.get(messages)
             if frame is None:
-                reader = cast("MessageAccess | None", messages)  # as selectors_of() gives it
+                reader = cast("MessageAccess | None", messages)  # selectors_of() made the key
                 frame = EventFrame(part, 0, reader, check=self._check, outcomes=self.outcomes)
                 self._by_messages[messages] = frame
             selector_of(text).mask_in(frame)

@@ -1,5 +1,5 @@
-"""Finds the stored events that a selector matches, in steps between which others are served, and in
-a thread where a step takes long."""
+"""Finds the stored events that a selector matches, in steps so that the writer serves others in
+between. A step that takes long runs in a thread."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
 SCAN_EVENTS = 65_536
-"""Stored events that are read at once."""
+"""Stored events read in one step."""
 CATCHING_UP_MAX: Final = 20
-"""Most times that a scan continues with events that have come meanwhile."""
+"""Limit on the scans of one request: each continues with events published meanwhile."""
 _BEHIND: Final = object()
 
 Among = Callable[[Group], IdSet]
-"""The ids to examine, as of now; the callee may change the set."""
+"""Returns the ids to examine, as of now. The caller may change the set."""
 
 
 class _ScanStep(Struct):
@@ -45,8 +45,8 @@ class _ScanStep(Struct):
 class Matching:
     """Finds the events of one channel that a selector matches, while the channel is in use.
 
-    :meth:`act` examines all events before the single writer's turn; in the turn itself only the few
-    that have come since are examined.
+    :meth:`act` examines all events before the single writer's turn. In the turn itself only the few
+    events published since are examined.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Matching:
         self._choosing = choosing
         self._shard = shard
         self._files = files
-        self._looked = IdSet()
-        self._found = IdSet()
+        self._examined = IdSet()
+        self._matched = IdSet()
 
     async def act(
         self, number: int, among: Among, action: Callable[[Group], Any], *, room: int = 0
@@ -74,87 +74,87 @@ class Matching:
 
         for _ in range(CATCHING_UP_MAX):
             await self.look_ahead(number, among)
-            found = await with_open_files(self._shard, self._files, number, action=act, room=room)
-            if found is not _BEHIND:
-                return found
+            result = await with_open_files(self._shard, self._files, number, action=act, room=room)
+            if result is not _BEHIND:
+                return result
         raise LimitReached(
-            "events come faster than the selector is put to them; make it simpler, or look at "
-            "fewer events"
+            "events are published faster than the selector can examine them; simplify the "
+            "selector, or select fewer events"
         )
 
     async def look_ahead(self, number: int, among: Among) -> None:
-        """Raises what :meth:`act` does."""
+        """Examine all events stored when the scan begins. Raises what :meth:`act` raises."""
         end: int | None = None
         wanted_by = asker.get()
 
         def read(group: Group) -> _ScanStep | None:
             nonlocal end
             next_id = group.channel(number).state.next_id
-            # events that come meanwhile are for the next time
+            # Events published during the scan wait for the next scan, so that this one ends.
             end = next_id if end is None else end
-            left = among(group).within(Span(0, end))
-            left.discard_all(self._looked)
-            return self._read(group, number, left) if left else None
+            remaining = among(group).within(Span(0, end))
+            remaining.discard_all(self._examined)
+            return self._read(group, number, remaining) if remaining else None
 
         while (
             step := await with_open_files(self._shard, self._files, number, action=read)
         ) is not None:
-            await self._look(step, wanted_by)
+            await self._examine(step, wanted_by)
             wanted_by.check()
 
     def promising(self, group: Group, number: int, ids: IdSet) -> IdSet:
-        """The subset of ``ids`` that may match, judged by summaries alone, without reading an
-        event."""
+        """Return the subset of ``ids`` that may match, judged by the summaries of files alone."""
         store, messages = group.state.stores[number], messages_of(group.channel(number))
         return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages=messages))
 
     def has_looked(self, ids: IdSet) -> bool:
         """Whether all of these ids were examined."""
-        left = ids.copy()
-        left.discard_all(self._looked)
-        return not left
+        remaining = ids.copy()
+        remaining.discard_all(self._examined)
+        return not remaining
 
     def matches_among(self, ids: IdSet) -> IdSet:
-        """The subset of ``ids`` that matches; only ids that have been scanned are known."""
-        return self._found.overlap(ids)
+        """Return the subset of ``ids`` that matches. Ids that were not examined are left out."""
+        return self._matched.overlap(ids)
 
     def now(self, group: Group, number: int, among: Among) -> IdSet:
-        """The ids that match at this moment. Reads what has come since the last scan."""
-        there = among(group)
-        left = there.copy()
-        left.discard_all(self._looked)
-        while left:
-            step = self._read(group, number, left)
-            left.discard_all(IdSet(step.ids))
+        """Return the ids that match at this moment. Examines events published since the last
+        scan."""
+        ids = among(group)
+        remaining = ids.copy()
+        remaining.discard_all(self._examined)
+        while remaining:
+            step = self._read(group, number, remaining)
+            remaining.discard_all(IdSet(step.ids))
             for rows in step.rows:
                 frame = EventFrame(rows.batch, step.now_us, step.messages)
-                self._found.add_all(matching_ids(rows.batch, self.selector.mask_in(frame)))
-            self._looked.add_all(IdSet(step.ids))
-        return self._found.overlap(there)
+                self._matched.add_all(matching_ids(rows.batch, self.selector.mask_in(frame)))
+            self._examined.add_all(IdSet(step.ids))
+        return self._matched.overlap(ids)
 
     def _is_behind(self, group: Group, number: int, among: Among) -> bool:
-        """Whether too many events have come to examine them within a turn."""
-        left = among(group)
-        left.discard_all(self._looked)
-        if not left:
+        """Whether too many events are unexamined to examine them within a turn."""
+        remaining = among(group)
+        remaining.discard_all(self._examined)
+        if not remaining:
             return False
         size = max(1.0, group.channel(number).state.event_bytes)
-        count = len(left)
+        count = len(remaining)
         return cost_of(self.selector, count, int(count * size)) > BESIDE_ABOVE
 
     def _read(self, group: Group, number: int, ids: IdSet) -> _ScanStep:
-        """The first few of ``ids``, which stay as they are."""
-        left = ids.copy()
+        """Read the next events to examine, the first of ``ids``. Does not change ``ids``."""
+        remaining = ids.copy()
         part: list[Span] = []
         room = SCAN_EVENTS
-        while room > 0 and (span := left.take(room)) is not None:
+        while room > 0 and (span := remaining.take(room)) is not None:
             part.append(span)
             room -= span.size
         promising = self.promising(group, number, IdSet(part)).spans
         rows = group.state.stores[number].read(promising, Damage()) if promising else ()
         return _ScanStep(part, rows, messages_of(group.channel(number)), now_us=group.now_us)
 
-    async def _look(self, step: _ScanStep, wanted_by: Asker) -> None:
+    async def _examine(self, step: _ScanStep, wanted_by: Asker) -> None:
         for rows in step.rows:
             mask = await self._choosing.mask(
                 rows.batch,
@@ -163,5 +163,5 @@ class Matching:
                 messages=step.messages,
                 still=wanted_by.check,
             )
-            self._found.add_all(matching_ids(rows.batch, mask))
-        self._looked.add_all(IdSet(step.ids))
+            self._matched.add_all(matching_ids(rows.batch, mask))
+        self._examined.add_all(IdSet(step.ids))
