@@ -38,7 +38,7 @@ HOT: Final = {
     """,
     "properties: for each property of a row": """
         penstock_core.columns.schema.nested_columns _read_inner
-        penstock_core.columns.schema.properties PropertyColumns _Cell _Written
+        penstock_core.columns.schema.properties PropertyColumns _Cell _ArrowRow
         penstock_core.columns.schema.properties _cells _gaps _gaps_inside
         _gaps_inside """,
     "selectors: for each batch and operator": """

@@ -134,7 +134,9 @@ def test_publishers_cannot_write_it_but_can_publish_a_received_event_again() -> 
     batch = stamp(stamped(body([{"a": 1}])), Span(0, 1), 0)
 
     assert read(body_of(list(EventBatch(batch)))) == [{"a": 1}]
-    with pytest.raises(InvalidEvent, match=r"'\$penstock' starts with '\$penstock'"):
+    with pytest.raises(
+        InvalidEvent, match=r"'\$penstock' starts with the reserved prefix '\$penstock'"
+    ):
         body_of([Event(properties={"$penstock": {"id": 1}})])
     for forged in (
         stamped(body([{"a": 1}])),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock_core.columns.schema.shapes import ListShape, Slot, StructShape
-from penstock_core.columns.schema.values import NotAProperty, is_struct, leaf_of, survey
+from penstock_core.columns.schema.values import NotAProperty, inspect, is_struct, leaf_of
 
 INNER = StructShape((Slot("k", "k", "int64"), Slot("k::string", "k", "string")))
 
@@ -25,18 +25,18 @@ def test_a_single_value_has_one_leaf_and_a_plain_form(value: Any, leaf: str, pla
 
 @pytest.mark.spec("E2")
 def test_nested_values_are_surveyed_as_a_whole() -> None:
-    assert survey([{"k": 1}, {"k": "x"}, None]) == (
+    assert inspect([{"k": 1}, {"k": "x"}, None]) == (
         ListShape(INNER),
         [{"k": 1}, {"k": "x"}, None],
     )
-    assert survey([]) == (ListShape("null"), [])
-    assert survey({"a": [1, "x"]})[0] is None
-    assert survey([np.int8(1), 300]) == (ListShape("int64"), [1, 300])
+    assert inspect([]) == (ListShape("null"), [])
+    assert inspect({"a": [1, "x"]})[0] is None
+    assert inspect([np.int8(1), 300]) == (ListShape("int64"), [1, 300])
 
 
 def test_a_refusal_knows_the_way_to_the_value() -> None:
     with pytest.raises(NotAProperty) as refused:
-        survey({"a.b": [{}, {"c": 1j}]})
+        inspect({"a.b": [{}, {"c": 1j}]})
 
     assert refused.value.path == r"a\.b[1].c"
 

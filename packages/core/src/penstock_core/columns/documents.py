@@ -140,7 +140,7 @@ def _place(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
         value = parent[key]
     if start or parent is None:
         raise InvalidArgument(
-            f"'types' names {pointer[:80]!r}, which is not in the properties; write "
+            f"'types' names {pointer[:80]!r}; the properties have no such value; write "
             '"/name" for a property, "/name/0/inner" for a value inside a list or an object'
         )
     return parent, key
@@ -240,7 +240,7 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
 
 def _stamp() -> str:
     """Return the name of the property with the realm's stamp: publisher, host, time and id."""
-    # imports Arrow, which is slow to load
+    # Arrow is slow to load, so import it only on use.
     from penstock_core.columns.schema.layout import DICTIONARY
 
     return DICTIONARY
@@ -249,10 +249,10 @@ def _stamp() -> str:
 @cache
 def _parts() -> frozenset[str]:
     """Return the document fields that are parts of an event, not properties."""
-    from penstock_core.columns.schema.layout import GIVEN  # imports Arrow
+    from penstock_core.columns.schema.layout import SETTABLE_FIELDS  # imports Arrow
 
     others = ("data_base64", "properties", "headers", "is_delta", "message", "transient", "types")
-    return frozenset((*GIVEN, *others))
+    return frozenset((*SETTABLE_FIELDS, *others))
 
 
 @cache

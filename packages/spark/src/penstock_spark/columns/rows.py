@@ -21,7 +21,7 @@ from penstock_core.columns.events.delivery_time import split_by_waiting
 from penstock_core.columns.events.digest import digest
 from penstock_core.columns.files.tables import bodies_of_table, with_whole_nulls
 from penstock_core.columns.schema import compute as pc
-from penstock_core.columns.schema.layout import FIELDS, GIVEN, STAMPED
+from penstock_core.columns.schema.layout import FIELDS, SETTABLE_FIELDS, STAMPED
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
 from penstock_spark.columns.projection import arrow_schema
 from penstock_spark.options import SinkOptions, nearest
@@ -35,7 +35,7 @@ _ALLOWED: Final = {
     "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
     "priority": "give 0 to 9; null for the channel's priority",
 }
-_EVENT_COLUMNS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
+_EVENT_COLUMNS: Final = frozenset((*STAMPED, *SETTABLE_FIELDS, "properties", "headers"))
 """Columns that are not properties."""
 _TYPE_NAMES: Final = re.compile(r"[a-z]+(?![a-z]*:)")
 """The types in a simple string of Spark, without the names of fields."""

@@ -246,7 +246,7 @@ class Event:
         in which it could be settled or answered."""
         if self._rows is None:
             return super().__reduce_ex__(protocol)
-        return _restored, (*self._rows.alone(self._row), self.redelivery_count)
+        return _restored, (*self._rows.detach(self._row), self.redelivery_count)
 
     def __repr__(self) -> str:
         shown = [f"event_id={self.event_id}"] if self._rows is not None else []

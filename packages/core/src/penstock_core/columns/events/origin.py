@@ -55,7 +55,7 @@ def with_origin(
     """
     ids = ids_of(batch)
     own_ttl, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
-    # the origin has the TTL of an event moved before
+    # The origin has the TTL of an event that was moved before.
     ttl = former if own_ttl is None else pc.coalesce(own_ttl, former)
     origin = _origin(
         batch,

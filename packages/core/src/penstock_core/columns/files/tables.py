@@ -14,10 +14,10 @@ from penstock_core.columns.schema.layout import (
     BODY,
     BODY_ROWS_MAX,
     FIELDS,
-    GIVEN,
     HEADERS,
     LOGICAL_NAME,
     PROPERTY_TYPES,
+    SETTABLE_FIELDS,
     STAMPED,
     UTC_MICROSECONDS,
 )
@@ -95,7 +95,9 @@ _ACCEPTED: Final[dict[pa.DataType, tuple[_Is, ...]]] = {
 }
 """The types that are taken for a column of each type; for others the user has to cast."""
 
-_ALLOWED: Final = {name: (*_ACCEPTED[FIELDS[name].type], pa.types.is_null) for name in GIVEN}
+_ALLOWED: Final = {
+    name: (*_ACCEPTED[FIELDS[name].type], pa.types.is_null) for name in SETTABLE_FIELDS
+}
 
 
 def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]:
@@ -103,7 +105,8 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
 
     Takes a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or
     any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns
-    :data:`~penstock_core.columns.schema.layout.GIVEN`, and structs ``properties`` and ``headers``,
+    :data:`~penstock_core.columns.schema.layout.SETTABLE_FIELDS`, and structs ``properties`` and
+    ``headers``,
     mean what they mean in :mod:`penstock_core.columns.schema.layout`; null ``data`` is empty. Every
     other column is a property of that name, and a null in it is an explicit null (SEM E11).
 
@@ -190,7 +193,7 @@ def _planned(schema: pa.Schema) -> _Direct | None:
     columns: dict[str, int] = {}
     properties = []
     for index, field in enumerate(schema):
-        if field.name in GIVEN:
+        if field.name in SETTABLE_FIELDS:
             if field.type != FIELDS[field.name].type:
                 return None
             columns[field.name] = index
@@ -243,7 +246,7 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
     arrays: list[pa.Array] = []
     for field, array in zip(batch.schema, batch.columns, strict=True):
         name = field.name
-        if name in GIVEN:
+        if name in SETTABLE_FIELDS:
             columns[name] = _system(name, array)
         elif name == "headers" and pa.types.is_struct(field.type):
             columns[name] = _headers(array)

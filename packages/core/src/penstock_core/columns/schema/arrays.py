@@ -1,7 +1,7 @@
 """Builds Arrow arrays of a few plain values without ``pyarrow.array``.
 
 The first call of ``pyarrow.array`` imports pandas if it is installed, which takes longer than a
-whole publish should. A few values are written into buffers here instead.
+whole publish should. This module writes a few values into buffers instead.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _BYTES_MAX: Final = (1 << 31) - 1
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """``pa.array(values, kind)``, for values that are None or already have the type of ``kind``."""
-    few = _FEW.get(id(kind)) if len(values) <= FEW else None
-    if few is None or any(value is None for value in values):
+    """Return ``pa.array(values, kind)``, for values that are None or already have the type of
+    ``kind``."""
+    build = _BUILDERS.get(id(kind)) if len(values) <= FEW else None
+    if build is None or any(value is None for value in values):
         return pa.array(values, kind)
-    buffers = few(values)
+    buffers = build(values)
     if buffers is None:
         return pa.array(values, kind)
     return pa.Array.from_buffers(kind, len(values), [None, *map(pa.py_buffer, buffers)], 0)
@@ -56,7 +57,7 @@ def _blobs(values: Sequence[Any]) -> _Buffers:
     return [np.array(ends, dtype=np.int32), values[0] if len(values) == 1 else b"".join(values)]
 
 
-_FEW: Final[dict[int, Callable[[Sequence[Any]], _Buffers]]] = {
+_BUILDERS: Final[dict[int, Callable[[Sequence[Any]], _Buffers]]] = {
     id(pa.int64()): _integers,
     id(pa.float64()): _floats,
     id(pa.bool_()): _flags,

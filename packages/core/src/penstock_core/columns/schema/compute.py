@@ -1,7 +1,7 @@
 """Arrow's compute functions, loaded on first use.
 
 ``pyarrow.compute`` builds a Python function for each kernel on import, which is a tenth of the
-start-up of a process that only connects, publishes or plans. Import this module instead, as
+start-up time of a process that only connects, publishes or plans. Import this module instead, as
 ``pc``.
 """
 
@@ -12,6 +12,6 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(importlib.import_module("pyarrow.compute"), name)
-    globals()[name] = found  # found directly from now on
-    return found
+    function = getattr(importlib.import_module("pyarrow.compute"), name)
+    globals()[name] = function  # later lookups skip __getattr__
+    return function

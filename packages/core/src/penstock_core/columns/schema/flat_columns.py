@@ -9,14 +9,14 @@ import pyarrow as pa
 from penstock_core.columns.schema.layout import FIELDS, STAMPED
 
 FLAT: Final = ("event_id", "published", "tag", "data")
-"""The columns every flat batch starts with."""
+"""The first columns of every flat batch."""
 
 
 def flat_field(name: str) -> pa.Field:
-    """The Arrow field of ``name``, one of the columns every flat batch starts with."""
+    """Return the Arrow field of ``name``, one of the first columns of every flat batch."""
     return pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
 
 
 def flat_name(name: str) -> str:
-    """The name that the column of a property has in a flat batch."""
+    """Return the column name of a property in a flat batch."""
     return f"properties.{name}" if name in FLAT else name

@@ -1,7 +1,7 @@
-"""Names for columns and fields that programs tell apart which ignore case.
+"""Column and field names that stay distinct when case is ignored.
 
-Spark and Delta do not tell upper from lower case: of ``price`` and ``Price`` the first one keeps
-its name, and the other one is ``properties.Price``, as a column and as a field of a struct.
+Spark and Delta ignore case: of ``price`` and ``Price`` the first keeps its name, and the other
+becomes ``properties.Price``, as a column and as a field of a struct.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 PREFIX: Final = "properties."
-"""Begins the name of a column or field whose own name is taken."""
+"""Prefix of a column or field whose own name is in use."""
 
 
-def free_name(name: str, taken: Container[str]) -> str:
-    """``name``, or one made of it, whose case-folded form is not in ``taken``."""
-    place, number = name, 1
-    while place.casefold() in taken:
-        place = f"{PREFIX}{name}" if number == 1 else f"{PREFIX}{name}.{number}"
+def free_name(name: str, used: Container[str]) -> str:
+    """Return ``name``, or a name derived from it, whose case-folded form is not in ``used``."""
+    candidate, number = name, 1
+    while candidate.casefold() in used:
+        candidate = f"{PREFIX}{name}" if number == 1 else f"{PREFIX}{name}.{number}"
         number += 1
-    return place
+    return candidate
 
 
-def free_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """The free name of each name; ``taken`` are names that are in use already."""
-    used = {name.casefold() for name in taken}
+def free_names(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, str]:
+    """Return a free name for each name. ``reserved`` names are in use already."""
+    used = {name.casefold() for name in reserved}
     places: dict[str, str] = {}
     for name in dict.fromkeys(names):
         places[name] = free_name(name, used)

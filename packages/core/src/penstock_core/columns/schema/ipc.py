@@ -1,4 +1,5 @@
-"""Batches and schemas as bytes: Arrow IPC messages, one a batch, the schema apart."""
+"""Batches and schemas as bytes: an Arrow IPC message per batch, and the schema as a separate
+message."""
 
 from __future__ import annotations
 
@@ -16,40 +17,42 @@ from penstock_core.vocabulary.errors import Damaged, InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
 SCHEMAS_MAX: Final = 256
-"""Parsed schemas kept; a peer that sends more gets slower, not larger."""
+"""Most parsed schemas kept. A client that sends more schemas makes the realm slower, not larger."""
 
 SCHEMA_BYTES_KEPT_MAX: Final = 16 << 10
-"""Bytes of the largest schema for which something is kept that was worked out from it."""
+"""Largest schema in bytes for which values computed from it are cached."""
 SCHEMAS_BYTES_MAX: Final = 1 << 20
-"""Bytes of all parsed schemas that are kept; parsed, a schema takes about ten times its bytes."""
+"""Most bytes of all parsed schemas that are kept. A parsed schema takes about ten times its
+bytes."""
 
 INFLATED_MAX: Final = 64
-"""A compressed batch may be so many times as large as its bytes: a few of them cannot claim to
-be any size inside."""
+"""Most bytes that a compressed batch may unpack to, as a multiple of its compressed bytes. Without
+the limit a few bytes could claim any size."""
 
 INFLATED_BYTES_MAX: Final = 64 << 20
-"""And no larger than this."""
+"""Most bytes that a compressed batch may unpack to, whatever its compressed size."""
 
 _SCHEMA: Final = 1
 _DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
-"""The types of Arrow's messages that a stream of events has."""
+"""Types of the Arrow messages in a stream of events."""
 
 _SHARED_BYTES_MIN: Final = 64 << 10
-"""Size from which a batch is examined for shared buffers; in a smaller one they do little harm."""
+"""Size in bytes from which a batch is examined for shared buffers. Smaller batches can do little
+harm with them."""
 
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
 """Size of the end marker of a stream."""
 
-_PACKED: Final = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
-_WRITTEN: Final = {
-    "zstd": _PACKED,
+_PACKED_OPTIONS: Final = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_WRITE_OPTIONS: Final = {
+    "zstd": _PACKED_OPTIONS,
     "lz4": ipc.IpcWriteOptions(compression="lz4"),
     "none": ipc.IpcWriteOptions(compression=None),
 }
-"""How the batches of files are written, by the compression that a channel asks for."""
+"""Options for the batches of files, by the compression that a channel sets."""
 
 _INT32: Final = struct.Struct("<i").unpack_from
 _UINT32: Final = struct.Struct("<I").unpack_from
@@ -73,12 +76,12 @@ _names: dict[bytes, frozenset[str]] = {}
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
-    """A schema as an encapsulated IPC message."""
+    """Return a schema as an encapsulated IPC message."""
     return bytes(schema.serialize())
 
 
 def schema_from(message: bytes) -> pa.Schema:
-    """The schema in a message; :class:`InvalidEvent` when it is not one."""
+    """Return the schema in a message. Raises :class:`InvalidEvent` for other bytes."""
     schema = _schemas.get(message)
     if schema is not None:
         return schema
@@ -88,7 +91,8 @@ def schema_from(message: bytes) -> pa.Schema:
         check_schema_nesting(schema)
     except (*_REFUSALS, struct.error) as error:
         raise InvalidEvent(f"{len(message)} bytes are not an Arrow schema: {error}") from error
-    if is_swapped:  # a segment with it would be read with all numbers turned round
+    # Arrow would swap the bytes on parsing, but a segment with this schema would be misread.
+    if is_swapped:
         raise InvalidEvent("the schema uses big-endian numbers; send little-endian ones")
     if len(_schemas) >= SCHEMAS_MAX or sum(map(len, _schemas)) + len(message) > SCHEMAS_BYTES_MAX:
         _schemas.clear()
@@ -114,7 +118,7 @@ def check_schema_nesting(schema: pa.Schema) -> None:
 
 
 def _is_swapped(message: bytes) -> bool:
-    """Whether a schema that Arrow has found sound is of big-endian numbers."""
+    """Return True if a schema that Arrow has parsed has big-endian numbers."""
     view = memoryview(message)
     start = 8 if _INT32(view, 0)[0] == -1 else 4
     header = _field(view, start + _UINT32(view, start)[0], 2)
@@ -123,7 +127,7 @@ def _is_swapped(message: bytes) -> bool:
 
 
 def names_in(message: bytes) -> frozenset[str]:
-    """The columns of the schema in a message."""
+    """Return the column names of the schema in a message."""
     names = _names.get(message)
     if names is None:
         names = frozenset(schema_from(message).names)
@@ -135,10 +139,10 @@ def names_in(message: bytes) -> frozenset[str]:
 
 
 def _inflated(message: pa.Buffer) -> int:
-    """Bytes a message claims to have once its buffers are uncompressed; 0: they are not
-    compressed.
+    """Return the bytes a message claims to have once its buffers are decompressed; 0 if they are
+    not compressed.
 
-    Reads the flatbuffer by hand; what is damaged here is for Arrow to find.
+    Reads the flatbuffer by hand. Arrow reports damage when it reads the message.
     """
     view = memoryview(message)
     try:
@@ -149,20 +153,23 @@ def _inflated(message: pa.Buffer) -> int:
         return 0
     try:
         return _claimed(view, body, batch)
-    except (struct.error, OverflowError):  # a buffer that lies nowhere
+    except (struct.error, OverflowError):  # a buffer outside the message
         return _UNKNOWN
 
 
 def _kind_of(view: memoryview) -> int:
-    """The type of a message; 0 where it has none."""
+    """Return the type of a message; 0 if it has none."""
     start = 8 if _INT32(view, 0)[0] == -1 else 4
     kind = _field(view, start + _UINT32(view, start)[0], 1)
     return view[kind] if kind else 0
 
 
 def _places(view: memoryview) -> tuple[int, int]:
-    """Where the buffers of a message begin, and its flatbuffer table of a record batch, which a
-    dictionary has one table deeper; 0 where the message has none."""
+    """Return the offset of a message's buffers and of its flatbuffer table of a record batch; 0 if
+    the message has no such table.
+
+    A dictionary has that table one level deeper.
+    """
     start = 8 if _INT32(view, 0)[0] == -1 else 4
     root = start + _UINT32(view, start)[0]
     kind, header = _field(view, root, 1), _field(view, root, 2)
@@ -176,8 +183,8 @@ def _places(view: memoryview) -> tuple[int, int]:
 def _claimed(view: memoryview, body: int, batch: int) -> int:
     buffers = _buffer_list(view, batch)
     size = 1
-    for at in range(_UINT32(view, buffers)[0]):
-        offset, length = _PLACE(view, buffers + 4 + 16 * at)
+    for buffer_index in range(_UINT32(view, buffers)[0]):
+        offset, length = _PLACE(view, buffers + 4 + 16 * buffer_index)
         if length > 8:
             claimed = _INT64(view, body + offset)[0]
             size += length if claimed < 0 else claimed
@@ -185,14 +192,14 @@ def _claimed(view: memoryview, body: int, batch: int) -> int:
 
 
 def _buffer_list(view: memoryview, batch: int) -> int:
-    """Where the buffers of a record batch are listed: their number, then the place and length of
-    each."""
+    """Return the offset of the list of a record batch's buffers: their count, then offset and
+    length of each."""
     field = _field(view, batch, 2)
     return field + int(_UINT32(view, field)[0])
 
 
 def _field(view: memoryview, table: int, index: int) -> int:
-    """Where field ``index`` of a flatbuffer table lies; 0 where it is not set."""
+    """Return the offset of field ``index`` of a flatbuffer table; 0 if it is not set."""
     vtable = table - _INT32(view, table)[0]
     entry = 4 + 2 * index
     if entry + 2 > _UINT16(view, vtable)[0]:
@@ -202,17 +209,17 @@ def _field(view: memoryview, table: int, index: int) -> int:
 
 
 class BatchPlaces(NamedTuple):
-    """Offsets in a batch's message that depend on the lengths of its values."""
+    """Offsets in a batch's message of the numbers that depend on the lengths of its values."""
 
     body: int
-    """Where its buffers begin."""
+    """Offset of its buffers."""
     body_length: int
     buffers: int
-    """The place and length of each buffer, two numbers of eight bytes each."""
+    """Offset of the list with offset and length of each buffer, two numbers of eight bytes each."""
 
 
 def batch_places(message: bytes) -> BatchPlaces:
-    """The places in a message that :func:`batch_bytes` has made."""
+    """Return the offsets in a message that :func:`batch_bytes` has written."""
     view = memoryview(message)
     root = 8 + _UINT32(view, 8)[0]
     header = _field(view, root, 2)
@@ -221,23 +228,28 @@ def batch_places(message: bytes) -> BatchPlaces:
 
 
 def batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:
-    """A batch as an encapsulated IPC message, without its schema, not compressed."""
+    """Return a batch as an encapsulated IPC message, without its schema, not compressed."""
     return batch.serialize()
 
 
 def file_options(compression: Compression) -> ipc.IpcWriteOptions:
-    """How Arrow is to write a file whose batches are compressed so."""
-    return _WRITTEN[compression]
+    """Return Arrow's options for writing a file whose batches have this compression."""
+    return _WRITE_OPTIONS[compression]
 
 
 def file_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
-    """A batch as an encapsulated IPC message of a file, compressed so."""
-    return batch.serialize() if compression == "none" else _through(batch, _WRITTEN[compression])
+    """Return a batch as an encapsulated IPC message of a file, with this compression."""
+    return (
+        batch.serialize() if compression == "none" else _through(batch, _WRITE_OPTIONS[compression])
+    )
 
 
 def file_batch_from(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in a message of a file that has passed its checksum: however much larger it gets,
-    the realm has written it. Raises ``Damaged`` for bytes that cannot be unpacked or are none."""
+    """Return the batch in a message of a file that has passed its checksum.
+
+    The unpacked size is not limited, because the realm itself wrote the message. Raises ``Damaged``
+    for bytes that cannot be unpacked or are not a batch.
+    """
     try:
         return ipc.read_record_batch(message, schema)
     except (*_REFUSALS, MemoryError) as error:
@@ -247,23 +259,23 @@ def file_batch_from(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def unpacked_size(message: pa.Buffer) -> int:
-    """Bytes that the buffers of a batch's message take in memory, compressed or not."""
+    """Return the bytes that the buffers of a batch's message take in memory, compressed or not."""
     return _inflated(message) or message.size
 
 
 def is_compressed(message: pa.Buffer) -> bool:
-    """Whether the buffers of a batch's message are compressed."""
+    """Return True if the buffers of a batch's message are compressed."""
     return bool(_inflated(message))
 
 
 def _through(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
-    """A batch's message, written with options that ``serialize`` does not take."""
+    """Return a batch's message, written with options that ``serialize`` does not accept."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
-    written = sink.getvalue()
+    stream_bytes = sink.getvalue()
     head = batch.schema.serialize().size
-    return written.slice(head, written.size - head - _END_BYTES)
+    return stream_bytes.slice(head, stream_bytes.size - head - _END_BYTES)
 
 
 def _inflated_max(size: int) -> int:
@@ -271,21 +283,22 @@ def _inflated_max(size: int) -> int:
 
 
 def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
-    """Serialize a batch, compressed where the other side accepts that and it saves a fifth.
+    """Serialize a batch, compressed if that saves a fifth and the other side accepts the ratio.
 
-    Deltas of which each changes another column are mostly nulls, and compress well.
+    Deltas that each change another column are mostly nulls, and compress well.
     """
     plain = batch.serialize()
-    packed = _through(batch, _PACKED)
+    packed = _through(batch, _PACKED_OPTIONS)
     if 5 * packed.size > 4 * plain.size or plain.size > _inflated_max(packed.size):
         return plain
     return packed
 
 
 def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in a message, sharing its memory; :class:`InvalidEvent` when it is not one.
+    """Return the batch in a message, sharing its memory. Raises :class:`InvalidEvent` for other
+    bytes.
 
-    From a peer, validate before use: :func:`penstock_core.columns.events.check.check_body`.
+    Validate a client's batch before use: :func:`penstock_core.columns.events.check.check_body`.
     """
     buffer = message if isinstance(message, pa.Buffer) else pa.py_buffer(message)
     inflated = _inflated(buffer)
@@ -305,52 +318,63 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
 
 
 def _check_shared(message: pa.Buffer) -> None:
-    """Refuse a batch whose columns share buffers: each is written out when events are sealed."""
-    size, written = message.size, _buffers_bytes(message)
-    if written > max(size, _inflated_max(size)):
+    """Raise :class:`InvalidEvent` if columns share buffers, because each column is written out when
+    events are sealed."""
+    size, claimed = message.size, _buffers_bytes(message)
+    if claimed > max(size, _inflated_max(size)):
         raise InvalidEvent(
-            f"{size} bytes of a record batch claim to be {written} bytes, because its columns "
+            f"{size} bytes of a record batch claim to be {claimed} bytes, because its columns "
             "share buffers; send each with its own"
         )
 
 
 def _buffers_bytes(message: pa.Buffer) -> int:
-    """The lengths of all buffers of a message together, counted once for each column that uses
-    them. Read by hand: asking the columns of a batch takes ten times as long."""
+    """Return the total length of a message's buffers, each counted once for every column that uses
+    it.
+
+    Reads the message by hand: asking the columns of a batch takes ten times as long.
+    """
     view = memoryview(message)
     try:
         buffers = _buffer_list(view, _places(view)[1])
         numbers = struct.unpack_from(f"<{2 * _UINT32(view, buffers)[0]}q", view, buffers + 4)
     except (struct.error, IndexError):
-        return 0  # damage, which Arrow finds
-    return sum(map(abs, numbers[1::2]))  # Arrow refuses a negative one
+        return 0  # Arrow reports the damage
+    return sum(map(abs, numbers[1::2]))  # Arrow refuses negative lengths
 
 
 def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
-    """The first and last value of the first column of a message that :func:`batch_from` has read:
-    ``count`` 64-bit integers without nulls. None if they are compressed or missing. This takes a
-    fraction of the time of building an array."""
+    """Return the first and last value of the first column of a message that :func:`batch_from` has
+    read.
+
+    The column must have ``count`` 64-bit integers without nulls. None if it is compressed or
+    missing. This takes a fraction of the time of building an array.
+    """
     try:
         body, batch = _places(message)
         if _field(message, batch, 3):
             return None
         buffers = _buffer_list(message, batch)
-        values = body + _PLACE(message, buffers + 4 + 16)[0]  # its second buffer, after the nulls
+        # The second buffer, after the validity bitmap.
+        values = body + _PLACE(message, buffers + 4 + 16)[0]
         return _INT64(message, values)[0], _INT64(message, values + 8 * (count - 1))[0]
     except (struct.error, IndexError):
         return None
 
 
 def _rows_claimed(view: memoryview) -> int:
-    """The number of rows that a batch or a dictionary claims to have."""
+    """Return the number of rows that a batch or a dictionary claims to have."""
     batch = _places(view)[1]
     length = _field(view, batch, 0) if batch else 0
     return int(_INT64(view, length)[0]) if length else 0
 
 
 def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
-    """The table in an Arrow IPC stream from a peer; :class:`InvalidEvent` when it is none,
-    claims to be far larger than its bytes, or has more than ``rows_max`` rows."""
+    """Return the table in an Arrow IPC stream from a client.
+
+    Raises :class:`InvalidEvent` if the bytes are not a stream, claim to be far larger than they
+    are, or have more than ``rows_max`` rows.
+    """
     try:
         messages = ipc.MessageReader.open_stream(pa.py_buffer(data))
         _check_messages(messages, len(data), rows_max)
@@ -363,13 +387,15 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
         raise InvalidEvent(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
     except KeyError as error:
         raise InvalidEvent(
-            f"the Arrow stream has a column of type {error}, which pyarrow does not know; cast it"
+            f"the Arrow stream has a column of type {error}, which pyarrow does not "
+            "support; cast it"
         ) from error
     return table
 
 
 def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> None:
-    """Refuse a stream of ``size`` bytes by what its messages claim, before Arrow reads any."""
+    """Check a stream of ``size`` bytes by the sizes its messages claim, before Arrow reads any.
+    Raises :class:`InvalidEvent`."""
     rows = {_RECORD_BATCH: 0, _DICTIONARY_BATCH: 0}
     claimed = 0
     while True:
@@ -402,8 +428,11 @@ def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> No
 
 
 def _check_plain_size(table: pa.Table, size: int) -> None:
-    """Refuse a table that is far larger than its ``size`` bytes once its columns are plain:
-    values of a dictionary, views and buffers can be used many times."""
+    """Raise :class:`InvalidEvent` if a table of ``size`` bytes is far larger once its columns are
+    plain.
+
+    Values of a dictionary, views and buffers can be used many times.
+    """
     plain = _held_bytes(table) + sum(
         _decoded_bytes(chunk) for column in table.columns for chunk in column.chunks
     )
@@ -414,15 +443,16 @@ def _check_plain_size(table: pa.Table, size: int) -> None:
 
 
 def _held_bytes(columns: pa.Table | pa.RecordBatch) -> int:
-    """Bytes of the columns, each counted by itself where they share buffers."""
+    """Return the bytes of the columns. Shared buffers count once for each column."""
     try:
         return int(columns.nbytes)
-    except pa.ArrowTypeError:  # older versions of Arrow cannot say it of views
+    except pa.ArrowTypeError:  # older versions of Arrow do not know this size for views
         return int(columns.get_total_buffer_size())
 
 
 def _decoded_bytes(array: pa.Array) -> int:
-    """Bytes of the values of an array that are written out only when it becomes a plain one."""
+    """Return the bytes of an array's values that are written out only when the array becomes
+    plain."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         indices = array.indices.drop_null().to_numpy()
@@ -435,7 +465,7 @@ def _decoded_bytes(array: pa.Array) -> int:
 
 
 def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each value of an array of single values."""
+    """Return the bytes of each value of an array of single values."""
     kind = values.type
     if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
         raise InvalidEvent(f"a dictionary has values of type {kind}; send the column without one")
@@ -449,22 +479,27 @@ def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _view_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each view, which begins with them; no kernel tells. Raises ``InvalidEvent`` for one
-    that lies nowhere: Arrow looks at views of nulls only when it casts them, and crashes there."""
-    _, own, *variadic = values.buffers()
-    there = values.offset + len(values)
-    views = np.frombuffer(own or b"", np.int32, 4 * there).reshape(-1, 4)[values.offset :]
-    lengths, _, numbers, offsets = views.astype(np.int64).T
-    sizes = np.array([0 if each is None else each.size for each in variadic] or [0], np.int64)
-    is_inside = (numbers >= 0) & (numbers < len(variadic)) & (offsets >= 0)
-    ends = offsets + lengths <= sizes[np.clip(numbers, 0, len(sizes) - 1)]
+    """Return the bytes of each view, read from its length; Arrow has no kernel for it.
+
+    Raises ``InvalidEvent`` for a view that points outside the column: Arrow reads the views of
+    nulls only when it casts them, and crashes there.
+    """
+    _, views_buffer, *variadic = values.buffers()
+    end = values.offset + len(values)
+    views = np.frombuffer(views_buffer or b"", np.int32, 4 * end).reshape(-1, 4)[values.offset :]
+    lengths, _, buffer_indexes, offsets = views.astype(np.int64).T
+    sizes = np.array([0 if buffer is None else buffer.size for buffer in variadic] or [0], np.int64)
+    is_inside = (buffer_indexes >= 0) & (buffer_indexes < len(variadic)) & (offsets >= 0)
+    ends = offsets + lengths <= sizes[np.clip(buffer_indexes, 0, len(sizes) - 1)]
     if not ((lengths >= 0) & ((lengths <= _INLINE_BYTES_MAX) | (is_inside & ends))).all():
-        raise InvalidEvent("a view of a text or of bytes lies outside of its column")
+        raise InvalidEvent(
+            "a string or binary view points outside its column; send plain strings or bytes"
+        )
     return np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
 
 
 _INLINE_BYTES_MAX: Final = 12
-"""Longest value that is in its view itself."""
+"""Longest value in bytes that is stored in the view itself."""
 
 
 def _is_view(kind: pa.DataType) -> bool:

@@ -6,22 +6,22 @@ is a body with ``event_id`` and ``published`` prepended. A column is present onl
 ============  =====================  ==========================================================
 column        type                   meaning; how null and an absent column are read
 ============  =====================  ==========================================================
-event_id      int64 not null         given by the realm (stored batches only)
-published     timestamp[us, UTC]     given by the realm, not null (stored batches only)
+event_id      int64 not null         set by the realm (stored batches only)
+published     timestamp[us, UTC]     set by the realm, not null (stored batches only)
 tag           string                 null: no tag
 data          binary                 never null; absent: all empty
 properties    struct                 one field per property and type; see below
 headers       struct of HEADERS      null: header not set
-ttl           int64                  milliseconds; null or 0: none of its own
+ttl           int64                  milliseconds; null or 0: no own TTL
 persistent    bool                   null: true
 priority      int8                   0..9; null: 4
 transient     bool                   null: false
 sparse        bool                   null: false; how to read the nulls of the row
 nulls         list<string>           paths of the explicit nulls of a sparse row
 more          binary                 properties that do not fit columns, as tagged msgpack
-origin        struct of ORIGIN       where it came from; null: published here (realm only)
-deliver_at    timestamp[us, UTC]     not before this time; null: at once (scheduled only)
-delta         bool                   null: false; only what has changed, see below
+origin        struct of ORIGIN       previous store; null: published here (realm only)
+deliver_at    timestamp[us, UTC]     earliest delivery; null: at once (scheduled only)
+delta         bool                   null: false; true: changed properties only, see below
 ============  =====================  ==========================================================
 
 Null against absent key (SEM E2). In a row that is not sparse, a null property is an explicit
@@ -75,7 +75,7 @@ RESERVED_PREFIX: Final = "$penstock"
 """Reserved prefix of property names; publishers may not use it."""
 
 DICTIONARY: Final = RESERVED_PREFIX
-"""The property that the realm adds on channels that stamp publisher, host, time and id."""
+"""Name of the property that the realm adds on channels that stamp publisher, host, time and id."""
 
 LOGICAL_NAME: Final = b"penstock.name"
 """Field metadata key: the name of the property, if the field has another name."""
@@ -115,21 +115,22 @@ ORIGIN: Final[dict[str, pa.DataType]] = {
     "ttl": pa.int64(),
     "path": pa.list_(pa.string()),
 }
-"""Where a dead or joined event was before (SEM E3, T7, L2). Only the realm writes it.
+"""Fields of the previous store of a dead or joined event (SEM E3, T7, L2). Only the realm writes
+them.
 
 The ``cause`` of a rejected event is ``rejected: `` followed by the reason.
 """
 
 REASON_CHARACTERS_MAX: Final = 2_000
 _SHOWN_MAX: Final = 60
-"""Characters of a long name that an error shows."""
+"""Number of characters of a long name shown in an error."""
 _REASON_FOLLOWS: Final = ": "
 
 STAMPED: Final[dict[str, pa.DataType]] = {
     "event_id": pa.int64(),
     "published": UTC_MICROSECONDS,
 }
-"""The columns a realm prepends to a body."""
+"""The columns that a realm prepends to a body."""
 
 BODY: Final[dict[str, pa.DataType | None]] = {
     "tag": pa.string(),
@@ -150,10 +151,11 @@ BODY: Final[dict[str, pa.DataType | None]] = {
 """The columns of a body in their order; None for a struct whose fields vary."""
 
 DELIVERY_TIME: Final = "deliver_at"
-"""Until when events wait, which module :mod:`penstock_core.columns.events.delivery_time` reads."""
+"""Column with the earliest time of delivery. :mod:`penstock_core.columns.events.delivery_time`
+reads it."""
 
-GIVEN: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
-"""What a publisher gives an event besides the structs ``properties`` and ``headers``."""
+SETTABLE_FIELDS: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
+"""Fields that a publisher may set, except the structs ``properties`` and ``headers``."""
 
 UNSELECTED: Final = frozenset(
     ("data", "nulls", "origin", "ttl", "transient", "sparse", "deliver_at")
@@ -175,7 +177,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", ".": "\\.", "[": "\\[", "]": "\\]"})
 
 
 def key_path(parent: str, key: str) -> str:
-    """The path of ``key`` in the dictionary at ``parent``; an empty parent is the top."""
+    """Return the path of ``key`` in the dictionary at ``parent``; an empty parent is the top."""
     escaped = key.translate(_ESCAPED)
     return f"{parent}.{escaped}" if parent else escaped
 
@@ -183,17 +185,19 @@ def key_path(parent: str, key: str) -> str:
 def check_property_name(name: object) -> None:
     """Raise :class:`InvalidEvent` unless a published event may have a property of this name."""
     check_stored_name(name)
-    assert isinstance(name, str), "checked"
+    assert isinstance(name, str), "check_stored_name() refuses other types"
     if len(name) > PROPERTY_NAME_CHARACTERS_MAX:
         raise InvalidEvent(
             f"property name '{name[:_SHOWN_MAX]}...' has {len(name)} characters; at most "
-            f"{PROPERTY_NAME_CHARACTERS_MAX} are allowed: publish what varies as a value"
+            f"{PROPERTY_NAME_CHARACTERS_MAX} are allowed; publish the varying part as a value"
         )
 
 
 def check_stored_name(name: object) -> None:
-    """Raise :class:`InvalidEvent` unless a stored event may have a property of this name, which
-    may be longer than that of a published one."""
+    """Raise :class:`InvalidEvent` unless a stored event may have a property of this name.
+
+    The name may be longer than allowed in a published event.
+    """
     if not isinstance(name, str):
         raise InvalidEvent(f"property name {name!r} is {type(name).__name__}; names are strings")
     if not name:
@@ -205,12 +209,12 @@ def check_stored_name(name: object) -> None:
             raise InvalidEvent(f"property name {name!r} is not UTF-8: {error}") from None
     if name.startswith(RESERVED_PREFIX):
         raise InvalidEvent(
-            f"property name {name!r} starts with {RESERVED_PREFIX!r}, which is reserved; rename it"
+            f"property name {name!r} starts with the reserved prefix {RESERVED_PREFIX!r}; rename it"
         )
 
 
 def with_reason(cause: str, reason: str) -> str:
-    """The ``cause`` of an origin, with the reason that a client gave."""
+    """Return the ``cause`` of an origin, with the reason that a client gave."""
     return f"{cause}{_REASON_FOLLOWS}{reason[:REASON_CHARACTERS_MAX]}" if reason else cause
 
 

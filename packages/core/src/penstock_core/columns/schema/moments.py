@@ -7,20 +7,21 @@ from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_10000_US: Final = 253_402_300_800_000_000
-"""The first time that a ``datetime`` cannot have."""
+"""The first time that is too large for ``datetime``."""
 
 
 def moment_of(us: int) -> datetime:
-    """The time of so many microseconds since 1970."""
+    """Return the time that is ``us`` microseconds after the start of 1970, in UTC."""
     return EPOCH + timedelta(microseconds=us)
 
 
 def us_of(moment: datetime) -> int:
-    """A time with a zone as microseconds since 1970."""
+    """Return a time with a zone as microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def parse_moment(text: str) -> datetime:
-    """A time in ISO 8601, which is in UTC unless it has a zone. Raises ``ValueError``."""
+    """Return the time written in ISO 8601, taken as UTC if it has no zone. Raises
+    ``ValueError``."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

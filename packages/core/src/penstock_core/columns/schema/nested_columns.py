@@ -1,4 +1,4 @@
-"""Indexes of a shape for reading and writing rows: the Arrow fields that carry a property."""
+"""Index of a shape for reading and writing rows: the Arrow fields that hold each property."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_core.columns.schema.shapes import ListShape, Shape, StructShape
 
 
 class Column:
-    """One field of a level. ``level`` is the struct inside it, below any lists; None if none."""
+    """One field of a level. ``level`` is the struct inside the field, below any lists, or None."""
 
     __slots__ = ("level", "name", "shape")
 
@@ -40,8 +40,12 @@ class Level:
     def read(
         self, fields: dict[str, Any], nulls: frozenset[str] | None, path: str = ""
     ) -> dict[str, Any]:
-        """The dictionary that ``fields`` (by Arrow name) hold; ``nulls`` is None in a dense row."""
-        found: dict[str, Any] = {}
+        """Return the dictionary stored in ``fields`` (values by Arrow name).
+
+        ``nulls`` has the paths of explicit nulls in a sparse row; it is None in a dense row, in
+        which every null is explicit.
+        """
+        properties: dict[str, Any] = {}
         for logical, columns in self.columns.items():
             for column in columns:
                 value = fields[column.name]
@@ -49,12 +53,12 @@ class Level:
                     if column.level is not None:
                         inner = path if nulls is None else key_path(path, logical)
                         value = _read_inner(column.level, value, nulls, inner)
-                    found[logical] = value
+                    properties[logical] = value
                     break
             else:
                 if nulls is None or key_path(path, logical) in nulls:
-                    found[logical] = None
-        return found
+                    properties[logical] = None
+        return properties
 
 
 def _read_inner(level: Level, value: Any, nulls: frozenset[str] | None, path: str) -> Any:

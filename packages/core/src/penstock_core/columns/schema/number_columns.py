@@ -1,8 +1,8 @@
-"""One column for the numbers of a property (SEM E10).
+"""One column for the integers and floats of a property (SEM E10).
 
-A channel stores the integers and the floats of one property in two fields, so that each event
-keeps its type. Wherever columns are shown, the two are one column of doubles, if each integer is
-exact as a double; else they stay two, under the names of their types.
+A channel stores the integers and the floats of one property in two fields, so that each event keeps
+its type. Readers see a single column of doubles if each integer is exact as a double; otherwise two
+columns with the types in their names.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from penstock_core.columns.schema.shapes import (
 from penstock_core.columns.schema.struct_fields import fields_of
 
 EXACT_MAX: Final = 1 << 53
-"""Integers up to this one, and down to its negative, are exact as doubles."""
+"""Integers from the negative of this value up to this value are exact as doubles."""
 
 _DOUBLE: Final = "double"
 _NUMBERS: Final = frozenset(("int8", "int16", "int32", "int64", "float", _DOUBLE))
 
 
 class NotExact(Exception):
-    """Raised where an integer has no double of the same value."""
+    """Raised if an integer is not exact as a double."""
 
 
 class ShownColumn(NamedTuple):
-    """One column that readers see: a field of a struct, or the two of one property's numbers."""
+    """A column shown to readers: one field of a struct, or the two number fields of one
+    property."""
 
     name: str
     logical: str
-    """Name of the property in it."""
+    """Name of the property in the column."""
     shape: Shape
     sources: tuple[int, ...]
-    """Indexes of its fields in the struct."""
+    """Indexes of the column's fields in the struct."""
     is_joined: bool
-    """True if it has to be computed: from two fields, or because a field inside it has to."""
+    """True if the column has to be computed, because it or a field inside it joins two fields."""
 
     @property
     def field(self) -> pa.Field:
@@ -55,61 +56,69 @@ class ShownColumn(NamedTuple):
         return _field(self.name, self.logical, arrow_type(self.shape))
 
     def of(self, arrays: Sequence[pa.Array], shapes: Sequence[Shape]) -> pa.Array:
-        """The column, from its sources and their shapes. Raises :class:`NotExact`."""
+        """Return the column computed from its sources and their shapes. Raises
+        :class:`NotExact`."""
         columns = [_shown(*pair, self.shape) for pair in zip(arrays, shapes, strict=True)]
         return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
 
 
 def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
-    """The columns in which readers see the fields of a struct, in the order of the fields."""
+    """Return the columns in which readers see the fields of a struct, in the order of the
+    fields."""
     groups: list[tuple[Slot, Shape, list[int]]] = []
     for index, slot in enumerate(shape.slots):
-        for at, (first, known, sources) in enumerate(groups):
-            both = joined_shape(known, slot.shape) if first.logical == slot.logical else None
-            if both is not None:
-                groups[at] = (first, both, [*sources, index])
+        for position, (first, group_shape, sources) in enumerate(groups):
+            joined = (
+                joined_shape(group_shape, slot.shape) if first.logical == slot.logical else None
+            )
+            if joined is not None:
+                groups[position] = (first, joined, [*sources, index])
                 break
         else:
             groups.append((slot, slot.shape, [index]))
-    taken = {slot.name for slot in shape.slots}
-    found = []
+    used_names = {slot.name for slot in shape.slots}
+    columns = []
     for first, stored, sources in groups:
         shown = _shown_shape(stored)
         names = [shape.slots[index].name for index in sources]
         name = first.logical if first.logical in names or len(names) == 1 else ""
         if not name:
             name = f"{first.logical}::{label(shown).replace('float', 'number')}"
-        if len(names) == 1 or (name in taken and name not in names):
+        if len(names) == 1 or (name in used_names and name not in names):
             name = names[0]
         is_joined = len(names) > 1 or shown != stored
-        found.append(
+        columns.append(
             ShownColumn(name, first.logical, shown, sources=tuple(sources), is_joined=is_joined)
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def typed_columns(shape: StructShape) -> dict[str, int]:
-    """The fields of a struct by the names under which readers can have them as they are stored:
-    for each that is shown joined to another one, the name of the property with its type."""
-    found: dict[str, int] = {}
-    taken = {slot.name for slot in shape.slots}
+    """Return the index of each joined field of a struct by the column name that selects it as
+    stored.
+
+    The name is the name of the property with its type, such as ``price::int``.
+    """
+    field_indexes: dict[str, int] = {}
+    used_names = {slot.name for slot in shape.slots}
     for column in shown_columns(shape):
         if len(column.sources) == 1:
             continue
         for index in column.sources:
             slot = shape.slots[index]
             name = f"{slot.logical}::{label(slot.shape)}"
-            found[slot.name if name in taken else name] = index
-    return found
+            field_indexes[slot.name if name in used_names else name] = index
+    return field_indexes
 
 
 def typed_field(name: str, slot: Slot) -> pa.Field:
-    """The Arrow field of a column under a name of :func:`typed_columns`."""
+    """Return the Arrow field of a column under a name from :func:`typed_columns`."""
     return _field(name, slot.logical, arrow_type(slot.shape))
 
 
 def has_joined(kind: pa.StructType) -> bool:
-    """True if a struct of properties has numbers of one property in two fields, at any depth."""
+    """Return True if a struct of properties has numbers of one property in two fields, at any
+    depth."""
     return any(column.is_joined for column in shown_columns(struct_shape(kind)))
 
 
@@ -119,7 +128,8 @@ def _field(name: str, logical: str, kind: pa.DataType) -> pa.Field:
 
 
 def joined_shape(one: Shape, other: Shape) -> Shape | None:
-    """The shape that holds the numbers of both as doubles; None if one is of something else."""
+    """Return the shape that holds the numbers of both shapes as doubles; None if one is not
+    numeric."""
     if isinstance(one, ListShape) and isinstance(other, ListShape):
         element = joined_shape(one.element, other.element)
         return None if element is None else ListShape(element)
@@ -131,7 +141,9 @@ def _shown_shape(shape: Shape) -> Shape:
         return ListShape(_shown_shape(shape.element))
     if isinstance(shape, StructShape):
         return StructShape(
-            tuple(Slot(each.name, each.logical, each.shape) for each in shown_columns(shape))
+            tuple(
+                Slot(column.name, column.logical, column.shape) for column in shown_columns(shape)
+            )
         )
     return shape
 

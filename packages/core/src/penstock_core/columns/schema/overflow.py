@@ -1,9 +1,9 @@
 """The ``more`` column: properties that columns cannot hold, as msgpack with exact types.
 
-A cell is a msgpack map from property name to node. A node is nil, or an array of a type code
-and a payload: ``?`` bool, ``b h i l`` int8..64, ``f d`` float32/64, ``s`` string, ``y`` bytes,
-``t`` aware and ``n`` naive timestamp in microseconds since 1970, ``a`` list of nodes,
-``m`` map from key to node.
+A cell is a msgpack map from property name to node. A node is nil, or an array of a type code and a
+payload: ``?`` bool, ``b h i l`` int8..64, ``f d`` float32/64, ``s`` string, ``y`` bytes, ``t``
+aware and ``n`` naive timestamp in microseconds since 1970, ``a`` list of nodes, ``m`` map from key
+to node.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Node])
 
 
 def encoded(properties: dict[str, Any]) -> bytes:
-    """The cell for ``properties``, whose values must be supported (:mod:`.values`)."""
+    """Return the cell for ``properties``, whose values must be supported (:mod:`.values`)."""
     return _encoder.encode({name: _node(value) for name, value in properties.items()})
 
 
@@ -70,9 +70,9 @@ def _node(value: Any) -> Node:
 
 
 def decoded(cell: bytes) -> dict[str, Any]:
-    """The properties in a cell. Raises :class:`InvalidEvent` for bytes that are not a cell.
+    """Return the properties in a cell. Raises :class:`InvalidEvent` for bytes that are not a cell.
 
-    The realm's own dictionary may be among them: a channel without free columns keeps it here.
+    The result may contain the realm's own dictionary: a channel without free columns keeps it here.
     """
     try:
         nodes = _decoder.decode(cell)
@@ -87,7 +87,8 @@ def decoded(cell: bytes) -> dict[str, Any]:
 def check_nesting(cell: bytes) -> None:
     """Raise :class:`InvalidEvent` if a checked cell has a property of more than `NESTING_MAX`
     levels."""
-    if cell.count(b"a") + cell.count(b"m") <= NESTING_MAX:  # each level has one of these codes
+    # Each level has one of these codes, so a low count needs no decoding.
+    if cell.count(b"a") + cell.count(b"m") <= NESTING_MAX:
         return
     for name, node in _decoder.decode(cell).items():
         if is_too_deep(node):
@@ -95,13 +96,13 @@ def check_nesting(cell: bytes) -> None:
 
 
 def is_too_deep(node: Node) -> bool:
-    """True if a value has more than `NESTING_MAX` lists and maps inside one another."""
-    inside = [node]
+    """Return True if a value has more than `NESTING_MAX` nested lists and maps."""
+    level_nodes = [node]
     for _ in range(NESTING_MAX + 1):
-        nested = [each for each in inside if each is not None and each[0] in ("a", "m")]
+        nested = [node for node in level_nodes if node is not None and node[0] in ("a", "m")]
         if not nested:
             return False
-        inside = [
+        level_nodes = [
             inner
             for code, payload in nested
             for inner in (payload if code == "a" else payload.values())
@@ -110,7 +111,7 @@ def is_too_deep(node: Node) -> bool:
 
 
 def too_deep(name: str) -> str:
-    """The sentence about a property of more than `NESTING_MAX` levels."""
+    """Return the error text for a property of more than `NESTING_MAX` levels."""
     return (
         f"property {name!r} is nested too deep; at most {NESTING_MAX} levels of lists and "
         "dictionaries are allowed"
@@ -144,7 +145,7 @@ def _integer(bits: int) -> Callable[[Any], Any]:
 
     def checked(payload: Any) -> Any:
         if type(payload) is not int or not -bound <= payload < bound:
-            raise ValueError(f"{payload!r} is no int{bits}")
+            raise ValueError(f"{payload!r} does not fit int{bits}")
         return payload
 
     return checked
@@ -168,7 +169,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
-    """A cell with ``properties`` added. Names already in the cell keep their values."""
+    """Return a cell with ``properties`` added. Names already in the cell keep their values."""
     if not properties:
         return cell
     nodes = {name: _node(value) for name, value in properties.items()}
@@ -176,10 +177,10 @@ def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
 
 
 def typed(cell: bytes) -> dict[str, Any]:
-    """The properties of a checked cell, like :func:`decoded`, with the width of numbers kept.
+    """Return the properties of a checked cell, like :func:`decoded`, but keep the width of numbers.
 
-    Numbers narrower than 64 bits are NumPy scalars, so columns built from them have the types
-    that were published.
+    Numbers narrower than 64 bits are NumPy scalars, so columns built from them have the types that
+    were published.
     """
     return {name: _typed(node) for name, node in _decoder.decode(cell).items()}
 
@@ -199,17 +200,17 @@ def _typed(node: Node) -> Any:
 
 
 def nodes(cell: bytes) -> dict[str, Node]:
-    """The properties of a checked cell as encoded nodes."""
+    """Return the properties of a checked cell as encoded nodes."""
     return _decoder.decode(cell)
 
 
 def of_nodes(properties: dict[str, Node]) -> bytes:
-    """The cell that holds these nodes."""
+    """Return the cell that holds these nodes."""
     return _encoder.encode(properties)
 
 
 def without(cell: bytes, name: str) -> bytes | None:
-    """A cell without the property ``name``; None when nothing is left."""
+    """Return a cell without the property ``name``; None if the cell would be empty."""
     nodes = _decoder.decode(cell)
     nodes.pop(name, None)
     return _encoder.encode(nodes) if nodes else None

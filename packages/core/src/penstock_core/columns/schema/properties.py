@@ -30,7 +30,7 @@ from penstock_core.columns.schema.shapes import (
     nesting,
     united,
 )
-from penstock_core.columns.schema.values import NATIVE, NotAProperty, levels_of, refusal, survey
+from penstock_core.columns.schema.values import NATIVE, NotAProperty, inspect, levels_of, refusal
 from penstock_core.vocabulary.errors import InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
@@ -38,7 +38,7 @@ Properties = Mapping[str, Any]
 
 
 class PropertyColumns(NamedTuple):
-    """The columns that carry the properties of a batch; None where not needed."""
+    """Columns that hold the properties of a batch; a column that is not needed is None."""
 
     properties: pa.StructArray | None = None
     sparse: pa.BooleanArray | None = None
@@ -51,7 +51,7 @@ class PropertyColumns(NamedTuple):
 NO_PROPERTIES: Final = PropertyColumns()
 
 COLUMN_NESTING_MAX: Final = 24
-"""Deepest nesting of lists and dictionaries in columns: Arrow's readers stop at 64 levels.
+"""Deepest nesting of lists and dictionaries in columns, because Arrow's readers stop at 64 levels.
 
 Values nested deeper are kept in ``more``.
 """
@@ -67,9 +67,9 @@ _plans: dict[tuple[Any, ...], _Plan] = {}
 
 
 def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
-    """The columns for a list of property dictionaries, one a row.
+    """Return the columns for a list of property dictionaries, one per row.
 
-    Raises :class:`InvalidEvent` with the event, the property and the types that are allowed.
+    Raises :class:`InvalidEvent` with the event, the property and the allowed types.
     """
     if not any(rows):
         return NO_PROPERTIES
@@ -78,7 +78,8 @@ def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
 
 
 def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
-    """Fast path: all rows have the same keys, and each key one type. None if not."""
+    """Return the columns if all rows have the same keys, and each key one type; otherwise None.
+    This is the fast path."""
     first = rows[0]
     if not first:
         return None
@@ -86,30 +87,30 @@ def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
         columns: Any
         if len(rows) == 1:
             columns = [(value,) for value in first.values()]
-            kinds = [_FAST.get(type(value)) for value in first.values()]
+            arrow_types = [_FAST.get(type(value)) for value in first.values()]
         else:
             if set(map(len, rows)) != {len(first)}:  # type: ignore[arg-type]  # None: caught
                 return None
             columns = _columns(tuple(first), rows)
-            kinds = [_kind(column) for column in columns]
-        if None in kinds:
-            kinds = [
+            arrow_types = [_kind(column) for column in columns]
+        if None in arrow_types:
+            arrow_types = [
                 kind if kind is not None else _timestamp_kind(column)
-                for kind, column in zip(kinds, columns, strict=True)
+                for kind, column in zip(arrow_types, columns, strict=True)
             ]
-        plan = _plan(tuple(first), kinds)
+        plan = _plan(tuple(first), arrow_types)
         if plan is None:
             return None
         struct_type, types = plan
         arrays = list(map(array_of, columns, types))
     except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException):
-        return None  # the general path reports any error, with its place
+        return None  # the general path reports any error, with its event
     struct = pa.Array.from_buffers(struct_type, len(rows), [None], 0, 0, arrays)
     return PropertyColumns(struct, plan=struct_type)
 
 
 def _columns(names: tuple[str, ...], rows: Sequence[Any]) -> list[Sequence[Any]]:
-    # Name by name: a getter of all names would make a tuple of each row.
+    # Name by name: an itemgetter of all names would build a tuple for each row.
     return [list(map(itemgetter(name), rows)) for name in names]
 
 
@@ -142,7 +143,7 @@ def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | No
 
 
 class _Cell(NamedTuple):
-    """One property value of one row that is to be placed in a slot."""
+    """A property value of one row, with the slot it is placed in."""
 
     name: str
     slot: int | None
@@ -151,30 +152,32 @@ class _Cell(NamedTuple):
 
 
 def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
-    """General path: types may differ, keys may be missing, values may be nested."""
+    """Return the columns of any rows: types may differ, keys be missing and values be nested."""
     growth = ShapeBuilder(limit=PROPERTY_COLUMNS_MAX)
     places: dict[tuple[str, Shape | None], int | None] = {}
     cells = [_cells(index, row, growth, places) for index, row in enumerate(rows)]
     slots = growth.shape.slots
-    kept = {i: slot for i, slot in enumerate(slots) if not holds_empty_struct(slot.shape)}
-    shape = StructShape(tuple(kept.values()))
-    names = {index: slot.name for index, slot in kept.items()}
+    kept_slots = {i: slot for i, slot in enumerate(slots) if not holds_empty_struct(slot.shape)}
+    shape = StructShape(tuple(kept_slots.values()))
+    names = {index: slot.name for index, slot in kept_slots.items()}
     level = Level(shape)
-    written = [_written(level, names, row) for row in cells]
+    arrow_rows = [_arrow_row(level, names, row) for row in cells]
     return PropertyColumns(
-        _struct([row.fields for row in written], shape) if shape.slots else None,
-        pa.array([row.sparse for row in written]) if any(row.sparse for row in written) else None,
-        pa.array([row.nulls or None for row in written], pa.list_(pa.string()))
-        if any(row.nulls for row in written)
+        _struct([row.fields for row in arrow_rows], shape) if shape.slots else None,
+        pa.array([row.sparse for row in arrow_rows])
+        if any(row.sparse for row in arrow_rows)
         else None,
-        pa.array([row.more for row in written], pa.binary())
-        if any(row.more for row in written)
+        pa.array([row.nulls or None for row in arrow_rows], pa.list_(pa.string()))
+        if any(row.nulls for row in arrow_rows)
+        else None,
+        pa.array([row.more for row in arrow_rows], pa.binary())
+        if any(row.more for row in arrow_rows)
         else None,
     )
 
 
 def _struct(rows: list[dict[str, Any] | None], shape: StructShape) -> pa.StructArray:
-    # Wrapped in a list, because Arrow converts a list of dictionaries much faster that way.
+    # Arrow converts a list of dictionaries much faster if it is wrapped in another list.
     return pa.array([rows], pa.list_(arrow_type(shape))).values
 
 
@@ -187,7 +190,7 @@ def _cells(
     cells = []
     for name, value in (row or {}).items():
         try:
-            shape, plain = survey(value)
+            shape, plain = inspect(value)
         except NotAProperty as error:
             raise refusal(error, index, name) from None
         except RecursionError:
@@ -215,24 +218,24 @@ def _too_deep(index: int, name: str) -> InvalidEvent:
     return InvalidEvent(f"event {index}, {overflow.too_deep(name)}")
 
 
-class _Written(NamedTuple):
-    """One row in the form that Arrow converts."""
+class _ArrowRow(NamedTuple):
+    """A row in the form that Arrow converts."""
 
     fields: dict[str, Any] | None = None
     sparse: bool = False
-    nulls: list[str] = []  # noqa: RUF012 - a default that is never changed
+    nulls: list[str] = []  # noqa: RUF012 - a default that is never modified
     more: bytes | None = None
 
 
-def _written(level: Level, names: dict[int, str], cells: list[_Cell]) -> _Written:
+def _arrow_row(level: Level, names: dict[int, str], cells: list[_Cell]) -> _ArrowRow:
     if not cells:
-        return _Written()
-    left_over = {cell.name: cell.value for cell in cells if cell.slot not in names}
-    inside = {cell.name: cell.plain for cell in cells if cell.slot in names}
+        return _ArrowRow()
+    more_properties = {cell.name: cell.value for cell in cells if cell.slot not in names}
+    column_properties = {cell.name: cell.plain for cell in cells if cell.slot in names}
     nulls: list[str] = []
-    sparse = _gaps(level, {**left_over, **inside}, "", nulls, skip=left_over)
+    sparse = _gaps(level, {**more_properties, **column_properties}, "", nulls, skip=more_properties)
     if not level.is_renamed:
-        fields = inside
+        fields = column_properties
     else:
         fields = {
             names[cell.slot]: _arrow_named(
@@ -241,8 +244,11 @@ def _written(level: Level, names: dict[int, str], cells: list[_Cell]) -> _Writte
             for cell in cells
             if cell.slot in names and cell.plain is not None
         }
-    return _Written(
-        fields, sparse, nulls if sparse else [], overflow.encoded(left_over) if left_over else None
+    return _ArrowRow(
+        fields,
+        sparse,
+        nulls if sparse else [],
+        overflow.encoded(more_properties) if more_properties else None,
     )
 
 
@@ -253,7 +259,8 @@ def _gaps(
     nulls: list[str],
     skip: Mapping[str, Any] | None = None,
 ) -> bool:
-    """True if a dictionary lacks a key of its level, at any depth. Collects paths of nulls."""
+    """Return True if a dictionary lacks a key of its level, at any depth. Collects paths of
+    nulls."""
     lacks = False
     for logical, columns in level.columns.items():
         if skip and logical in skip:
@@ -265,8 +272,10 @@ def _gaps(
         if inner is None:
             nulls.append(key_path(path, logical))
         elif isinstance(inner, dict | list):
-            below = _column(columns, inner).level
-            if below is not None and _gaps_inside(below, inner, key_path(path, logical), nulls):
+            inner_level = _column(columns, inner).level
+            if inner_level is not None and _gaps_inside(
+                inner_level, inner, key_path(path, logical), nulls
+            ):
                 lacks = True
     return lacks
 
@@ -282,28 +291,28 @@ def _gaps_inside(level: Level, value: Any, path: str, nulls: list[str]) -> bool:
 
 
 def _column(columns: list[Column], plain: Any) -> Column:
-    """The column that can hold a value, out of the columns of one name."""
+    """Return the column that can hold a value, out of the columns of one name."""
     if len(columns) == 1:
         return columns[0]
-    shape, _ = survey(plain)
+    shape, _ = inspect(plain)
     assert shape is not None, "a value columns cannot hold went to `more`"
     for column in columns:
         if fits(column.shape, shape):
             return column
-    # A plain Python number no longer shows how narrow the published one was.
+    # The plain Python value does not show how narrow the published number was.
     return next(column for column in columns if united(column.shape, shape) is not None)
 
 
 def _arrow_named(column: Column, plain: Any) -> Any:
-    """A plain value in which keys of dictionaries are replaced by names of Arrow fields."""
+    """Return a plain value in which keys of dictionaries are replaced by names of Arrow fields."""
     level = column.level
     if level is None or not level.is_renamed:
         return plain
     if isinstance(plain, dict):
-        chosen = {
+        columns = {
             key: _column(level.columns[key], inner)
             for key, inner in plain.items()
             if inner is not None
         }
-        return {item.name: _arrow_named(item, plain[key]) for key, item in chosen.items()}
+        return {item.name: _arrow_named(item, plain[key]) for key, item in columns.items()}
     return [None if element is None else _arrow_named(column, element) for element in plain]

@@ -1,7 +1,7 @@
 """Counts and limits the property names of a channel, including names inside dictionaries.
 
-Every name may become a column for all readers of the channel. Publishers that generate names,
-from ids or times for example, get an error before their events are stored.
+Every name may become a column for all readers of the channel. Publishers that generate names, from
+ids or times for example, get an error before their events are stored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock_core.columns.schema.shapes import ListShape, StructShape
 from penstock_core.vocabulary.errors import LimitReached
 
 _SCHEMAS_MAX: Final = 4_096
-"""Numbers of schemas that are known to have no new name."""
+"""Most schema numbers remembered as having no new name."""
 _SCHEMAS_BYTES_MAX: Final = 256 << 10
-"""Bytes of the schemas of a channel that are known to have no new name."""
+"""Most bytes of serialized schemas of a channel remembered as having no new name."""
 _SHOWN_MAX: Final = 60
 
 NAMES_MAX: Final = 1_000
@@ -31,49 +31,50 @@ NAMES_MAX: Final = 1_000
 class PropertyNames:
     """The property names of one channel."""
 
-    __slots__ = ("_first", "_known", "_others", "_schemas", "_schemas_bytes")
+    __slots__ = ("_all_names", "_first", "_others", "_schemas", "_schemas_bytes")
 
     def __init__(self) -> None:
-        self._known: frozenset[str] = frozenset()
-        """Channels with the names of one schema share its set."""
+        self._all_names: frozenset[str] = frozenset()
+        """The names. Channels with the names of a single schema share its set."""
         self._first: int | None = None
-        """Number of the first schema whose names were added: most channels have no other."""
+        """Number of the first schema whose names were added. Most channels have no other."""
         self._others: set[int] | None = None
-        """Numbers of the others, once there are any."""
+        """Numbers of further schemas; None until the first of them."""
         self._schemas: set[bytes] | None = None
-        """Serialized schemas whose names are all known: cheaper to look up than an Arrow schema."""
+        """Serialized schemas without new names. Looking up bytes is cheaper than comparing Arrow
+        schemas."""
         self._schemas_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._all_names)
 
-    def add(self, schema: pa.Schema, number: int | None = None) -> None:
-        """Add the names of stored events with this schema, which has the number ``number``."""
-        if number is not None and not self._is_new(number):
+    def add(self, schema: pa.Schema, schema_number: int | None = None) -> None:
+        """Add the names of stored events with this schema, whose number is ``schema_number``."""
+        if schema_number is not None and not self._is_new(schema_number):
             return
         names = _names.of(schema)
-        if not names <= self._known:
-            self._known = self._known | names if self._known else names
+        if not names <= self._all_names:
+            self._all_names = self._all_names | names if self._all_names else names
 
-    def _is_new(self, number: int) -> bool:
-        """Note the number of a schema; gives whether it was not known yet."""
-        if number == self._first:
+    def _is_new(self, schema_number: int) -> bool:
+        """Record the number of a schema. Return True if it was not recorded before."""
+        if schema_number == self._first:
             return False
         if self._first is None:
-            self._first = number
+            self._first = schema_number
             return True
         if self._others is None:
             self._others = set()
-        elif number in self._others:
+        elif schema_number in self._others:
             return False
         elif len(self._others) >= _SCHEMAS_MAX:
             self._others.clear()
-        self._others.add(number)
+        self._others.add(schema_number)
         return True
 
     def add_more(self, batch: pa.RecordBatch) -> None:
-        """Add the names that a stored batch has in ``more``."""
-        self._known |= names_beside(batch)
+        """Add the property names that a stored batch has in ``more``."""
+        self._all_names |= names_in_more(batch)
 
     def check(self, channel: str, batches: Iterable[Any], limit: int) -> None:
         """Raise ``LimitReached`` if the new names in ``batches`` would exceed ``limit``.
@@ -87,22 +88,22 @@ class PropertyNames:
             if self._schemas is None or body.schema_bytes not in self._schemas:
                 new |= self._new_in(body)
             if "more" in body.names:
-                new |= dict.fromkeys(sorted(names_beside(body.batch) - self._known))
+                new |= dict.fromkeys(sorted(names_in_more(body.batch) - self._all_names))
         if not new:
             return
-        count = len(self._known) + len(new)
+        count = len(self._all_names) + len(new)
         if count > limit:
             name = next(iter(new))
             shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
             others = f" and {len(new) - 1} others" if len(new) > 1 else ""
             raise LimitReached(
-                f"{channel} has {len(self._known)} property names, and {shown!r}{others} would "
+                f"{channel} has {len(self._all_names)} property names, and {shown!r}{others} would "
                 f"make it {count}; the limit is {limit} (limits.property_names_max). Publish the "
                 f"varying part of the names as values, for example as a list of keys and values"
             )
 
     def _new_in(self, body: Any) -> dict[str, None]:
-        new = names_in(body.schema) - self._known
+        new = names_in(body.schema) - self._all_names
         if not new:
             size = self._schemas_bytes + len(body.schema_bytes)
             if self._schemas is None or size > _SCHEMAS_BYTES_MAX:
@@ -113,7 +114,7 @@ class PropertyNames:
 
 
 def names_in(schema: pa.Schema) -> frozenset[str]:
-    """The paths of all properties in a schema, including those inside dictionaries.
+    """Return the paths of all properties in a schema, including properties inside dictionaries.
 
     Elements of a list have the path of the list.
     """
@@ -127,19 +128,19 @@ def _paths(path: str, shape: StructShape) -> Iterator[str]:
     for slot in shape.slots:
         if slot.logical == DICTIONARY:
             continue
-        below = key_path(path, slot.logical)
-        yield below
+        property_path = key_path(path, slot.logical)
+        yield property_path
         inner = slot.shape
         while isinstance(inner, ListShape):
             inner = inner.element
         if isinstance(inner, StructShape):
-            yield from _paths(below, inner)
+            yield from _paths(property_path, inner)
 
 
-def names_beside(batch: pa.RecordBatch) -> set[str]:
-    """The names of the properties that a batch has in ``more``.
+def names_in_more(batch: pa.RecordBatch) -> set[str]:
+    """Return the names of the properties that a batch has in ``more``.
 
-    Names inside their values are not counted, because they never become columns.
+    Does not count names inside their values, because they never become columns.
     """
     cells = batch.column("more").drop_null().to_pylist()
     return {key_path("", name) for cell in cells for name in overflow.nodes(cell)}

@@ -18,7 +18,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 Publishers = Sequence[tuple[str, Sequence[tuple[int, int]]]]
-"""Pairs of a publisher (``user@host``) and the ids it published; no ids means all events."""
+"""Pairs of a publisher (``user@host``) and the spans of the ids it published. Empty spans mean all
+events."""
 
 
 BLOCK_ROWS: Final = 256
@@ -28,11 +29,11 @@ _NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
 
 
 class Rows:
-    """Access to the values of a batch by row, without loss. Columns are looked up once.
+    """Lossless access to the values of a batch by row. Columns are looked up once.
 
     With ``in_order``, values are converted a block at a time, which is many times faster for
-    reading from the first to the last row. Reading a row of an earlier block then costs as much
-    as without ``in_order``.
+    reading from the first to the last row. Reading a row of an earlier block then costs as much as
+    without ``in_order``.
     """
 
     __slots__ = ("_blocks", "_columns", "_is_plain", "_level", "batch", "publishers")
@@ -48,7 +49,7 @@ class Rows:
         self._is_plain: bool | None = None
 
     def value(self, name: str, row: int) -> Any:
-        """The value of a column in a row; None if it is null or the column is absent."""
+        """Return the value of a column in a row; None if it is null or the column is absent."""
         blocks = self._blocks
         if blocks is not None:
             first, values = blocks.get(name, _NO_BLOCK)
@@ -82,14 +83,14 @@ class Rows:
             return column
 
     def published(self, row: int) -> datetime | None:
-        """When the realm stored the event, in UTC; None in a body."""
+        """Return the time when the realm stored the event, in UTC; None in a body."""
         index = self.batch.schema.get_field_index("published")
         if index < 0:
             return None
         return _EPOCH + timedelta(microseconds=self.batch.column(index)[row].value)
 
     def data(self, row: int) -> bytes:
-        """The payload of the event; empty if the batch has no column ``data``."""
+        """Return the payload of the event; empty if the batch has no column ``data``."""
         if self._blocks is not None:  # inlines value(): saves a call per event
             first, values = self._blocks.get("data", _NO_BLOCK)
             if 0 <= row - first < len(values):
@@ -97,10 +98,10 @@ class Rows:
         return self.value("data", row) or b""
 
     def wanted(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
-        """The data and the properties of rows that are read in order.
+        """Return the data and the properties of a range of rows that are read in order.
 
         Each is None unless it was read for an earlier row: a consumer that reads the data of one
-        event mostly reads that of the next. Where it is None, each row is converted on demand.
+        event usually reads the data of the next. Where it is None, each row is converted on demand.
         """
         blocks = self._blocks or {}
         datas = self._list("data", first, end) if "data" in blocks else None
@@ -112,9 +113,9 @@ class Rows:
         values: list[Any] | None = column and column.slice(first, end - first).to_pylist()
         return values
 
-    def alone(self, row: int) -> tuple[bytes, bytes, Publishers]:
-        """One row as bytes, without the rest of the batch: its schema, its values, and its
-        publisher."""
+    def detach(self, row: int) -> tuple[bytes, bytes, Publishers]:
+        """Return one row without the rest of the batch: its schema and values as bytes, and its
+        publishers."""
         batch, event_id = self.batch.slice(row, 1), self.value("event_id", row)
         publishers = [
             (publisher, spans)
@@ -125,36 +126,36 @@ class Rows:
 
     @classmethod
     def restored(cls, schema: bytes, values: bytes, publishers: Publishers) -> Rows:
-        """A row that :meth:`alone` has given."""
+        """Return the reader of a row that :meth:`detach` has returned."""
         return Rows(batch_from(values, schema_from(schema)), publishers)
 
     def ttl(self, row: int) -> int:
-        """The event's own TTL in milliseconds; 0 if it has none."""
+        """Return the event's own TTL in milliseconds; 0 if it has none."""
         return self.value("ttl", row) or 0
 
     def persistent(self, row: int) -> bool:
-        """False only where the publisher said so."""
+        """Return False only if the publisher set the event as not persistent."""
         return self.value("persistent", row) is not False
 
     def transient(self, row: int) -> bool:
-        """True only where the publisher said so (SEM E8)."""
+        """Return True only if the publisher set the event as transient (SEM E8)."""
         return self.value("transient", row) is True
 
     def priority(self, row: int) -> int:
-        """The priority, 0 to 9."""
+        """Return the priority, 0 to 9."""
         priority: int | None = self.value("priority", row)
         return PRIORITY_DEFAULT if priority is None else priority
 
     def headers(self, row: int) -> dict[str, Any]:
-        """The headers that are set."""
-        found: dict[str, Any] = self.value("headers", row) or {}
-        headers = {name: value for name, value in found.items() if value is not None}
+        """Return the headers that are set."""
+        stored: dict[str, Any] = self.value("headers", row) or {}
+        headers = {name: value for name, value in stored.items() if value is not None}
         if self.publishers:
             headers |= self._stamped(self.value("event_id", row))
         return headers
 
     def _stamped(self, event_id: int) -> dict[str, str]:
-        """The headers publisher and host as the realm knows them (SEM E3)."""
+        """Return the headers publisher and host as recorded by the realm (SEM E3)."""
         for publisher, spans in self.publishers:
             if not spans or any(first <= event_id < end for first, end in spans):
                 user, _, host = publisher.rpartition("@")
@@ -162,27 +163,28 @@ class Rows:
         return {}
 
     def properties(self, row: int) -> dict[str, Any]:
-        """The properties as published, with exact values, nulls and absent keys (SEM E2)."""
+        """Return the properties as published, with exact values, nulls and absent keys (SEM E2)."""
         if self._is_plain and self._blocks is not None:
             first, values = self._blocks.get("properties", _NO_BLOCK)
             if 0 <= row - first < len(values):
                 return values[row - first] or {}
-        found: dict[str, Any] = self.value("properties", row) or {}
+        properties: dict[str, Any] = self.value("properties", row) or {}
         if self._is_plain:
-            return found
+            return properties
         if self._is_plain is None:
-            self._is_plain = self._says_it_all()
-        if found:
+            self._is_plain = self._is_column_complete()
+        if properties:
             level = self._properties_level()
             sparse = self.value("sparse", row)
             if sparse or level.is_renamed:
                 nulls = frozenset(self.value("nulls", row) or ()) if sparse else None
-                found = level.read(found, nulls)
-        left_over = self.value("more", row)
-        return {**found, **overflow.decoded(left_over)} if left_over else found
+                properties = level.read(properties, nulls)
+        more = self.value("more", row)
+        return {**properties, **overflow.decoded(more)} if more else properties
 
-    def _says_it_all(self) -> bool:
-        """True if the column alone gives the properties: no sparse rows, nothing in ``more``."""
+    def _is_column_complete(self) -> bool:
+        """Return True if the column ``properties`` has all properties as published: no sparse rows,
+        no column ``more``, no renamed fields."""
         if self._column("properties") is None or self._column("sparse") is not None:
             return False
         return self._column("more") is None and not self._properties_level().is_renamed

@@ -25,7 +25,8 @@ from penstock_core.columns.schema.shapes import (
 from penstock_core.vocabulary.errors import InvalidEvent
 
 CHANNEL_SCHEMA: Final = b"penstock.channel"
-"""Metadata key in a file's schema: the channel's schema, packed, if the file's differs."""
+"""Metadata key in a file's schema: the channel's schema, compressed, if it differs from the
+file's."""
 SCHEMA_BYTES_MAX: Final = 16 << 20
 
 
@@ -38,7 +39,8 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Parts:
-        """The parts of an Arrow schema. Raises ``InvalidEvent`` for columns that no event has."""
+        """Return the parts of an Arrow schema. Raises ``InvalidEvent`` for column types no event
+        can have."""
         return _parts.of(schema)
 
     @classmethod
@@ -60,7 +62,7 @@ _parts = SchemaMemo(Parts._of)
 
 
 class _Plan(NamedTuple):
-    """The conversion of batches from one schema to that of the channel."""
+    """Conversion of batches from one schema to the channel's schema."""
 
     parts: Parts
     leaving: list[Slot]
@@ -83,8 +85,11 @@ class ChannelSchema:
 
     @staticmethod
     def empty() -> ChannelSchema:
-        """The schema of a channel without events. Channels to which the same is published share
-        what it grows to."""
+        """Return the schema of a channel without events.
+
+        All channels start from this one object, so channels with equal events share their grown
+        schemas.
+        """
         return _EMPTY
 
     @classmethod
@@ -94,7 +99,8 @@ class ChannelSchema:
 
     @classmethod
     def of_file(cls, message: bytes) -> Self:
-        """The schema that the channel had when a file was written, from the schema of the file.
+        """Return the schema that the channel had when a file was written, from the schema of the
+        file.
 
         The file itself may have fewer columns (:mod:`penstock_core.columns.files.lean_columns`).
         Raises :class:`InvalidEvent`.
@@ -104,7 +110,8 @@ class ChannelSchema:
         return cls.from_bytes(message if packed is None else _unpacked(packed))
 
     def note(self, columns: pa.Schema) -> dict[bytes, bytes] | None:
-        """Metadata for a file with these ``columns``; None if they are the channel's schema."""
+        """Return the metadata for a file with these ``columns``; None if they are the channel's
+        schema."""
         if columns.equals(self.arrow, check_metadata=True):
             return None
         packed = base64.b64encode(zlib.compress(self.to_bytes()))
@@ -112,7 +119,7 @@ class ChannelSchema:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the columns, without those that the realm adds."""
+        """Names of the columns, without the columns that the realm adds."""
         return self._parts.names
 
     @property
@@ -124,39 +131,40 @@ class ChannelSchema:
         return self._parts.headers
 
     def to_bytes(self) -> bytes:
-        """The schema as an Arrow IPC message."""
+        """Return the schema as an Arrow IPC message."""
         return schema_bytes(self.arrow)
 
     def grown(self, body: pa.Schema) -> ChannelSchema:
-        """The schema that also fits batches of ``body``; this object itself if nothing is new."""
+        """Return the schema that also fits batches of ``body``; this object itself if nothing is
+        new."""
         return self._grown.of(body)
 
     def _grow(self, body: pa.Schema) -> ChannelSchema:
-        mine, theirs = self._parts, _parts.of(body)
-        properties = grown(mine.properties, theirs.properties.slots)
-        names = mine.names | theirs.names
+        self_parts, incoming = self._parts, _parts.of(body)
+        properties = grown(self_parts.properties, incoming.properties.slots)
+        names = self_parts.names | incoming.names
         if not properties.slots:
             names -= {"properties"}
-        if (mine.properties.slots and lacks(mine.properties, properties)) or (
-            theirs.properties.slots and lacks(theirs.properties, properties)
+        if (self_parts.properties.slots and lacks(self_parts.properties, properties)) or (
+            incoming.properties.slots and lacks(incoming.properties, properties)
         ):
             names |= {"sparse", "nulls"}
-        if unplaced(theirs.properties, properties):
+        if unplaced(incoming.properties, properties):
             names |= {"more"}
-        parts = Parts(names, properties, grown(mine.headers, theirs.headers.slots))
-        return self if parts == mine else ChannelSchema(parts)
+        parts = Parts(names, properties, grown(self_parts.headers, incoming.headers.slots))
+        return self if parts == self_parts else ChannelSchema(parts)
 
     def _plan(self, schema: pa.Schema) -> _Plan:
         parts = _parts.of(schema)
-        mine = self._parts.properties
-        narrow = bool(parts.properties.slots) and lacks(parts.properties, mine)
-        return _Plan(parts, unplaced(parts.properties, mine), narrow)
+        own_properties = self._parts.properties
+        narrow = bool(parts.properties.slots) and lacks(parts.properties, own_properties)
+        return _Plan(parts, unplaced(parts.properties, own_properties), narrow)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a stored batch to this schema without changing any event.
 
-        The schema must have :meth:`grown` by that of the batch before. A batch that has this
-        schema already is returned unchanged.
+        Call :meth:`grown` with the batch's schema first. A batch that has this schema already is
+        returned unchanged.
         """
         if batch.schema.equals(self.arrow, check_metadata=True):
             return batch
@@ -166,12 +174,12 @@ class ChannelSchema:
             columns |= sparse_columns(batch, plan.parts.properties)
         if plan.leaving:
             columns["more"] = spilled(batch, plan.parts.properties, plan.leaving)
-        for name, shape, wanted in (
+        for name, shape, target in (
             ("properties", plan.parts.properties, self._parts.properties),
             ("headers", plan.parts.headers, self._parts.headers),
         ):
-            if name in columns and wanted.slots:
-                columns[name] = fitted(columns[name], shape, wanted)
+            if name in columns and target.slots:
+                columns[name] = fitted(columns[name], shape, target)
         count = batch.num_rows
         arrays = [
             columns[field.name] if field.name in columns else _absent(field, count)
@@ -215,7 +223,7 @@ def _absent(field: pa.Field, count: int) -> pa.Array:
 
 
 def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
-    """The columns ``sparse`` and ``nulls`` for a batch whose rows all become sparse.
+    """Return the columns ``sparse`` and ``nulls`` for a batch whose rows all become sparse.
 
     Explicit nulls of rows that were not sparse are listed in ``nulls``.
     """
@@ -226,10 +234,10 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
         flags = batch.column("sparse").fill_null(fill_value=False)
         dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
     columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
-    found = explicit_nulls(batch.column("properties"), shape, dense)
-    if found:
-        listed = batch.column("nulls").to_pylist() if "nulls" in names else [None] * count
-        merged = [found.get(row, listed[row]) for row in range(count)]
+    new_nulls = explicit_nulls(batch.column("properties"), shape, dense)
+    if new_nulls:
+        stored_nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * count
+        merged = [new_nulls.get(row, stored_nulls[row]) for row in range(count)]
         columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
     return columns
 

@@ -1,7 +1,7 @@
 """A small cache of values computed from a schema.
 
-Each access to the schema of a batch gives a new Python object, so identity cannot be the key.
-Comparing two schemas of one origin is cheap, and few schemas are in use at a time.
+Each access to a batch's schema creates a new Python object, so identity cannot be the key.
+Comparing two schemas of the same origin is cheap, and few schemas are in use at a time.
 """
 
 from __future__ import annotations
@@ -13,51 +13,53 @@ import pyarrow as pa
 
 ENTRIES_MAX: Final = 32
 BYTES_MAX: Final = 128 << 10
-"""Bytes of the fields of all schemas in a cache, but for its newest: a few wide schemas fill it."""
+"""Most bytes of the fields of the cached schemas, except the newest. A few wide schemas fill it."""
 FIELD_BYTES: Final = 64
-"""Bytes of a field besides its name, about."""
+"""Approximate bytes of a field in addition to its name."""
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-class SchemaMemo(Generic[Found]):
-    """Caches ``work_out(schema)`` for the most recently used schemas."""
+class SchemaMemo(Generic[Value]):
+    """Caches ``compute(schema)`` for the most recently used schemas."""
 
-    __slots__ = ("_entries", "_work_out")
+    __slots__ = ("_compute", "_entries")
 
-    def __init__(self, work_out: Callable[[pa.Schema], Found]) -> None:
-        self._work_out = work_out
-        self._entries: tuple[tuple[pa.Schema, Found, int], ...] = ()
+    def __init__(self, compute: Callable[[pa.Schema], Value]) -> None:
+        self._compute = compute
+        self._entries: tuple[tuple[pa.Schema, Value, int], ...] = ()
 
-    def of(self, schema: pa.Schema) -> Found:
-        """The value for ``schema``. Schemas with different field metadata have different values."""
-        entries = self._entries  # replaced as a whole, so other threads may read it
+    def of(self, schema: pa.Schema) -> Value:
+        """Return the value for ``schema``. Schemas with different field metadata have different
+        values."""
+        # Replaced as a whole, so that other threads can read it without a lock.
+        entries = self._entries
         for index, entry in enumerate(entries):
-            known, found, _ = entry
-            if known is schema or known.equals(schema, check_metadata=True):
+            cached_schema, value, _ = entry
+            if cached_schema is schema or cached_schema.equals(schema, check_metadata=True):
                 if index:
                     rest = entries[:index] + entries[index + 1 :]
                     self._entries = (entry, *rest)
-                return found
-        found = self._work_out(schema)
+                return value
+        value = self._compute(schema)
         size = _size_of(schema)
-        kept = [(schema, found, size)]
+        new_entries = [(schema, value, size)]
         for entry in entries[: ENTRIES_MAX - 1]:
             size += entry[2]
             if size > BYTES_MAX:
                 break
-            kept.append(entry)
-        self._entries = tuple(kept)
-        return found
+            new_entries.append(entry)
+        self._entries = tuple(new_entries)
+        return value
 
 
 def _size_of(schema: pa.Schema) -> int:
-    """About how many bytes the fields of a schema take, those of structs included."""
+    """Return the approximate size in bytes of a schema's fields, including fields of structs."""
     size = 0
-    left = list(schema)
-    while left:
-        field = left.pop()
+    pending = list(schema)
+    while pending:
+        field = pending.pop()
         size += FIELD_BYTES + len(field.name)
         if pa.types.is_struct(field.type):
-            left += list(field.type)
+            pending += list(field.type)
     return size

@@ -29,7 +29,8 @@ Nulls = dict[int, list[str]]
 
 
 def place_of(source: Slot, target: StructShape) -> Slot | None:
-    """The slot of ``target`` that can hold the values of ``source`` without loss, or None."""
+    """Return the slot of ``target`` that can hold the values of ``source`` without loss, or
+    None."""
     for slot in target.slots:
         if slot.logical == source.logical and fits(slot.shape, source.shape):
             return slot
@@ -37,28 +38,31 @@ def place_of(source: Slot, target: StructShape) -> Slot | None:
 
 
 def unplaced(source: StructShape, target: StructShape) -> list[Slot]:
-    """The slots of ``source`` without a place in ``target``; their values go to ``more``."""
+    """Return the slots of ``source`` without a slot in ``target``; their values move to
+    ``more``."""
     return [slot for slot in source.slots if place_of(slot, target) is None]
 
 
 def lacks(source: Shape, target: Shape) -> bool:
-    """True if ``target`` has a property, at any depth, that ``source`` does not have.
+    """Return True if ``target`` has a property, at any depth, that ``source`` does not have.
 
-    Its null in a row from ``source`` means "absent", so such rows must become sparse.
+    A null of that property in a row from ``source`` means "absent", so such rows must become
+    sparse.
     """
     if isinstance(source, ListShape) and isinstance(target, ListShape):
         return lacks(source.element, target.element)
     if not isinstance(source, StructShape) or not isinstance(target, StructShape):
         return False
-    known = {slot.logical for slot in source.slots}
-    if any(slot.logical not in known for slot in target.slots):
+    source_names = {slot.logical for slot in source.slots}
+    if any(slot.logical not in source_names for slot in target.slots):
         return True
     pairs = ((slot, place_of(slot, target)) for slot in source.slots)
     return any(place is not None and lacks(slot.shape, place.shape) for slot, place in pairs)
 
 
 def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
-    """``array`` in the Arrow type of ``target``. Values without a place in it are left out."""
+    """Return ``array`` in the Arrow type of ``target``. Values without a slot in it are left
+    out."""
     kind = arrow_type(target)
     if array.type.equals(kind, check_metadata=True):
         return array
@@ -68,8 +72,10 @@ def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
         return _fitted_struct(array, source, target, kind=kind)
     if isinstance(source, ListShape) and isinstance(target, ListShape):
         inner = fitted(array.values, source.element, target.element)
-        own = array.buffers()[:2]
-        return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [inner])
+        buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(
+            kind, len(array), buffers, array.null_count, array.offset, [inner]
+        )
     return array.cast(kind)
 
 
@@ -90,11 +96,12 @@ def _fitted_struct(
 
 
 def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nulls:
-    """The paths of all nulls, by row, in the rows picked by ``rows``; none of them is sparse."""
-    found: Nulls = {}
+    """Return the paths of all nulls, by row, in the rows selected by ``rows``. None of these rows
+    may be sparse."""
+    nulls: Nulls = {}
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
-    _collect(array, shape, owners, path=lambda _: "", found=found)
-    return found
+    _collect(array, shape, owners, path=lambda _: "", nulls=nulls)
+    return nulls
 
 
 def _is_null(array: pa.Array) -> Bools:
@@ -108,11 +115,11 @@ def _collect(
     shape: StructShape,
     owners: Indices,
     path: Callable[[int], str],
-    found: Nulls,
+    nulls: Nulls,
 ) -> None:
-    """Add the paths of nulls in a struct to ``found``.
+    """Add the paths of nulls in a struct to ``nulls``.
 
-    ``owners`` has the row of each element, -1 to skip it; ``path`` gives the path of an element.
+    ``owners`` has the row of each element, -1 to skip it; ``path`` returns the path of an element.
     """
     fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
     for index, slot in enumerate(shape.slots):
@@ -122,10 +129,10 @@ def _collect(
         for _, child in typed:
             empty &= _is_null(child)
         for element in np.flatnonzero(empty).tolist():
-            found.setdefault(int(owners[element]), []).append(key_path(path(element), logical))
+            nulls.setdefault(int(owners[element]), []).append(key_path(path(element), logical))
         for inner, child in typed:
             if is_struct(inner):
-                _descend(child, inner, owners, path=_below(path, logical), found=found)
+                _descend(child, inner, owners, path=_below(path, logical), nulls=nulls)
 
 
 def _below(path: Callable[[int], str], logical: str) -> Callable[[int], str]:
@@ -133,11 +140,11 @@ def _below(path: Callable[[int], str], logical: str) -> Callable[[int], str]:
 
 
 def _descend(
-    array: pa.Array, shape: Shape, owners: Indices, path: Callable[[int], str], found: Nulls
+    array: pa.Array, shape: Shape, owners: Indices, path: Callable[[int], str], nulls: Nulls
 ) -> None:
     owners = np.where(_is_null(array), -1, owners)
     if isinstance(shape, StructShape):
-        _collect(array, shape, owners, path=path, found=found)
+        _collect(array, shape, owners, path=path, nulls=nulls)
         return
     assert isinstance(shape, ListShape), "a struct lies below"
     offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
@@ -149,7 +156,7 @@ def _descend(
         return f"{path(int(parents[element]))}[{positions[element]}]"
 
     values = array.values.slice(first, end - first)
-    _descend(values, shape.element, owners[parents], path=element_path, found=found)
+    _descend(values, shape.element, owners[parents], path=element_path, nulls=nulls)
 
 
 _WIDTH: Final[dict[str, type]] = {
@@ -161,7 +168,7 @@ _WIDTH: Final[dict[str, type]] = {
 
 
 def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa.BinaryArray:
-    """The column ``more`` of a batch after ``slots`` of its properties moved there.
+    """Return the column ``more`` of a batch after ``slots`` of its properties moved there.
 
     This is a Python loop over the rows.
     """
@@ -191,23 +198,24 @@ def typed_properties(
     columns: dict[str, pa.Array],
     staying: set[str],
 ) -> dict[str, Any]:
-    """The properties of a row that come from ``slots``, with numbers as wide as in the column.
+    """Return the properties of a row that come from ``slots``, with numbers as wide as in the
+    column.
 
     A null is included only if no column of its name is ``staying``.
     """
-    found: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for slot in slots:
         if slot.logical not in properties:
             continue
         if columns[slot.name][row].is_valid:
-            found[slot.logical] = _typed(slot.shape, properties[slot.logical])
+            typed[slot.logical] = _typed(slot.shape, properties[slot.logical])
         elif slot.logical not in staying:
-            found.setdefault(slot.logical, None)
-    return found
+            typed.setdefault(slot.logical, None)
+    return typed
 
 
 def _typed(shape: Shape, value: Any) -> Any:
-    """A value read from a column, with numbers as wide as in the column."""
+    """Return a value read from a column, with numbers as wide as in the column."""
     if value is None:
         return None
     if isinstance(shape, ListShape):

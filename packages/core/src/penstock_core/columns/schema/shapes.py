@@ -1,6 +1,6 @@
 """Shapes: types of properties that can grow to hold further types without loss (SEM E2).
 
-Unlike an Arrow type, a shape knows which fields of a struct carry one property in different
+Unlike an Arrow type, a shape records which fields of a struct hold the same property in different
 types. Shapes are immutable values.
 """
 
@@ -58,12 +58,12 @@ class Slot(Struct, frozen=True):
     name: str
     """Name of the Arrow field."""
     logical: str
-    """Name of the property in it."""
+    """Name of the property in the field."""
     shape: Shape
 
 
 class StructShape(Struct, frozen=True):
-    """A dictionary. Several slots may carry one property in different types."""
+    """A dictionary. Several slots may hold one property in different types."""
 
     slots: tuple[Slot, ...] = ()
 
@@ -72,7 +72,7 @@ Shape = str | ListShape | StructShape
 
 
 class Unsupported(Exception):
-    """Raised for an Arrow type that no property can have; ``path`` is its place in the column."""
+    """Raised for an Arrow type that no property can have; ``path`` locates it in the column."""
 
     def __init__(self, kind: pa.DataType, path: str = "") -> None:
         super().__init__(f"type {kind} at {path or 'the top'}")
@@ -81,7 +81,7 @@ class Unsupported(Exception):
 
 
 def label(shape: Shape) -> str:
-    """The suffix that names a field of a second type, as in ``price::string``."""
+    """Return the suffix that names a field of a second type, as in ``price::string``."""
     if isinstance(shape, ListShape):
         return f"list<{label(shape.element)}>"
     if isinstance(shape, StructShape):
@@ -90,7 +90,7 @@ def label(shape: Shape) -> str:
 
 
 def united(one: Shape, other: Shape) -> Shape | None:
-    """The smallest shape that holds both without loss; None if there is none."""
+    """Return the smallest shape that holds both without loss; None if no shape can."""
     if one == other or other == NULL:
         return one
     if one == NULL:
@@ -110,7 +110,7 @@ def united(one: Shape, other: Shape) -> Shape | None:
 
 
 def fits(wide: Shape, narrow: Shape) -> bool:
-    """True if ``wide`` can hold every value of ``narrow`` without loss."""
+    """Return True if ``wide`` can hold every value of ``narrow`` without loss."""
     return united(wide, narrow) == wide
 
 
@@ -118,7 +118,7 @@ NO_SLOTS: Final = StructShape()
 
 
 class ShapeBuilder:
-    """A struct shape being built: places properties in slots, which it widens or adds."""
+    """A struct shape under construction: assigns properties to slots, which it widens or adds."""
 
     __slots__ = ("_leaves", "_limit", "_places", "_slots")
 
@@ -162,19 +162,19 @@ class ShapeBuilder:
         return True
 
     def _free_name(self, logical: str, shape: Shape) -> str:
-        taken = {slot.name for slot in self._slots}
-        if logical not in taken:
+        used_names = {slot.name for slot in self._slots}
+        if logical not in used_names:
             return logical
         name = typed = f"{logical}::{label(shape)}"
         number = 2
-        while name in taken:
+        while name in used_names:
             name = f"{typed}.{number}"
             number += 1
         return name
 
 
 def leaf_count(shape: Shape) -> int:
-    """Number of columns of single values in a shape."""
+    """Return the number of columns of single values in a shape."""
     if isinstance(shape, StructShape):
         return sum(leaf_count(slot.shape) for slot in shape.slots)
     if isinstance(shape, ListShape):
@@ -183,7 +183,7 @@ def leaf_count(shape: Shape) -> int:
 
 
 def nesting(shape: Shape) -> int:
-    """Number of lists and structs around the innermost value."""
+    """Return the number of lists and structs around the innermost value."""
     if isinstance(shape, ListShape):
         return 1 + nesting(shape.element)
     if isinstance(shape, StructShape):
@@ -192,7 +192,8 @@ def nesting(shape: Shape) -> int:
 
 
 def holds_empty_struct(shape: Shape) -> bool:
-    """True if the shape contains a struct without fields, which most Arrow readers refuse."""
+    """Return True if the shape contains a struct without fields, which most Arrow readers
+    refuse."""
     if isinstance(shape, StructShape):
         return not shape.slots or any(holds_empty_struct(slot.shape) for slot in shape.slots)
     return isinstance(shape, ListShape) and holds_empty_struct(shape.element)
@@ -201,7 +202,8 @@ def holds_empty_struct(shape: Shape) -> bool:
 def grown(
     start: StructShape, slots: Iterable[Slot], limit: int = PROPERTY_COLUMNS_MAX
 ) -> StructShape:
-    """``start`` with ``slots`` added up to the limit; ``start`` itself if nothing changed."""
+    """Return ``start`` with ``slots`` added up to the limit; ``start`` itself if nothing
+    changed."""
     growth = ShapeBuilder(start, limit)
     for slot in slots:
         if not holds_empty_struct(slot.shape):
@@ -211,7 +213,7 @@ def grown(
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """The Arrow type of a shape."""
+    """Return the Arrow type of a shape."""
     if isinstance(shape, StructShape):
         return pa.struct([arrow_field(slot) for slot in shape.slots])
     if isinstance(shape, ListShape):
@@ -220,13 +222,13 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def arrow_field(slot: Slot) -> pa.Field:
-    """The Arrow field of a slot; metadata holds the property's name if it differs."""
+    """Return the Arrow field of a slot; metadata holds the property's name if it differs."""
     metadata = {LOGICAL_NAME: slot.logical.encode()} if slot.name != slot.logical else None
     return pa.field(slot.name, arrow_type(slot.shape), metadata=metadata)
 
 
 def shape_of(kind: pa.DataType, path: str = "") -> Shape:
-    """The shape of an Arrow type. Raises :class:`Unsupported` if no property can have it."""
+    """Return the shape of an Arrow type. Raises :class:`Unsupported` if no property can have it."""
     if pa.types.is_struct(kind):
         return struct_shape(kind, path)
     if pa.types.is_list(kind):
@@ -238,7 +240,7 @@ def shape_of(kind: pa.DataType, path: str = "") -> Shape:
 
 
 def struct_shape(kind: pa.StructType, path: str = "") -> StructShape:
-    """The shape of a struct type, with property names from the metadata of its fields."""
+    """Return the shape of a struct type, with property names from the metadata of its fields."""
     return StructShape(tuple(_slots_of(kind, path)))
 
 

@@ -31,7 +31,7 @@ NATIVE: Final[dict[type, str]] = {
     str: "string",
     bytes: "binary",
 }
-"""Python types whose values Arrow takes unchanged, each with its leaf type."""
+"""Python types whose values Arrow accepts unchanged, with their leaf types."""
 
 _NUMPY: Final[dict[type, str]] = {
     np.bool_: "bool",
@@ -79,7 +79,10 @@ class NotAProperty(Exception):
 
 
 def leaf_of(value: Any) -> tuple[str, Any]:
-    """The leaf type of a single value, and the plain Python value that Arrow stores for it."""
+    """Return the leaf type of a single value, and the plain Python value that Arrow stores for it.
+
+    Raises :class:`NotAProperty`.
+    """
     leaf = NATIVE.get(type(value))
     if leaf is None:
         return _foreign_leaf(value)
@@ -129,7 +132,7 @@ _SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
     bytearray: bytes,
     memoryview: bytes,
 }
-"""Converters to the base type: a value of a subclass, such as IntEnum, is stored as that."""
+"""Converters to the base type, as which a value of a subclass, such as IntEnum, is stored."""
 
 
 def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
@@ -150,8 +153,8 @@ def _scalar_leaf(value: pa.Scalar) -> tuple[str, Any]:
     return leaf, value.as_py()
 
 
-def survey(value: Any) -> tuple[Shape | None, Any]:
-    """The shape of a value, and its plain form.
+def inspect(value: Any) -> tuple[Shape | None, Any]:
+    """Return the shape of a value and its plain form.
 
     The shape is None if columns cannot hold the value, such as a list of mixed types. Raises
     :class:`NotAProperty` for a value that is not supported at all.
@@ -169,7 +172,7 @@ def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
     for key, inner in value.items():
         try:
             check_property_name(key)
-            shape, plain[key] = survey(inner)
+            shape, plain[key] = inspect(inner)
         except NotAProperty as error:
             error.trail.append(key)
             raise
@@ -187,7 +190,7 @@ def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
     plain: list[Any] = []
     for index, inner in enumerate(value):
         try:
-            shape, element = survey(inner)
+            shape, element = inspect(inner)
         except NotAProperty as error:
             error.trail.append(index)
             raise
@@ -198,31 +201,30 @@ def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
 
 
 def levels_of(value: Any) -> int:
-    """Return how many lists and dictionaries are inside one another; a larger number than
-    `NESTING_MAX` means only that there are more."""
+    """Return the depth of nested lists and dictionaries, counted up to ``NESTING_MAX`` + 1."""
     levels = 0
-    inside = [value]
-    while inside and levels <= NESTING_MAX:
-        nested = [each for each in inside if isinstance(each, dict | list)]
+    level_values = [value]
+    while level_values and levels <= NESTING_MAX:
+        nested = [container for container in level_values if isinstance(container, dict | list)]
         if nested:
             levels += 1
-        inside = [
+        level_values = [
             inner
-            for each in nested
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for container in nested
+            for inner in (container.values() if isinstance(container, dict) else container)
         ]
     return levels
 
 
 def is_struct(shape: Shape) -> bool:
-    """True if the shape holds dictionaries, directly or inside lists."""
+    """Return True if the shape holds dictionaries, directly or inside lists."""
     while isinstance(shape, ListShape):
         shape = shape.element
     return isinstance(shape, StructShape)
 
 
 def refusal(error: NotAProperty, event: int, name: object) -> InvalidEvent:
-    """The publisher's error: event, property, what is wrong, and what is allowed."""
+    """Return the publisher's error: event, property, what is wrong, and the allowed types."""
     if isinstance(name, str):
         error.trail.append(name)
     return InvalidEvent(
