@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -36,9 +35,8 @@ from penstock_core.columns.events.event import Event
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import InvalidEvent
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
-from tests.docs.pages import ROOT
+from tests.docs.protocol_pairs import PairRow, rows_of
 
-PAGE: Final = ROOT / "docs/guide/protocol-pairs.md"
 DAY_MS: Final = 86_400_000
 LONG_MAX: Final = (1 << 63) - 1
 TIME, DELAY = Symbol("x-opt-delivery-time"), Symbol("x-opt-delivery-delay")
@@ -337,19 +335,10 @@ CASES: Final[Mapping[tuple[str, str, str], Callable[[], None]]] = {
 }
 
 
-def rows() -> list[tuple[str, str, str]]:
-    table_rows = []
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 5 and "AMQP" in cells[1:3]:
-            table_rows.append((cells[0], cells[1], cells[2]))
-    return table_rows
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: "-".join(row))
-def test_what_the_table_says_of_amqp_is_what_happens(row: tuple[str, str, str]) -> None:
+@pytest.mark.parametrize("row", rows_of("AMQP"), ids=lambda row: "-".join(row))
+def test_what_the_table_says_of_amqp_is_what_happens(row: PairRow) -> None:
     CASES[row]()
 
 
 def test_every_case_is_in_the_table() -> None:
-    assert set(CASES) == set(rows())
+    assert set(CASES) == set(rows_of("AMQP"))

@@ -87,10 +87,14 @@ def _is_expressible(pair: tuple[str, str], omit: LeaveOut) -> bool:
 def _user_properties(properties: Mapping[str, Any], omit: LeaveOut) -> Iterator[tuple[str, str]]:
     """Yield the properties as pairs of texts. A list becomes several pairs with the same name."""
     for name, value in properties.items():
+        if isinstance(value, list) and not value:
+            omit(f"property {name[:80]!r}", "an empty list")
         for item in value if isinstance(value, list) else (value,):
             if isinstance(item, str):
                 yield name, item
-            elif item is not None:
+            elif item is None:
+                omit(f"property {name[:80]!r}", "a null")
+            else:
                 try:
                     text = _user_text(item)
                 except (RecursionError, ValueError) as error:  # nested too deep, for example
