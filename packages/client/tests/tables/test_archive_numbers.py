@@ -55,7 +55,7 @@ def test_an_integer_without_an_exact_double_keeps_the_types_apart(tmp_path: Path
     assert rows.column("price::int").to_pylist() == [None, 2**53 + 1]
     assert rows.column("price::float").to_pylist() == [1.5, None]
     assert "price" not in rows.column_names
-    with pytest.raises(InvalidArgument, match=r"no column price; there are .*price::int"):
+    with pytest.raises(InvalidArgument, match=r"unknown column price; the table has .*price::int"):
         table.to_arrow(["price"])
 
 

@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock_core.channel.recovery import at_once
 from penstock_core.channel.state import RealmRules
-from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_mended
+from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_rebuilt
 from penstock_core.columns.files.segments import SegmentImage, SegmentIndex
 from penstock_core.ids.ids import Span
 from penstock_core.messages.definitions import ChannelCreated
@@ -285,7 +285,7 @@ def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
     index = file.index
     if file.grows:
         end = end_of_batches(index.batches)
-        tail = tail_or_mended(data, index)
+        tail = tail_or_rebuilt(data, index)
         if xxh3_64_intdigest(tail) != index.checksum:
             raise Damaged(f"{file.name} ends in the middle of its events; nothing was moved")
         content = pa.py_buffer(b"".join((data[:end], tail)))

@@ -137,8 +137,8 @@ def test_a_state_has_to_fit_its_manifest() -> None:
     content = state_bytes(state)
     for changes, reason in (
         ({"definition": Definition(type="mixed")}, "define the channel differently"),
-        ({"files": ()}, "knows 2 files"),
-        ({"state": described_state(b"\xc1")}, "not the 1 it had"),
+        ({"files": ()}, "describes 2 files"),
+        ({"state": described_state(b"\xc1")}, "the manifest says 1"),
     ):
         with pytest.raises(DamagedExport, match=reason):
             state_from(manifest(state, **changes), content)
@@ -169,7 +169,7 @@ def test_a_file_is_what_its_index_says() -> None:
         "describes another file": {"batches": ()},
         "has no position in the file": {"batches": (replace(first, offset=-1),)},
         "fail their checksum": {"batches": (replace(first, offset=8),)},
-        "other events than it should": {"batches": (replace(first, end_id=9),)},
+        "does not have the events listed": {"batches": (replace(first, end_id=9),)},
         "is not a file of events": {"schema": b"none"},
         "file ends at byte": {"batches": (replace(first, length=1 << 30),)},
     }
@@ -201,7 +201,7 @@ def test_only_columns_of_stored_events_are_taken() -> None:
     )
     strange = encode_segment([batch])
 
-    with pytest.raises(DamagedExport, match="columns are not those of stored events"):
+    with pytest.raises(DamagedExport, match="columns are not the columns of stored events"):
         events_from(*with_events(strange))
 
 

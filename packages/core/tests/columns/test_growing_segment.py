@@ -16,8 +16,8 @@ from penstock_core.columns.files.growing_segment import (
     extended,
     growing_name,
     has_its_tail,
-    mended_tail,
     number_in,
+    rebuilt_tail,
     started,
 )
 from penstock_core.columns.files.segments import SegmentReader, encode_segment
@@ -84,7 +84,7 @@ def test_a_tail_that_is_lost_is_found_again(sizes: list[int], torn: int) -> None
     hurt = memoryview(file[:at] + b"\x17" * torn)
 
     assert not has_its_tail(hurt, growth.index)
-    assert mended_tail(hurt, growth.index) == file[at:]
+    assert rebuilt_tail(hurt, growth.index) == file[at:]
 
 
 def test_a_batch_without_its_beginning_is_left_out_of_the_footer() -> None:
@@ -92,7 +92,7 @@ def test_a_batch_without_its_beginning_is_left_out_of_the_footer() -> None:
     file = bytearray(written(b"", growth))
     second = growth.index.batches[1]
     file[second.offset : second.offset + 8] = bytes(8)
-    tail = mended_tail(memoryview(file), growth.index)
+    tail = rebuilt_tail(memoryview(file), growth.index)
     mended = bytes(file[: end_of_batches(growth.index.batches)]) + tail
 
     assert pa.ipc.open_file(mended).read_all().column("event_id").to_pylist() == [

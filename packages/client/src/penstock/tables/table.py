@@ -370,7 +370,7 @@ class Table:
         from penstock_core.columns.files.archives import is_archive, shown_rows
 
         if is_archive(table.schema):
-            return shown_rows(table, columns, told=_warn_of_types)
+            return shown_rows(table, columns, on_typed=_warn_of_types)
         if columns is None:
             return table
         unknown = [name for name in columns if name not in table.column_names]

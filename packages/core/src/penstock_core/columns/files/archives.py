@@ -1,22 +1,22 @@
 """Events as rows of an archive table: a column for each part of an event, in plain types.
 
 ============================  ================================================================
-column                        what it has
+column                        content
 ============================  ================================================================
-event_id, published           given by the realm
-tag, data                     as they were published
-ttl, priority, persistent     as they were published; null where the publisher said nothing
-headers                       struct of all headers, publisher and host among them
+event_id, published           set by the realm
+tag, data                     as published
+ttl, priority, persistent     as published; null if the publisher did not set it
+headers                       struct of all headers, including publisher and host
 one for each property         named as in the channel's own columns
 ``$penstock_…``               for programs only: ``origin``, ``nulls``, ``more``
 ============================  ================================================================
 
-Whole numbers are stored with 64 bits and floats as doubles, so that a column never changes type.
-A null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
+Whole numbers are stored with 64 bits and floats as doubles, so that a column never changes type. A
+null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
 Properties that no table column can hold (times without a zone, lists of only nulls) are in
-``$penstock_more``. If the name of a property is taken, ignoring case, its column is called
-``properties.<name>``, and so is a field of a struct. The metadata of a field says which property
-its column holds.
+``$penstock_more``. If the name of a property is in use, ignoring case, its column is called
+``properties.<name>``, and so is a field of a struct. The metadata of a field names the property in
+its column.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from penstock_core.columns.schema.struct_fields import field_of
 from penstock_core.vocabulary.errors import InvalidArgument
 
 PROPERTY: Final = b"penstock.property"
-"""Field metadata: the name of the property field that the column holds."""
+"""Field metadata: the name of the property field in the column."""
 CHANNEL: Final = b"penstock.channel"
 """Metadata of ``event_id``: the channel's name."""
 EPOCH: Final = b"penstock.epoch"
-"""Metadata of ``event_id``: tells channels apart that had this name one after the other."""
+"""Metadata of ``event_id``: distinguishes channels that had this name one after the other."""
 DAY: Final = "published_day"
 """Column with the day of ``published``; archives are partitioned by it."""
 
@@ -77,8 +77,8 @@ _PLAIN: Final[dict[str, pa.DataType]] = {
     **{name: FIELDS[name].type for name in ("tag", "data", "ttl", "priority", "persistent")},
     "headers": _HEADERS,
 }
-_MACHINE: Final = ("origin", "nulls", "more", "delta")
-_TAKEN: Final = frozenset(name.casefold() for name in (*_PLAIN, DAY))
+_RESERVED_COLUMNS: Final = ("origin", "nulls", "more", "delta")
+_USED_NAMES: Final = frozenset(name.casefold() for name in (*_PLAIN, DAY))
 _LOGICAL: Final = LOGICAL_NAME
 
 
@@ -113,11 +113,11 @@ class ArchiveLayout:
         ]
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
-        """The archive rows of stored events."""
+        """Return the archive rows of stored events."""
         batch = in_columns(batch, self._channel)
         count = batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns |= self._beside(batch)
+        columns |= self._overflow_columns(batch)
         fields, arrays = [], []
         for name, kind in _PLAIN.items():
             array = columns.get(name)
@@ -136,20 +136,21 @@ class ArchiveLayout:
             child = field_of(properties, number)
             arrays.append(fitted(child, slot.shape, wide))
             fields.append(field)
-        for name in _MACHINE:
+        for name in _RESERVED_COLUMNS:
             array = columns.get(name)
             if array is not None and array.null_count < count:
-                fields.append(pa.field(_machine(name), array.type))
+                fields.append(pa.field(_reserved(name), array.type))
                 arrays.append(array)
         fields.append(pa.field(DAY, pa.date32()))
         arrays.append(columns["published"].cast(pa.timestamp("us")).cast(pa.date32()))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _beside(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns ``nulls`` and ``more``: what the property columns cannot express."""
+    def _overflow_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns ``nulls`` and ``more`` with all that the property columns cannot
+        express."""
         if not self._shape.slots:
             return {}
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         properties, names = batch.column("properties"), batch.schema.names
         dense = np.ones(batch.num_rows, dtype=np.bool_)
         if "sparse" in names:
@@ -157,31 +158,33 @@ class ArchiveLayout:
             dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)):
             nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * len(dense)
-            listed = [paths.get(row, nulls[row]) for row in range(len(dense))]
-            found["nulls"] = pa.array(listed, pa.list_(pa.string()))
+            merged = [paths.get(row, nulls[row]) for row in range(len(dense))]
+            columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
         if self._leaving:
-            found["more"] = spilled(batch, self._shape, self._leaving)
-        return found
+            columns["more"] = spilled(batch, self._shape, self._leaving)
+        return columns
 
 
 def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
-    """The column name of each property: the one in the table, or a new name that is free."""
-    known = {} if table is None else _properties_of(table)
-    names = {field: column for column, field in known.items()}
-    taken = {*_TAKEN, *(name.casefold() for name in names.values())}
+    """Return the column name of each property: its name in the table, or a new name that is
+    free."""
+    fields_by_column = {} if table is None else _properties_of(table)
+    names = {field: column for column, field in fields_by_column.items()}
+    used_names = {*_USED_NAMES, *(name.casefold() for name in names.values())}
     for slot in shape.slots:
         if slot.name in names or slot.shape == NULL or not _has_column(slot.shape):
             continue
-        if slot.name.startswith(_machine("")):
-            taken.add(slot.name.casefold())
-        name = names[slot.name] = free_name(slot.name, taken)
-        taken.add(name.casefold())
+        if slot.name.startswith(_reserved("")):
+            used_names.add(slot.name.casefold())
+        name = names[slot.name] = free_name(slot.name, used_names)
+        used_names.add(name.casefold())
     slots = {slot.name for slot in shape.slots if slot.shape != NULL and _has_column(slot.shape)}
     return {field: name for field, name in names.items() if field in slots}
 
 
 def _properties_of(table: pa.Schema) -> dict[str, str]:
-    """By column that holds a property, the name of its field in the channel's schema."""
+    """Return, for each column that holds a property, the name of its field in the channel's
+    schema."""
     return {
         field.name: field.metadata[PROPERTY].decode()
         for field in table
@@ -201,12 +204,13 @@ def _field(name: str, slot: Slot, wide: Shape) -> pa.Field:
     return pa.field(name, arrow_type(wide), metadata=metadata)
 
 
-def _machine(name: str) -> str:
+def _reserved(name: str) -> str:
     return f"{RESERVED_PREFIX}_{name}"
 
 
 def _has_column(shape: Shape) -> bool:
-    """True if a table can hold the shape. A property that is always null needs only ``nulls``."""
+    """Return True if a table can hold the shape. A property that is always null needs only
+    ``nulls``."""
     return shape == NULL or _is_whole(shape)
 
 
@@ -219,23 +223,29 @@ def _is_whole(shape: Shape) -> bool:
 
 
 def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:
-    """The shape with the widest numbers, and fields that programs tell apart which ignore case;
-    ``table`` is its type in the table, whose fields keep their names."""
+    """Return the shape with the widest numbers, and with field names that differ even if case is
+    ignored.
+
+    ``table`` is its type in the table; fields in it keep their names.
+    """
     if isinstance(shape, ListShape):
         inner = table.value_type if table is not None and pa.types.is_list(table) else None
         return ListShape(_wide(shape.element, inner))
     if isinstance(shape, StructShape):
         fields = list(table) if table is not None and pa.types.is_struct(table) else []
-        known = {_own_name(field): field for field in fields}
-        new = [slot.name for slot in shape.slots if slot.name not in known]
+        table_fields = {_own_name(field): field for field in fields}
+        new = [slot.name for slot in shape.slots if slot.name not in table_fields]
         names = free_names(new, [field.name for field in fields])
-        names |= {name: field.name for name, field in known.items()}
+        names |= {name: field.name for name, field in table_fields.items()}
         return StructShape(
             tuple(
                 Slot(
                     names[slot.name],
                     slot.logical,
-                    _wide(slot.shape, known[slot.name].type if slot.name in known else None),
+                    _wide(
+                        slot.shape,
+                        table_fields[slot.name].type if slot.name in table_fields else None,
+                    ),
                 )
                 for slot in shape.slots
             )
@@ -246,30 +256,34 @@ def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:
 
 
 def _own_name(field: pa.Field) -> str:
-    """The name in the channel of a field of a struct, without the prefix that sets it apart."""
+    """Return a struct field's name in the channel, without the prefix that made it unique."""
     logical, name = (field.metadata or {}).get(_LOGICAL, b"").decode(), str(field.name)
     if logical and name.startswith(PREFIX):
-        own = name.removeprefix(PREFIX)
-        for candidate in (own, own.rpartition(".")[0]):
+        stripped = name.removeprefix(PREFIX)
+        for candidate in (stripped, stripped.rpartition(".")[0]):
             if candidate == logical or candidate.startswith(f"{logical}::"):
                 return candidate
     return name
 
 
 def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
-    """All headers. Publisher and host as the realm knows them replace those set by clients."""
+    """Return all headers. Publisher and host recorded by the realm replace those set by clients."""
     count = batch.num_rows
     index = batch.schema.get_field_index("headers")
-    given: Any = batch.column(index) if index >= 0 else None
-    if given is None:
+    client_headers: Any = batch.column(index) if index >= 0 else None
+    if client_headers is None:
         headers = pa.nulls(count, _HEADERS)
     else:
-        there = {field.name: n for n, field in enumerate(given.type)}
+        indexes = {field.name: n for n, field in enumerate(client_headers.type)}
         arrays = [
-            field_of(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
+            field_of(client_headers, indexes[name]).cast(kind)
+            if name in indexes
+            else pa.nulls(count, kind)
             for name, kind in HEADERS.items()
         ]
-        headers = pa.StructArray.from_arrays(arrays, fields=list(_HEADERS), mask=given.is_null())
+        headers = pa.StructArray.from_arrays(
+            arrays, fields=list(_HEADERS), mask=client_headers.is_null()
+        )
     return with_publishers(headers, batch.column("event_id"), publishers)
 
 
@@ -277,7 +291,7 @@ def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
 
 
 def identity_of(table: pa.Schema) -> tuple[str, str]:
-    """The name and the epoch of the channel that an archive was made from.
+    """Return the name and the epoch of the channel that an archive was made from.
 
     Raises ``InvalidArgument`` if the table is not an archive.
     """
@@ -291,39 +305,52 @@ def identity_of(table: pa.Schema) -> tuple[str, str]:
 
 
 def is_archive(table: pa.Schema) -> bool:
-    """Whether a table is the archive of a channel."""
+    """Return True if a table is the archive of a channel."""
     index = table.get_field_index("event_id")
     return index >= 0 and CHANNEL in (table.field(index).metadata or {})
 
 
 def shown_rows(
-    rows: pa.Table, columns: Sequence[str] | None = None, *, told: Callable[[Sequence[str]], None]
+    rows: pa.Table,
+    columns: Sequence[str] | None = None,
+    *,
+    on_typed: Callable[[Sequence[str]], None],
 ) -> pa.Table:
-    """The rows of an archive as readers see them: the integers and floats of a property are one
-    column of doubles (SEM E10), where each integer is exact as one; else they are in columns by
-    the names of their types, and ``told`` is called with the properties. Of ``columns``, the names
-    with a type are those of the exact columns. Raises ``InvalidArgument`` for unknown ones."""
-    held = _properties_of(rows.schema)
-    slots = [_slot_of(field) for field in rows.schema if field.name in held]
+    """Return the rows of an archive as readers see them.
+
+    The integers and floats of a property are one column of doubles (SEM E10) if each integer is
+    exact as a double. Otherwise they are in typed columns, and ``on_typed`` is called with the
+    names of the properties. In ``columns``, a name with a type selects the exact column. Raises
+    ``InvalidArgument`` for unknown columns.
+    """
+    property_columns = _properties_of(rows.schema)
+    slots = [_slot_of(field) for field in rows.schema if field.name in property_columns]
     exact = typed_columns(StructShape(tuple(slots)))
     shown, inexact = _numbers_shown(rows, slots, exact)
-    every = {name: rows.column(slots[index].name) for name, index in exact.items()} | shown
+    available = {name: rows.column(slots[index].name) for name, index in exact.items()} | shown
     if columns is None and inexact:
-        told(inexact)
-    chosen = list(shown if columns is None else columns)
-    if unknown := [name for name in chosen if name not in every]:
-        raise InvalidArgument(f"no column {', '.join(unknown)}; there are {', '.join(every)}")
-    return _table_of(rows, {name: every[name] for name in chosen}, {slot.name for slot in slots})
+        on_typed(inexact)
+    selected = list(shown if columns is None else columns)
+    if unknown := [name for name in selected if name not in available]:
+        raise InvalidArgument(
+            f"unknown column {', '.join(unknown)}; the table has {', '.join(available)}"
+        )
+    return _table_of(
+        rows, {name: available[name] for name in selected}, {slot.name for slot in slots}
+    )
 
 
 def _numbers_shown(
     rows: pa.Table, slots: Sequence[Slot], exact: Mapping[str, int]
 ) -> tuple[dict[str, pa.ChunkedArray], list[str]]:
-    """The columns that readers see, in the order of those that are stored, and the properties whose
-    numbers cannot be one column. ``exact`` has the slots of typed columns by name."""
+    """Return the columns that readers see, in stored order, and the properties whose numbers cannot
+    share a column.
+
+    ``exact`` has the slot index of each typed column by name.
+    """
     name_of = {slots[index].name: name for name, index in exact.items()}
-    instead: dict[str, tuple[str, pa.ChunkedArray] | None] = {}
-    """By stored column: what is shown in its place; None: nothing."""
+    shown_in_place: dict[str, tuple[str, pa.ChunkedArray] | None] = {}
+    """Shown column by stored column; None: the stored column is not shown."""
     inexact = []
     for column in shown_columns(StructShape(tuple(slots))):
         parts = [slots[index] for index in column.sources]
@@ -332,12 +359,14 @@ def _numbers_shown(
         joined = _joined(rows, parts, column)
         if joined is None:
             inexact.append(column.logical)
-            instead |= {each.name: (name_of[each.name], rows.column(each.name)) for each in parts}
+            shown_in_place |= {
+                slot.name: (name_of[slot.name], rows.column(slot.name)) for slot in parts
+            }
         else:
-            instead |= {each.name: None for each in parts}
-            instead[parts[0].name] = column.name, joined
-    seen = (instead.get(name, (name, rows.column(name))) for name in rows.schema.names)
-    return dict(each for each in seen if each is not None), inexact
+            shown_in_place |= {slot.name: None for slot in parts}
+            shown_in_place[parts[0].name] = column.name, joined
+    shown = (shown_in_place.get(name, (name, rows.column(name))) for name in rows.schema.names)
+    return dict(column for column in shown if column is not None), inexact
 
 
 def _slot_of(field: pa.Field) -> Slot:
@@ -346,7 +375,7 @@ def _slot_of(field: pa.Field) -> Slot:
 
 
 def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.ChunkedArray | None:
-    """The numbers of some columns in one; None: an integer has no exact double."""
+    """Return the numbers of several columns in one; None if an integer has no exact double."""
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
     try:
         chunks = [column.of(batch.columns, shapes) for batch in rows.select(names).to_batches()]
@@ -358,7 +387,7 @@ def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.Ch
 def _table_of(
     rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], stored: Collection[str]
 ) -> pa.Table:
-    """A table of these columns, with the metadata of those that are not of properties."""
+    """Return a table of these columns, with the metadata of those that do not hold properties."""
     fields = [
         rows.schema.field(name)
         if name in rows.schema.names and name not in stored
@@ -369,30 +398,30 @@ def _table_of(
 
 
 def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
-    """Archive rows converted back to stored events; ``table`` is the schema of the archive."""
+    """Convert archive rows back to stored events. ``table`` is the schema of the archive."""
     count = rows.num_rows
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     arrays: dict[str, pa.Array] = {}
     for name in BODY:
-        stored = _machine(name) if name in _MACHINE else name
+        stored = _reserved(name) if name in _RESERVED_COLUMNS else name
         array = columns.get(stored)
         if name == "properties":
             array = _properties(columns, table, count)
         elif name == "sparse":
-            array = None  # below
-        elif name not in _PLAIN and name not in _MACHINE:
+            array = None  # computed below
+        elif name not in _PLAIN and name not in _RESERVED_COLUMNS:
             array = None
         if array is not None and (name == "data" or array.null_count < count):
             arrays[name] = array
-    if "properties" in arrays and not _says_it_all(arrays):
+    if "properties" in arrays and not _has_every_property(arrays):
         arrays["sparse"] = pa.repeat(pa.scalar(True), count)
     fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
     stamped = [columns[name].cast(kind) for name, kind in STAMPED.items()]
     body = [name for name in BODY if name in arrays]
     typed = []
     for name in body:
-        wanted = BODY[name]
-        typed.append(arrays[name] if wanted is None else arrays[name].cast(wanted))
+        body_type = BODY[name]
+        typed.append(arrays[name] if body_type is None else arrays[name].cast(body_type))
         fields.append(pa.field(name, typed[-1].type))
     return pa.RecordBatch.from_arrays([*stamped, *typed], schema=pa.schema(fields))
 
@@ -412,11 +441,11 @@ def _properties(
         kind = arrow_type(_shape_of(field.type))
         fields.append(pa.field(name, kind, metadata=metadata))
         as_field = array if array.type.equals(field.type) else array.cast(field.type)
-        # A cast takes fields by name, and these may get names of their own: a view renames them.
+        # A cast matches fields by name, and the channel's names may differ: a view renames them.
         arrays.append(as_field if field.type.equals(kind) else as_field.view(kind))
-    known = {field.name for field in fields}
-    for name in _null_names(columns.get(_machine("nulls"))):
-        if name not in known:
+    field_names = {field.name for field in fields}
+    for name in _null_names(columns.get(_reserved("nulls"))):
+        if name not in field_names:
             fields.append(pa.field(name, pa.null()))
             arrays.append(pa.nulls(count))
     if not fields:
@@ -430,7 +459,7 @@ def _shape_of(kind: pa.DataType) -> Shape:
 
 
 def _listed(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with list elements and fields named as in channel schemas."""
+    """Return ``kind`` with list elements and fields named as in channel schemas."""
     if pa.types.is_list(kind):
         return pa.list_(_listed(kind.value_type))
     if pa.types.is_struct(kind):
@@ -441,14 +470,14 @@ def _listed(kind: pa.DataType) -> pa.DataType:
 
 
 def _logical_of(field: pa.Field) -> dict[bytes, bytes] | None:
-    """The metadata of a field whose name is not that of its property."""
+    """Return the metadata of a field whose name differs from its property's name."""
     logical = (field.metadata or {}).get(_LOGICAL)
-    own = logical is None or logical.decode() == _own_name(field)
-    return None if logical is None or own else {_LOGICAL: logical}
+    is_own_name = logical is None or logical.decode() == _own_name(field)
+    return None if logical is None or is_own_name else {_LOGICAL: logical}
 
 
 def _null_names(nulls: pa.Array | None) -> list[str]:
-    """Names of top-level properties that are an explicit null in some row."""
+    """Return the names of top-level properties that are an explicit null in some row."""
     if nulls is None:
         return []
     paths = pc.unique(pc.list_flatten(nulls)).to_pylist()
@@ -460,8 +489,8 @@ def _plain_name(path: str) -> str | None:
     return name if key_path("", name) == path else None
 
 
-def _says_it_all(arrays: dict[str, pa.Array]) -> bool:
-    """True if every event has every property, so no absent key can be mistaken for a null."""
+def _has_every_property(arrays: dict[str, pa.Array]) -> bool:
+    """Return True if every event has every property, so no null can be an absent key."""
     properties = arrays["properties"]
     if "nulls" in arrays:
         return False

@@ -46,14 +46,15 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import DamagedExport, InvalidSelector, PenstockError
 
 FORMAT: Final = 1
-"""Format version of the folder. A larger number was written by a newer version of Penstock."""
+"""Format version of the folder. A newer version of Penstock may write a larger number."""
 
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.msgpack"
 EVENTS: Final = "events"
 
 FILE_BYTES_MAX: Final = 256 << 20
-"""Bytes of the largest file in an export: a file is held in memory while it is checked."""
+"""Size in bytes of the largest file in an export, because a file is held in memory for its
+check."""
 
 _EVENTS_NAME: Final = re.compile(rf"{EVENTS}/\d{{20}}-\d{{20}}\.arrow")
 
@@ -61,7 +62,8 @@ T = TypeVar("T")
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The description of an export, stored as ``manifest.json`` exactly as :meth:`encoded`."""
+    """The description of an export, stored as ``manifest.json`` exactly as :meth:`encoded` returns
+    it."""
 
     format: int
     name: str
@@ -71,7 +73,8 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     realm: str
     """Identity of the exporting realm."""
     exported: str
-    """Time of the export: ISO, UTC. It holds every event and settlement before, and none after."""
+    """Time of the export: ISO, UTC. The export holds every event and settlement before this time,
+    and none after it."""
     events: int
     state: ExportedFile
     files: tuple[ExportedFile, ...]
@@ -79,18 +82,20 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """xxh3_64 of this manifest, computed with an empty checksum."""
 
     def encoded(self) -> bytes:
-        """The bytes of ``manifest.json``."""
+        """Return the bytes of ``manifest.json``."""
         checksum = xxh3_64_hexdigest(_json(replace(self, checksum="")))
         return _json(replace(self, checksum=checksum))
 
     def in_order(self) -> Iterator[tuple[int, ExportedFile]]:
-        """Each file with its number, in the order that an import takes: the state first."""
+        """Yield each file with its number, in the order in which an import reads them: the state
+        first."""
         yield len(self.files), self.state
         yield from enumerate(self.files)
 
 
 def manifest_of(begun: ExportBegun, kind: str, files: Sequence[ExportedFile]) -> Manifest:
-    """The manifest of an export whose files were all read, in the order of their numbers."""
+    """Return the manifest of an export whose files, in the order of their numbers, were all
+    read."""
     return Manifest(
         format=FORMAT,
         name=begun.name,
@@ -113,7 +118,7 @@ class FileFacts(Struct, frozen=True, array_like=True):
 
     index: SegmentIndex
     publishers: tuple[tuple[str, Spans], ...]
-    """Each publisher with the ids of its events (SEM E3)."""
+    """Publishers, each with the ids of its events (SEM E3)."""
 
 
 class StateFile(Struct, frozen=True, array_like=True):
@@ -128,17 +133,17 @@ _state_decoder = msgspec.msgpack.Decoder(StateFile)
 
 
 def state_bytes(state: StateFile) -> bytes:
-    """The bytes of ``state.msgpack``."""
+    """Return the bytes of ``state.msgpack``."""
     return msgspec.msgpack.encode(state)
 
 
 def events_name(index: SegmentIndex) -> str:
-    """The path of a file of events inside the folder."""
+    """Return the path of a file of events inside the folder."""
     return f"{EVENTS}/{index.first_id:020d}-{index.end_id - 1:020d}.arrow"
 
 
 def described(image: SegmentImage, *, in_memory: bool) -> ExportedFile:
-    """The entry in the manifest for a file of events."""
+    """Return the manifest entry for a file of events."""
     index = image.index
     return ExportedFile(
         name=events_name(index),
@@ -152,7 +157,7 @@ def described(image: SegmentImage, *, in_memory: bool) -> ExportedFile:
 
 
 def described_state(content: bytes) -> ExportedFile:
-    """The entry in the manifest for ``state.msgpack``."""
+    """Return the manifest entry for ``state.msgpack``."""
     return ExportedFile(name=STATE, size=len(content), checksum=xxh3_64_hexdigest(content))
 
 
@@ -194,8 +199,8 @@ def _check_lines(manifest: Manifest) -> None:
 
 def check_file(file: ExportedFile, *, is_state: bool) -> None:
     """Raise ``DamagedExport`` for a manifest entry that no valid export contains."""
-    known = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
-    if not known or not 0 < file.size <= FILE_BYTES_MAX:
+    is_expected = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
+    if not is_expected or not 0 < file.size <= FILE_BYTES_MAX:
         raise DamagedExport(
             f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
             f"part of an export; the file was not written"
@@ -205,7 +210,7 @@ def check_file(file: ExportedFile, *, is_state: bool) -> None:
 def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
     """Raise ``DamagedExport`` unless ``content`` has the size and checksum of ``file``."""
     if len(content) != file.size:
-        raise DamagedExport(f"{file.name} has {len(content)} bytes, not the {file.size} it had")
+        raise DamagedExport(f"{file.name} has {len(content)} bytes; the manifest says {file.size}")
     if xxh3_64_hexdigest(content) != file.checksum:
         raise DamagedExport(f"{file.name} fails its checksum: it was changed")
 
@@ -227,7 +232,9 @@ def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
         except InvalidSelector as error:
             raise DamagedExport(f"{STATE}: durable {durable.name}: {error}") from error
     if len(state.files) != len(manifest.files):
-        raise DamagedExport(f"{STATE} knows {len(state.files)} files, {MANIFEST} others")
+        raise DamagedExport(
+            f"{STATE} describes {len(state.files)} files, {MANIFEST} {len(manifest.files)}"
+        )
     return state
 
 
@@ -243,8 +250,8 @@ def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryvie
     check_bytes(file, content)
     index = facts.index
     declared = (file.size, file.checksum, file.rows, file.first_id, file.last_id)
-    known = (index.size, f"{index.checksum:016x}", index.rows, index.first_id, index.end_id - 1)
-    if declared != known or events_name(index) != file.name:
+    recorded = (index.size, f"{index.checksum:016x}", index.rows, index.first_id, index.end_id - 1)
+    if declared != recorded or events_name(index) != file.name:
         raise DamagedExport(f"{file.name}: {STATE} and {MANIFEST} describe it differently")
     try:
         return _checked(file, index, content)
@@ -260,7 +267,7 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
     columns = ChannelSchema.from_bytes(index.schema).arrow
     ChannelSchema.of_file(index.schema)
     if not columns.equals(schema.remove_metadata(), check_metadata=True):
-        raise DamagedExport(f"{file.name}: its columns are not those of stored events")
+        raise DamagedExport(f"{file.name}: its columns are not the columns of stored events")
     plain = pa.ipc.open_file(buffer)
     if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):
         raise DamagedExport(f"{file.name}: {STATE} describes another file")
@@ -279,7 +286,7 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
         _check_ids(file, place, batch)
     ids = np.concatenate([ids_of_column(batch.column(0)) for batch in batches])
     if len(ids) != file.rows or ids[0] != file.first_id or ids[-1] != file.last_id:
-        raise DamagedExport(f"{file.name} has other events than it should")
+        raise DamagedExport(f"{file.name} does not have the events listed in {STATE}")
     if ids[0] < 0 or not bool(np.all(np.diff(ids) > 0)):
         raise DamagedExport(f"{file.name}: its ids do not ascend")
     return CheckedEvents(id_set(ids), tuple(batches))
@@ -287,15 +294,15 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
 
 def _check_ids(file: ExportedFile, place: SegmentBatch, batch: pa.RecordBatch) -> None:
     if batch.num_rows == 0 or any(batch.column(i).null_count for i in (0, 1)):
-        raise DamagedExport(f"{file.name}: an event without an id or a time")
+        raise DamagedExport(f"{file.name}: an event has no id or no time")
     ids = ids_of_column(batch.column(0))
-    found = (int(ids[0]), int(ids[-1]) + 1, batch.num_rows)
-    if found != (place.first_id, place.end_id, place.rows):
-        raise DamagedExport(f"{file.name}: a batch has other events than it should")
+    actual = (int(ids[0]), int(ids[-1]) + 1, batch.num_rows)
+    if actual != (place.first_id, place.end_id, place.rows):
+        raise DamagedExport(f"{file.name}: a batch does not have the events listed in {STATE}")
 
 
 def id_set(ids: npt.NDArray[np.int64]) -> IdSet:
-    """Ascending ids as an id set."""
+    """Return ascending ids as an id set."""
     firsts, ends = runs_of(ids)
     return IdSet(map(Span, firsts.tolist(), ends.tolist()))
 
@@ -307,25 +314,27 @@ def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> N
     """
     stored = stored_ids.id_set(state.channel.restored.stored)
     volatile = IdSet(state.channel.volatile)
-    for in_memory, wanted in ((True, volatile), (False, _without(stored, volatile))):
-        found = IdSet()
+    for in_memory, expected in ((True, volatile), (False, _without(stored, volatile))):
+        present = IdSet()
         count = 0
-        for file, own in zip(manifest.files, ids, strict=True):
+        for file, file_ids in zip(manifest.files, ids, strict=True):
             if file.in_memory == in_memory:
-                found.add_all(own)
-                count += len(own)
-        if found != wanted or count != len(wanted):
+                present.add_all(file_ids)
+                count += len(file_ids)
+        if present != expected or count != len(expected):
             where = "in memory" if in_memory else "in files"
-            raise DamagedExport(f"{STATE} counts {len(wanted)} events {where}; there are {count}")
+            raise DamagedExport(
+                f"{STATE} counts {len(expected)} events {where}; the files have {count}"
+            )
     lasting = [file for file in manifest.files if not file.in_memory]
-    if any(left.last_id >= right.first_id for left, right in pairwise(lasting)):
+    if any(earlier.last_id >= later.first_id for earlier, later in pairwise(lasting)):
         raise DamagedExport("the files of events overlap, or are not in the order of their ids")
 
 
 def _without(ids: IdSet, others: IdSet) -> IdSet:
-    left = ids.copy()
-    left.discard_all(others)
-    return left
+    remaining = ids.copy()
+    remaining.discard_all(others)
+    return remaining
 
 
 def _json(manifest: Manifest) -> bytes:

@@ -1,9 +1,9 @@
-"""A segment that grows: new batches are appended, starting where its old footer was.
+"""A segment that grows: new batches are appended, starting at the offset of its old footer.
 
 After each finished write it is a plain Arrow IPC file. Bytes before the old footer are never
-changed, so the old index of the file stays valid even if writing the new bytes fails.
-The checksum in the index of such a file covers its tail (end mark and footer) only, because each
-batch has its own.
+changed, so the old index of the file stays valid even if writing the new bytes fails. The checksum
+in the index of such a file covers its tail (end mark and footer) only, because each batch has its
+own.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Growth(Struct, frozen=True):
-    """The bytes to write to a file, and the index of the file after that."""
+    """The bytes to write to a file, and the index of the file after the write."""
 
     at: int
-    """Offset in bytes; everything from here on is replaced."""
+    """Offset in bytes. The chunks replace everything from this offset on."""
     chunks: tuple[Buffer, ...]
     index: SegmentIndex
     added: tuple[SegmentBatch, ...]
 
 
 def growing_name(folder: str, number: int) -> str:
-    """The blob name of the ``number``-th file of a channel whose events are in a single file."""
+    """Return the blob name of the ``number``-th file of a channel whose events are in a single
+    file."""
     return f"segments/{folder}/events.{number:08d}.arrow"
 
 
 def number_in(name: str) -> int:
-    """The number in a name made by :func:`growing_name`; 0 for other names."""
+    """Return the number in a name made by :func:`growing_name`; 0 for other names."""
     parts = name.rpartition("/")[2].split(".")
     return int(parts[1]) if parts[0] == "events" and len(parts) == 3 else 0
 
@@ -67,14 +68,15 @@ def started(
     note: Mapping[bytes, bytes] | None = None,
     compression: Compression = "none",
 ) -> Growth:
-    """A new file with all rows of ``batches``; ``note`` goes into the metadata of its schema.
+    """Return the write of a new file with all rows of ``batches``.
 
-    Raises the errors of :func:`.segments.encode_segment`.
+    ``note`` is added to the metadata of its schema. Raises the errors of
+    :func:`.segments.encode_segment`.
     """
     table = checked_table(batches).replace_schema_metadata(note)
     schema = table.schema.serialize().to_pybytes()
     head = _START + schema
-    messages, places = _encoded(table, rows_per_batch, compression, at=len(head))
+    messages, places = _encoded(table, rows_per_batch, compression, offset=len(head))
     tail = tail_of(table.schema, _blocks_of(messages, places))
     index = SegmentIndex(
         first_id=places[0].first_id,
@@ -96,33 +98,35 @@ def extended(
     rows_per_batch: int = ROWS_PER_BATCH,
     compression: Compression = "none",
 ) -> Growth:
-    """The write that appends ``batches`` to the file of ``index``, whose last bytes are ``tail``.
+    """Return the write that appends ``batches`` to the file of ``index``, whose last bytes are
+    ``tail``.
 
-    Raises ``InvalidArgument`` unless the batches have the schema of the file and ids above all
-    ids in it, and ``Damaged`` if ``tail`` does not match the index.
+    Raises ``InvalidArgument`` unless the batches have the schema of the file and ids above all ids
+    in it, and ``Damaged`` if ``tail`` does not match the index.
     """
-    noted = pa.ipc.read_schema(pa.py_buffer(index.schema)).metadata
-    table = checked_table(batches).replace_schema_metadata(noted)
+    note = pa.ipc.read_schema(pa.py_buffer(index.schema)).metadata
+    table = checked_table(batches).replace_schema_metadata(note)
     if table.schema.serialize().to_pybytes() != index.schema:
-        raise InvalidArgument("events of another schema cannot be added to a file")
-    at = end_of_batches(index.batches)
-    if len(tail) != index.size - at or xxh3_64_intdigest(tail) != index.checksum:
-        raise Damaged(f"the footer at byte {at} is not the one that was written")
-    messages, places = _encoded(table, rows_per_batch, compression, at=at)
+        raise InvalidArgument("the events have another schema than the file; start a new file")
+    tail_start = end_of_batches(index.batches)
+    if len(tail) != index.size - tail_start or xxh3_64_intdigest(tail) != index.checksum:
+        raise Damaged(f"the footer at byte {tail_start} does not match its checksum in the index")
+    messages, places = _encoded(table, rows_per_batch, compression, offset=tail_start)
     if places[0].first_id < index.end_id:
         raise InvalidArgument(
             f"event {places[0].first_id} cannot be added behind event {index.end_id - 1}"
         )
-    fresh = tail_of(table.schema, _blocks_in(tail) + _blocks_of(messages, places))
-    size = end_of_batches(places) + len(fresh)
-    grown = grown_index(index, places, size, checksum=xxh3_64_intdigest(fresh))
-    return Growth(at, (*messages, fresh), grown, added=places)
+    new_tail = tail_of(table.schema, _blocks_in(tail) + _blocks_of(messages, places))
+    size = end_of_batches(places) + len(new_tail)
+    grown = grown_index(index, places, size, checksum=xxh3_64_intdigest(new_tail))
+    return Growth(tail_start, (*messages, new_tail), grown, added=places)
 
 
 def grown_index(
     index: SegmentIndex, added: tuple[SegmentBatch, ...], size: int, checksum: int
 ) -> SegmentIndex:
-    """The index of a file after ``added`` batches were appended; it has ``size`` bytes then."""
+    """Return the index of a file after ``added`` batches were appended and it has ``size``
+    bytes."""
     return replace(
         index,
         end_id=added[-1].end_id,
@@ -134,33 +138,34 @@ def grown_index(
 
 
 def end_of_batches(batches: Sequence[SegmentBatch]) -> int:
-    """Offset of the tail: the end of the last batch, in bytes."""
+    """Return the offset of the tail in bytes: the end of the last batch."""
     return batches[-1].offset + batches[-1].length
 
 
 def has_its_tail(file: memoryview, index: SegmentIndex) -> bool:
-    """True if the file ends as its index says, so that plain Arrow readers can open it."""
-    at = end_of_batches(index.batches)
-    return len(file) == index.size and xxh3_64_intdigest(file[at:]) == index.checksum
+    """Return True if the file ends as recorded in its index, so that plain Arrow readers can open
+    it."""
+    tail_start = end_of_batches(index.batches)
+    return len(file) == index.size and xxh3_64_intdigest(file[tail_start:]) == index.checksum
 
 
-def tail_or_mended(file: memoryview, index: SegmentIndex) -> bytes:
-    """The tail of ``file`` as its index says.
+def tail_or_rebuilt(file: memoryview, index: SegmentIndex) -> bytes:
+    """Return the tail of ``file`` as recorded in its index, or a rebuilt one.
 
-    Where the file ends otherwise, bytes were appended whose fact is not recorded: the tail is
-    rebuilt. It has another checksum than the index if the batches are damaged, too.
+    If the file has another end, bytes were appended but the append was not recorded: the tail is
+    rebuilt from the batches. Its checksum differs from the index if the batches are damaged, too.
     """
-    at = end_of_batches(index.batches)
-    tail = bytes(file[at : index.size])  # a copy, since the file may be extended meanwhile
+    tail_start = end_of_batches(index.batches)
+    tail = bytes(file[tail_start : index.size])  # a copy, since the file may be extended meanwhile
     if len(file) == index.size and xxh3_64_intdigest(tail) == index.checksum:
         return tail
-    return mended_tail(file, index) if len(file) >= at else b""
+    return rebuilt_tail(file, index) if len(file) >= tail_start else b""
 
 
-def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
-    """The tail that belongs after the batches of ``index``, rebuilt from the batches.
+def rebuilt_tail(file: memoryview, index: SegmentIndex) -> bytes:
+    """Return the tail that belongs after the batches of ``index``, rebuilt from the batches.
 
-    A batch whose header is damaged is left out, so plain readers do not see it.
+    A batch with a damaged header is left out, so plain readers do not see it.
     """
     blocks = []
     for place in index.batches:
@@ -172,10 +177,10 @@ def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
 
 
 def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
-    """End mark and footer of an Arrow file whose batches lie where ``blocks`` say.
+    """Return end mark and footer of an Arrow file with batches at the offsets in ``blocks``.
 
-    Arrow itself writes the footer of a file without batches. The list of batches is appended
-    and the footer patched to refer to it: parts of a flatbuffer may lie in any order.
+    Arrow itself writes the footer of a file without batches. The list of batches is appended and
+    the footer patched to refer to it: parts of a flatbuffer may be in any order.
     """
     sink = pa.BufferOutputStream()
     pa.ipc.new_file(sink, schema).close()
@@ -189,7 +194,7 @@ def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
 
 
 def _encoded(
-    table: pa.Table, rows_per_batch: int, compression: Compression, *, at: int
+    table: pa.Table, rows_per_batch: int, compression: Compression, *, offset: int
 ) -> tuple[list[memoryview], tuple[SegmentBatch, ...]]:
     messages: list[memoryview] = []
     places = []
@@ -204,14 +209,14 @@ def _encoded(
                 first,
                 end,
                 batch.num_rows,
-                offset=at,
+                offset=offset,
                 length=message.size,
                 checksum=checksum,
                 summary=summary,
             )
         )
         messages.append(memoryview(message))
-        at += message.size
+        offset += message.size
     return messages, tuple(places)
 
 
@@ -224,7 +229,7 @@ def _blocks_of(messages: Sequence[memoryview], places: Sequence[SegmentBatch]) -
 
 
 def _blocks_in(tail: Buffer) -> bytes:
-    """The bytes of the footer's list of batches."""
+    """Return the bytes of the footer's list of batches."""
     footer = _footer(bytes(tail))
     reference = _batches_reference(footer)
     start = reference + struct.unpack_from("<I", footer, reference)[0]
@@ -238,7 +243,7 @@ def _footer(file: bytes) -> bytes:
 
 
 def _batches_reference(footer: Buffer) -> int:
-    """Offset, inside the footer, of the field that points to its list of batches."""
+    """Return the offset, inside the footer, of the field that points to its list of batches."""
     (table,) = struct.unpack_from("<I", footer, 0)
     (back,) = struct.unpack_from("<i", footer, table)
     (field,) = struct.unpack_from("<H", footer, table - back + _BATCHES_FIELD)

@@ -1,8 +1,8 @@
-"""Writes batches with only the columns they need, so rare properties do not cost every row.
+"""Writes batches with only the columns they need, so that rare properties do not cost every row.
 
-A column takes space in every row of a file. Properties that few events have move to ``more`` in
-the rows that have them, if the empty cells of their columns together would take more space than
-all values in the file. Columns without any value are left out. No value is lost:
+A column takes space in every row of a file. Properties that few events have move to ``more`` in the
+rows that have them, if the empty cells of their columns together would take more space than all
+values in the file. Columns without any value are left out. No value is lost:
 :mod:`penstock_core.columns.events.lifted_columns` moves the properties back into columns.
 """
 
@@ -34,10 +34,10 @@ from penstock_core.columns.schema.values import is_struct
 from penstock_core.vocabulary.compression import Compression
 
 FREE_BYTES: Final = 64 << 10
-"""Bytes that empty cells of a file may take, however little its events hold."""
+"""Bytes that the empty cells of a file may take, however small its events are."""
 
-_BESIDE: Final = frozenset({"more", "sparse", "nulls"})
-"""The columns that carry properties without a column of their own."""
+_OVERFLOW_COLUMNS: Final = frozenset({"more", "sparse", "nulls"})
+"""The columns that hold properties without a column."""
 _STAMPS_BYTES: Final = 16
 _OFFSET_BYTES: Final = 4
 _VALIDITY_BYTES: Final = 1 / 8
@@ -52,7 +52,7 @@ class _Column(NamedTuple):
 
     path: Path
     values: int
-    """Number of values in it."""
+    """Number of values in the column."""
     empty_bytes: float
     """Bytes that its cells without a value take."""
 
@@ -69,18 +69,18 @@ class Needs:
         self._lengths: dict[Path, int] = {}
         """Number of list elements at each path, summed over all events."""
         self._rows = 0
-        self._said = 0.0
+        self._value_bytes = 0.0
         """Bytes of all values in the events."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count stored events, or a body, whose columns the channel's schema already has."""
+        """Count stored events, or a body. The channel's schema must already have its columns."""
         self._rows += batch.num_rows
-        self._said += _STAMPS_BYTES * batch.num_rows
+        self._value_bytes += _STAMPS_BYTES * batch.num_rows
         parts = Parts.of(batch.schema)
         self._names |= parts.names - {"properties"}
         self._headers = grown(self._headers, parts.headers.slots)
         for name in parts.names - {"properties"}:
-            self._said += batch.column(name).nbytes
+            self._value_bytes += batch.column(name).nbytes
         if not parts.properties.slots:
             return
         struct = batch.column("properties")
@@ -105,24 +105,25 @@ class Needs:
         full: StructShape,
         dense: float,
     ) -> None:
-        """Count the values of a struct; ``dense`` is the share of rows whose nulls are values."""
+        """Count the values of a struct. ``dense`` is the share of rows in which nulls are
+        values."""
         for index, slot in enumerate(source.slots):
             place = place_of(slot, full)
             if place is None:
                 continue
-            below = (*path, place.name)
+            slot_path = (*path, place.name)
             array: Any = struct.field(index)
             count = len(array) - int((1 - dense) * array.null_count)
-            self._count(below, count)
+            self._count(slot_path, count)
             source_shape, full_shape = slot.shape, place.shape
             while isinstance(source_shape, ListShape) and isinstance(full_shape, ListShape):
                 array = array.flatten()
                 source_shape, full_shape = source_shape.element, full_shape.element
-                self._lengths[below] = self._lengths.get(below, 0) + len(array)
+                self._lengths[slot_path] = self._lengths.get(slot_path, 0) + len(array)
             if isinstance(source_shape, StructShape) and isinstance(full_shape, StructShape):
-                self._tally(below, array, source_shape, full=full_shape, dense=dense)
+                self._tally(slot_path, array, source_shape, full=full_shape, dense=dense)
             elif count:
-                self._said += array.nbytes * count / max(1, len(array), count)
+                self._value_bytes += array.nbytes * count / max(1, len(array), count)
 
     def _count(self, path: Path, count: int) -> None:
         if count:
@@ -131,71 +132,73 @@ class Needs:
     def shape(
         self,
         free_bytes: int = FREE_BYTES,
-        also: StructShape = NO_SLOTS,
-        maybe: StructShape = NO_SLOTS,
+        required: StructShape = NO_SLOTS,
+        optional: StructShape = NO_SLOTS,
     ) -> StructShape:
-        """The properties that get a column: those frequent enough to be worth it.
+        """Return the properties that get a column because they are frequent enough.
 
-        ``also`` are columns to keep in any case. ``maybe`` are columns without a value so far
-        that are kept if the budget of empty cells has room for them.
+        ``required`` are columns to keep in any case. ``optional`` are columns without a value so
+        far that are kept if the budget of empty cells has room for them.
         """
         columns = sorted(
-            self._columns((), self._full, self._rows, maybe=_paths((), maybe)),
-            key=lambda own: -own.values,
+            self._columns((), self._full, self._rows, optional=_paths((), optional)),
+            key=lambda candidate: -candidate.values,
         )
-        kept = _paths((), also)
-        budget = max(self._said, free_bytes)
-        at = 0
-        while at < len(columns):
-            end = at
-            while end < len(columns) and columns[end].values == columns[at].values:
+        kept_paths = _paths((), required)
+        budget = max(self._value_bytes, free_bytes)
+        start = 0
+        while start < len(columns):
+            end = start
+            while end < len(columns) and columns[end].values == columns[start].values:
                 end += 1
-            budget -= sum(column.empty_bytes for column in columns[at:end])
+            budget -= sum(column.empty_bytes for column in columns[start:end])
             if budget < 0:
                 break
-            kept.update(column.path for column in columns[at:end])
-            at = end
-        return _restricted((), self._full, kept)
+            kept_paths.update(column.path for column in columns[start:end])
+            start = end
+        return _restricted((), self._full, kept_paths)
 
     def _columns(
-        self, path: Path, full: StructShape, rows: int, maybe: Collection[Path]
+        self, path: Path, full: StructShape, rows: int, optional: Collection[Path]
     ) -> Iterator[_Column]:
         for slot in full.slots:
-            below = (*path, slot.name)
-            count = self._counts.get(below, 0)
-            if not count and below not in maybe:
+            slot_path = (*path, slot.name)
+            count = self._counts.get(slot_path, 0)
+            if not count and slot_path not in optional:
                 continue
             shape, lists = slot.shape, 0
             while isinstance(shape, ListShape):
                 shape, lists = shape.element, lists + 1
             if isinstance(shape, StructShape):
-                yield from self._columns(below, shape, self._lengths.get(below, rows), maybe=maybe)
+                yield from self._columns(
+                    slot_path, shape, self._lengths.get(slot_path, rows), optional=optional
+                )
             else:
                 width = _OFFSET_BYTES if lists else _width(shape)
-                yield _Column(below, count, max(0, rows - count) * (width + _VALIDITY_BYTES))
+                yield _Column(slot_path, count, max(0, rows - count) * (width + _VALIDITY_BYTES))
 
     def schema(self, free_bytes: int = FREE_BYTES) -> ChannelSchema:
-        """The schema for these events; rare properties go to ``more``."""
+        """Return the schema for these events; rare properties move to ``more``."""
         shape = self.shape(free_bytes)
         names = self._names | ({"properties"} if shape.slots else set())
         if self._leaves_out(shape):
-            names |= _BESIDE
+            names |= _OVERFLOW_COLUMNS
         return ChannelSchema(Parts(names, shape, self._headers))
 
     def open_schema(
-        self, also: StructShape = NO_SLOTS, maybe: StructShape = NO_SLOTS
+        self, required: StructShape = NO_SLOTS, optional: StructShape = NO_SLOTS
     ) -> ChannelSchema:
-        """The schema of a file to which any events of the channel can be added later.
+        """Return the schema of a file to which any events of the channel can be added later.
 
-        Its property columns are those of :meth:`shape`. It has the columns beside them that the
-        counted events have: a file may keep in ``more`` what has become frequent since.
+        Its property columns are those of :meth:`shape`. It has the overflow columns of the counted
+        events, because a file may keep in ``more`` properties that have become frequent since.
         """
-        shape = self.shape(also=also, maybe=maybe)
+        shape = self.shape(required=required, optional=optional)
         names = (self._channel.names | self._names) - {"properties"}
         if shape.slots:
             names |= {"properties"}
         if shape != self._full:
-            names |= _BESIDE
+            names |= _OVERFLOW_COLUMNS
         return ChannelSchema(Parts(names, shape, self._channel.headers))
 
     def _leaves_out(self, shape: StructShape) -> bool:
@@ -205,7 +208,7 @@ class Needs:
 def lean(
     batches: Sequence[pa.RecordBatch], channel: ChannelSchema, free_bytes: int = FREE_BYTES
 ) -> list[pa.RecordBatch]:
-    """The events of ``batches`` in one schema that has only the columns they need."""
+    """Return the events of ``batches`` in one schema that has only the columns they need."""
     first = batches[0].schema
     if "sparse" not in first.names and all(
         batch.schema.equals(channel.arrow, check_metadata=True) for batch in batches
@@ -220,28 +223,30 @@ def lean(
 def lean_image(
     batches: Sequence[pa.RecordBatch], channel: ChannelSchema, compression: Compression
 ) -> SegmentImage:
-    """A segment with the events of ``batches``, in the columns they need."""
-    kept = lean(batches, channel)
-    return encode_segment(kept, note=channel.note(kept[0].schema), compression=compression)
+    """Return a segment with the events of ``batches``, in the columns they need."""
+    lean_batches = lean(batches, channel)
+    return encode_segment(
+        lean_batches, note=channel.note(lean_batches[0].schema), compression=compression
+    )
 
 
 def fitted_in(
     batches: Iterable[pa.RecordBatch], schema: ChannelSchema, channel: ChannelSchema
 ) -> list[pa.RecordBatch]:
-    """The batches in ``schema``, which may have fewer property columns than ``channel``.
+    """Return the batches in ``schema``, which may have fewer property columns than ``channel``.
 
-    Properties without a column go to ``more``. If that needs further columns (``more``,
+    Properties without a column move to ``more``. If that needs further columns (``more``,
     ``sparse``, ``nulls``), all batches get them, so they keep one schema.
     """
-    kept = [_without(batch, schema.properties, channel.properties) for batch in batches]
-    for batch in kept:
+    narrowed = [_without(batch, schema.properties, channel.properties) for batch in batches]
+    for batch in narrowed:
         schema = schema.grown(batch.schema)
-    return [schema.conform(batch) for batch in kept]
+    return [schema.conform(batch) for batch in narrowed]
 
 
-def has_room(physical: ChannelSchema, wanted: StructShape) -> bool:
-    """True if a file with the columns ``physical`` has all columns of ``wanted``."""
-    return _paths((), wanted) <= _paths((), physical.properties)
+def has_room(physical: ChannelSchema, required: StructShape) -> bool:
+    """Return True if a file with the columns ``physical`` has all columns of ``required``."""
+    return _paths((), required) <= _paths((), physical.properties)
 
 
 # --- leaving columns out ------------------------------------------------------------------
@@ -280,31 +285,35 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
 
 
 def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot, Slot] | None:
-    """The slot of ``full`` that a slot belongs to, and the part of it that is kept.
+    """Return the slot of ``full`` that a slot belongs to, and the part of it that is kept.
 
-    None if nothing of it is kept, also when only other fields of the same dictionary are.
+    None if no part of it is kept, also when only other fields of the same dictionary are kept.
     """
     place = place_of(slot, full)
     if place is None:
         return None
-    found = next((own for own in kept.slots if own.name == place.name), None)
-    if found is None:
+    kept_slot = next((field for field in kept.slots if field.name == place.name), None)
+    if kept_slot is None:
         return None
     if is_struct(slot.shape):
-        left, whole = _inner(found.shape), _inner(place.shape)
-        if all(_kept_place(own, left, whole) is None for own in _inner(slot.shape).slots):
+        inner_kept, inner_full = _inner(kept_slot.shape), _inner(place.shape)
+        if all(
+            _kept_place(field, inner_kept, inner_full) is None for field in _inner(slot.shape).slots
+        ):
             return None
-    return place, found
+    return place, kept_slot
 
 
 def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:
     places = _kept_place(slot, kept, full)
     if places is None:
         return True
-    source, whole, left = slot.shape, places[0].shape, places[1].shape
+    source, full_shape, kept_shape = slot.shape, places[0].shape, places[1].shape
     if not is_struct(source):
         return False
-    return any(_loses(own, _inner(left), _inner(whole)) for own in _inner(source).slots)
+    return any(
+        _loses(field, _inner(kept_shape), _inner(full_shape)) for field in _inner(source).slots
+    )
 
 
 def _inner(shape: Shape) -> StructShape:
@@ -315,7 +324,7 @@ def _inner(shape: Shape) -> StructShape:
 
 
 class _Hits:
-    """Finds the rows of a batch that have values in columns which are left out."""
+    """Finds the rows of a batch that have values in removed columns."""
 
     def __init__(
         self,
@@ -340,25 +349,25 @@ class _Hits:
                     self._nulls.setdefault(name, []).append(row)
 
     def of(self, index: int, kept: StructShape, full: StructShape) -> Indices:
-        """The rows that have a value in slot ``index``, or below it, that is left out."""
+        """Return the rows that have a removed value in slot ``index`` or below it."""
         slot = self._source.slots[index]
-        found = self._dense.copy()
-        found[self._nulls.get(slot.logical, [])] = True
-        owners = np.where(_valid(self._struct), np.arange(len(found)), -1)
-        _mark(self._struct.field(index), slot, owners, kept=kept, full=full, found=found)
-        return np.flatnonzero(found)
+        hits = self._dense.copy()
+        hits[self._nulls.get(slot.logical, [])] = True
+        owners = np.where(_valid(self._struct), np.arange(len(hits)), -1)
+        _mark(self._struct.field(index), slot, owners, kept=kept, full=full, hits=hits)
+        return np.flatnonzero(hits)
 
 
 def _mark(
-    array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, found: Bools
+    array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, hits: Bools
 ) -> None:
-    """Set ``found`` for the rows in which ``array`` has a value that is left out."""
+    """Set ``hits`` to True for the rows in which ``array`` has a removed value."""
     owners = np.where(_valid(array), owners, -1)
     places = _kept_place(slot, kept, full)
     if places is None:
-        found[owners[owners >= 0]] = True
+        hits[owners[owners >= 0]] = True
         return
-    shape, whole, left = slot.shape, places[0].shape, places[1].shape
+    shape, full_shape, kept_shape = slot.shape, places[0].shape, places[1].shape
     if not is_struct(shape):
         return
     while isinstance(shape, ListShape):
@@ -368,17 +377,22 @@ def _mark(
         owners = np.where(_valid(array), owners[parents], -1)
         shape = shape.element
     assert isinstance(shape, StructShape), "a struct lies below"
-    for index, own in enumerate(shape.slots):
-        if _loses(own, _inner(left), _inner(whole)):
+    for index, field in enumerate(shape.slots):
+        if _loses(field, _inner(kept_shape), _inner(full_shape)):
             _mark(
-                array.field(index), own, owners, kept=_inner(left), full=_inner(whole), found=found
+                array.field(index),
+                field,
+                owners,
+                kept=_inner(kept_shape),
+                full=_inner(full_shape),
+                hits=hits,
             )
 
 
 def _narrowed(
     array: Any, source: StructShape, kept: StructShape, full: StructShape
 ) -> tuple[pa.StructArray, StructShape]:
-    """A struct, and its shape, without the fields that are left out, at any depth."""
+    """Return a struct, and its shape, without the removed fields at any depth."""
     slots, children = [], []
     for index, slot in enumerate(source.slots):
         places = _kept_place(slot, kept, full)
@@ -389,10 +403,10 @@ def _narrowed(
         )
         slots.append(Slot(slot.name, slot.logical, shape))
         children.append(child)
-    found = StructShape(tuple(slots))
+    narrowed_shape = StructShape(tuple(slots))
     mask = array.is_null() if array.null_count else None
-    fields = list(arrow_type(found))
-    return pa.StructArray.from_arrays(children, fields=fields, mask=mask), found
+    fields = list(arrow_type(narrowed_shape))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask), narrowed_shape
 
 
 def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Array, Shape]:
@@ -404,11 +418,13 @@ def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Arr
         assert isinstance(kept, ListShape), "as in the channel"
         assert isinstance(full, ListShape), "as in the channel"
         inner, shape = _narrow(array.values, source.element, kept.element, full=full.element)
-        found = ListShape(shape)
-        own = array.buffers()[:2]
-        kind = arrow_type(found)
-        made = pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [inner])
-        return made, found
+        list_shape = ListShape(shape)
+        buffers = array.buffers()[:2]
+        kind = arrow_type(list_shape)
+        narrowed_list = pa.Array.from_buffers(
+            kind, len(array), buffers, array.null_count, array.offset, [inner]
+        )
+        return narrowed_list, list_shape
     return array, source
 
 
@@ -419,9 +435,9 @@ def _more(
     spilled: dict[int, list[Slot]],
 ) -> pa.BinaryArray:
     rows = Rows(batch)
-    known = "more" in batch.schema.names
+    has_more = "more" in batch.schema.names
     cells: list[bytes | None] = (
-        batch.column("more").to_pylist() if known else [None] * batch.num_rows
+        batch.column("more").to_pylist() if has_more else [None] * batch.num_rows
     )
     fields = {slot.name: struct.field(i) for i, slot in enumerate(source.slots)}
     for row, slots in spilled.items():
@@ -437,15 +453,16 @@ def _more(
 
 
 def _restricted(path: Path, shape: StructShape, kept: set[Path]) -> StructShape:
-    """``shape`` with only the columns at the paths ``kept``, without structs that become empty."""
+    """Return ``shape`` with only the columns at the paths ``kept``, without structs that become
+    empty."""
     slots = []
     for slot in shape.slots:
-        below = (*path, slot.name)
+        slot_path = (*path, slot.name)
         if is_struct(slot.shape):
-            inner = _restricted(below, _inner(slot.shape), kept)
+            inner = _restricted(slot_path, _inner(slot.shape), kept)
             if inner.slots:
                 slots.append(Slot(slot.name, slot.logical, _around(slot.shape, inner)))
-        elif below in kept:
+        elif slot_path in kept:
             slots.append(slot)
     return StructShape(tuple(slots))
 
@@ -455,13 +472,13 @@ def _around(shape: Shape, inner: StructShape) -> Shape:
 
 
 def _paths(path: Path, shape: StructShape) -> set[Path]:
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for slot in shape.slots:
-        below = (*path, slot.name)
-        found.add(below)
+        slot_path = (*path, slot.name)
+        paths.add(slot_path)
         if is_struct(slot.shape):
-            found |= _paths(below, _inner(slot.shape))
-    return found
+            paths |= _paths(slot_path, _inner(slot.shape))
+    return paths
 
 
 def _width(shape: Shape) -> float:
@@ -485,7 +502,7 @@ def _null_names(column: Any) -> list[str]:
 
 
 def _top(path: str) -> str:
-    """The top-level property of a path."""
+    """Return the top-level property of a path."""
     name, escaped = [], False
     for character in path:
         if not escaped and character == "\\":

@@ -1,11 +1,11 @@
 """Sealed segments: files with events of one channel, readable by any Arrow program.
 
 A segment is a plain Arrow file whose first column is ``event_id``, so pyarrow, DuckDB and Spark
-read it without this package. Its batches are compressed where the channel asks for that
-(``storage.compression``), each buffer by itself, as Arrow has it. The index, kept in the manifest,
-says where each record batch lies and its checksum. A reader maps the file and goes straight to the
-batches it needs; a damaged batch makes only its own events unreadable (SEM S1). What is not
-compressed is read where it lies; what is has to be unpacked into memory first.
+read it without this package. Its batches are compressed if the channel sets
+``storage.compression``, each buffer separately, as the Arrow format defines. The index, kept in the
+manifest, has the position and checksum of each record batch. A reader maps the file and accesses
+only the batches it needs; a damaged batch makes only its own events unreadable (SEM S1).
+Uncompressed batches are read in place; compressed batches have to be unpacked into memory first.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ ROWS_PER_BATCH = 16_384
 """Default number of rows of a record batch in a segment."""
 
 UNPACKED_MAX: Final = 2
-"""Compressed batches of a file that a reader keeps in memory."""
+"""Most compressed batches of a file that a reader keeps in memory."""
 
 UNPACKED_BYTES_MAX: Final = 256 << 20
-"""Bytes of such batches that all readers of a process keep together; the newest stays in any case.
-What is mapped costs no memory, and hundreds of files are kept open."""
+"""Most bytes of unpacked batches that all readers of a process keep together. The newest batch is
+kept in any case.
+
+The limit is per process, because hundreds of mapped files are kept open.
+"""
 
 ALL_UNPACKED_MAX: Final = 1_024
-"""And no more of them than this: their sizes are summed up each time."""
+"""Most unpacked batches that all readers keep together, because their sizes are summed up each
+time."""
 
 ID_COLUMN = "event_id"
 
@@ -64,9 +68,9 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
     """Offset, in bytes, of the encapsulated IPC message in the file."""
     length: int
     checksum: int
-    """xxh3_64 of that message."""
+    """xxh3_64 of the message."""
     summary: bytes = b""
-    """Statistics that let selectors skip the batch; empty where none were computed."""
+    """Statistics that let selectors skip the batch; empty if they were not computed."""
 
     @property
     def span(self) -> Span:
@@ -97,23 +101,23 @@ class SegmentImage(Struct, frozen=True):
 
     @property
     def chunks(self) -> Sequence[memoryview]:
-        """The bytes as ``Blobs.put`` takes them."""
+        """The bytes in the form that ``Blobs.put`` takes."""
         return (memoryview(self.buffer),)
 
 
 def segment_folder(name: str, number: int, newest: str = "") -> str:
-    """The folder below ``segments`` for the files of channel ``number``.
+    """Return the folder below ``segments`` for the files of channel ``number``.
 
-    The number keeps folders apart whose channel names were shortened or differ only in case.
-    ``newest`` is the name of the channel's newest file. If an earlier version of Penstock wrote
-    it, into one folder for each part of the channel's name, that folder stays in use.
+    The number separates folders of channels whose names were shortened or differ only in case.
+    ``newest`` is the name of the channel's newest file. If an earlier version of Penstock wrote it,
+    into one folder for each part of the channel's name, that folder stays in use.
     """
     before = f"{name}.{number}"
     return before if newest.startswith(f"segments/{before}/") else f"{file_part(name)}.{number}"
 
 
 def segment_name(folder: str, first_id: int, end_id: int) -> str:
-    """The blob name of the segment with the ids ``first_id .. end_id - 1``."""
+    """Return the blob name of the segment with the ids ``first_id .. end_id - 1``."""
     return f"segments/{folder}/{first_id:020d}-{end_id - 1:020d}.arrow"
 
 
@@ -124,17 +128,17 @@ def encode_segment(
     note: Mapping[bytes, bytes] | None = None,
     compression: Compression = "none",
 ) -> SegmentImage:
-    """One file with all rows of ``batches``, in record batches of ``rows_per_batch`` rows that are
-    compressed so.
+    """Return one file with all rows of ``batches``, in compressed record batches of
+    ``rows_per_batch`` rows.
 
-    ``note`` goes into the metadata of its schema. All batches have one schema, whose first column
+    ``note`` is added to the metadata of its schema. All batches have one schema, whose first column
     is ``event_id``: int64, without nulls, ascending over all batches; gaps are allowed. Raises
     ``InvalidArgument`` otherwise, and for dictionary-encoded columns, because such a batch could
     not be read without its dictionary.
     """
     if rows_per_batch < 1:
-        raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
-    # Imported here because it loads all of the selectors, which readers of segments do not need.
+        raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; it must be at least 1")
+    # Imported here because it loads all selectors, which readers of segments do not need.
     from penstock_core.columns.selectors.summaries import summary_of
 
     table = checked_table(batches).replace_schema_metadata(note)
@@ -147,7 +151,7 @@ def encode_segment(
         spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
         summaries.append(summary_of(batch))
     places = pairwise([_schema_end(buffer), *ends])
-    found = tuple(
+    segment_batches = tuple(
         SegmentBatch(
             *span,
             offset=start,
@@ -158,13 +162,13 @@ def encode_segment(
         for span, (start, end), summary in zip(spans, places, summaries, strict=True)
     )
     index = SegmentIndex(
-        first_id=found[0].first_id,
-        end_id=found[-1].end_id,
+        first_id=segment_batches[0].first_id,
+        end_id=segment_batches[-1].end_id,
         rows=table.num_rows,
         size=buffer.size,
         checksum=xxh3_64_intdigest(buffer),
         schema=table.schema.serialize().to_pybytes(),
-        batches=found,
+        batches=segment_batches,
     )
     return SegmentImage(buffer, index)
 
@@ -172,15 +176,15 @@ def encode_segment(
 def _written(
     schema: pa.Schema, batches: Sequence[pa.RecordBatch], compression: Compression
 ) -> tuple[pa.Buffer, list[int]]:
-    """A whole file, and the offset at which each record batch ends, in bytes."""
+    """Return a whole file, and the offset at which each record batch ends, in bytes."""
     options = file_options(compression)
-    if compression != "none":  # its size is known once all of the work is done
+    if compression != "none":  # the compressed size is known only after all of the work is done
         growing = pa.BufferOutputStream()
         ends = _write(growing, schema, batches, options=options)
         return growing.getvalue(), ends
     measured = pa.MockOutputStream()
     _write(measured, schema, batches, options=options)
-    buffer = pa.allocate_buffer(measured.size())  # a growing buffer would be copied
+    buffer = pa.allocate_buffer(measured.size())  # exact size: a growing buffer would be copied
     with pa.FixedSizeBufferWriter(buffer) as sink:
         return buffer, _write(sink, schema, batches, options=options)
 
@@ -201,12 +205,15 @@ def _write(
 
 
 _unpacked: dict[tuple[ReferenceType[SegmentReader], int], int] = {}
-"""The size of each batch that a reader keeps unpacked, those that were unpacked first in front."""
+"""Size in bytes of each batch that a reader keeps unpacked, in the order of unpacking."""
 
 
 def _make_room(newest: tuple[ReferenceType[SegmentReader], int]) -> None:
-    """Have the oldest unpacked batches go that are too many. Threads do so, too: each step is by
-    itself, and at worst one more goes."""
+    """Drop the oldest unpacked batches until the rest is within the limits.
+
+    Several threads may do so at the same time. Each step is atomic, and at worst one batch too many
+    is dropped.
+    """
     size = sum(list(_unpacked.values()))
     for key in list(_unpacked):
         is_little = size <= UNPACKED_BYTES_MAX and len(_unpacked) <= ALL_UNPACKED_MAX
@@ -214,7 +221,7 @@ def _make_room(newest: tuple[ReferenceType[SegmentReader], int]) -> None:
             return
         size -= _unpacked.pop(key, 0)
         reader, number = key[0](), key[1]
-        if reader is not None:  # the batches of a file that was closed are gone already
+        if reader is not None:  # a closed file has no batches to drop
             reader.forget(number)
 
 
@@ -222,9 +229,9 @@ class SegmentReader:
     """Reads events from a mapped segment, without copying them unless they are compressed.
 
     The checksum of a record batch is verified on first read. A damaged batch raises ``Damaged``
-    with the segment, the batch and its ids; all other batches stay readable. Of compressed ones
-    the :data:`UNPACKED_MAX` read last stay in memory, unless those of all readers take more than
-    :data:`UNPACKED_BYTES_MAX`.
+    with the segment, the batch and its ids; all other batches stay readable. The last
+    :data:`UNPACKED_MAX` compressed batches read stay in memory, unless the batches of all readers
+    take more than :data:`UNPACKED_BYTES_MAX`.
     """
 
     __slots__ = ("__weakref__", "_batches", "_buffer", "_name", "_schema", "_unpacked", "index")
@@ -238,7 +245,7 @@ class SegmentReader:
         self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema)).remove_metadata()
         self._batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
         self._unpacked: tuple[int, ...] = ()
-        """The compressed batches that are in memory, the oldest first."""
+        """Numbers of the compressed batches that are in memory, the oldest first."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -247,10 +254,10 @@ class SegmentReader:
     def read(
         self, span: Span, on_damage: Callable[[Damaged, Span], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The events with ids in ``span``, oldest first, as slices of the mapped file.
+        """Yield the events with ids in ``span``, oldest first, as slices of the mapped file.
 
-        A damaged batch raises ``Damaged``. With ``on_damage``, the error and the ids that cannot
-        be read are passed to it instead, and reading continues after the batch.
+        A damaged batch raises ``Damaged``. With ``on_damage``, the error and the ids that cannot be
+        read are passed to it instead, and reading continues after the batch.
         """
         for number, place in enumerate(self.index.batches):
             if place.end_id <= span.first or place.first_id >= span.end:
@@ -269,15 +276,15 @@ class SegmentReader:
     def gather(
         self, spans: Sequence[Span], on_damage: Callable[[Damaged, Span], None]
     ) -> Iterator[tuple[Sequence[Span], pa.RecordBatch]]:
-        """The events with ids in ``spans``, at most one batch per record batch of the file.
+        """Yield the events with ids in ``spans``, at most one batch per record batch of the file.
 
-        Each comes with the spans it covers. ``spans`` are ascending and do not touch; ids that
-        are not in the file are skipped. For many small spans this is far cheaper than
-        :meth:`read` for each. Damage goes to ``on_damage``, as in :meth:`read`.
+        Each batch is paired with the spans it covers. ``spans`` are ascending and do not touch; ids
+        that are not in the file are skipped. For many small spans this is far cheaper than
+        :meth:`read` for each. Damage is passed to ``on_damage``, as in :meth:`read`.
         """
         ends = [end for _, end in spans]
         for number, place in enumerate(self.index.batches):
-            parts = [*meeting(spans, ends, place.span)]
+            parts = [*overlapping(spans, ends, place.span)]
             if not parts:
                 continue
             parts[0] = parts[0].clipped(place.span)
@@ -293,33 +300,35 @@ class SegmentReader:
                 yield parts, within
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Record batch ``number`` of the segment, whole. Raises ``Damaged``."""
-        found = self._batches[number]
-        if found is None:
-            found = self._batches[number] = self._verified(number)
+        """Return record batch ``number`` of the segment. Raises ``Damaged``."""
+        batch = self._batches[number]
+        if batch is None:
+            batch = self._batches[number] = self._verified(number)
             if is_compressed(self._message(number)):
                 self._keep_unpacked(number)
-        return found
+        return batch
 
     def forget(self, number: int) -> None:
-        """Record batch ``number`` is read anew when it is asked for again."""
+        """Drop record batch ``number`` from memory; the next access reads it again."""
         self._batches[number] = None
 
     def _keep_unpacked(self, number: int) -> None:
-        # Threads read, too: what is kept is replaced as a whole.
-        kept = (*(each for each in self._unpacked if each != number), number)
-        self._unpacked = kept[-UNPACKED_MAX:]
-        for each in kept[:-UNPACKED_MAX]:
-            self.forget(each)
-            _unpacked.pop((ref(self), each), None)
+        # Other threads read this tuple at the same time, so it is replaced as a whole.
+        in_memory = (*(other for other in self._unpacked if other != number), number)
+        self._unpacked = in_memory[-UNPACKED_MAX:]
+        for other in in_memory[:-UNPACKED_MAX]:
+            self.forget(other)
+            _unpacked.pop((ref(self), other), None)
         newest = (ref(self), number)
-        _unpacked.pop(newest, None)  # it goes to the end
+        _unpacked.pop(newest, None)  # removed first, so that it is added at the end
         _unpacked[newest] = self.unpacked_size(number)
         _make_room(newest)
 
     def unpacked_size(self, number: int) -> int:
-        """Bytes that record batch ``number`` takes once it is unpacked, from its first bytes and
-        those of its buffers: what is damaged is for :meth:`batch` to find."""
+        """Return the bytes that record batch ``number`` takes once it is unpacked.
+
+        Reads only the first bytes of the batch and of its buffers. :meth:`batch` reports damage.
+        """
         place = self.index.batches[number]
         if place.offset + place.length > self._buffer.size:
             return 0
@@ -330,14 +339,14 @@ class SegmentReader:
         return self._buffer.slice(place.offset, place.length)
 
     def check(self) -> list[str]:
-        """Read every batch and return one message for each that is damaged."""
-        found = []
+        """Read every batch and return one message for each damaged batch."""
+        messages = []
         for number in range(len(self.index.batches)):
             try:
                 self.batch(number)
             except Damaged as error:
-                found.append(str(error))
-        return found
+                messages.append(str(error))
+        return messages
 
     def _verified(self, number: int) -> pa.RecordBatch:
         place = self.index.batches[number]
@@ -359,14 +368,14 @@ class SegmentReader:
             raise Damaged(f"{self._name}: {ids}: {error}") from error
 
 
-def meeting(spans: Sequence[Span], ends: Sequence[int], other: Span) -> Sequence[Span]:
-    """The part of ``spans``, ascending and with these ``ends``, that have ids of another one."""
+def overlapping(spans: Sequence[Span], ends: Sequence[int], other: Span) -> Sequence[Span]:
+    """Return the part of ascending ``spans``, whose ends are ``ends``, that overlaps ``other``."""
     start = bisect_right(ends, other.first)
     return spans[start : bisect_left(spans, other.end, start, key=_first)]
 
 
 def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
-    """The rows of a batch whose ids are in ``spans``, which are ascending and do not touch."""
+    """Return the rows of a batch with ids in ``spans``, which are ascending and do not touch."""
     edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
     places = np.searchsorted(ids_of_column(batch.column(0)), edges)
     if len(spans) == 1:
@@ -375,7 +384,7 @@ def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
 
 
 def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """All numbers in the half-open ranges, one range after the other."""
+    """Return all numbers in the half-open ranges, one range after the other."""
     sizes = ends - firsts
     before = np.cumsum(sizes) - sizes
     numbers: npt.NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(firsts - before, sizes)
@@ -383,10 +392,11 @@ def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> np
 
 
 def _schema_end(file: pa.Buffer) -> int:
-    """Offset of the first record batch; the writer writes the schema together with it."""
+    """Return the offset of the first record batch.  The writer writes the schema together with
+    it."""
     magic, marker, length = struct.unpack("<8sIi", file.slice(0, 16).to_pybytes())
-    assert magic == b"ARROW1\0\0", "an Arrow file starts so"
-    assert marker == 0xFFFFFFFF, "then comes the schema, as an encapsulated message"
+    assert magic == b"ARROW1\0\0", "the magic bytes of an Arrow file"
+    assert marker == 0xFFFFFFFF, "the schema follows as an encapsulated message"
     return 16 + int(length)
 
 
@@ -402,12 +412,12 @@ def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordB
 
 
 def ids_of_column(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
-    """The event ids of a column, as NumPy integers."""
+    """Return the event ids of a column as NumPy integers."""
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def checked_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """All rows of ``batches`` as one table.
+    """Return all rows of ``batches`` as one table.
 
     Raises ``InvalidArgument`` if they cannot be a segment (:func:`encode_segment`).
     """

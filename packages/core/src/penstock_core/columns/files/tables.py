@@ -1,4 +1,4 @@
-"""Bodies made from tables (Arrow, pandas, polars and other Arrow producers) by columns."""
+"""Converts tables to bodies by columns: Arrow, pandas, polars and other Arrow producers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
 
 
 DECIMAL_DIGITS_MAX: Final = 15
-"""Most digits of a decimal that becomes a double: so many come back by rounding to its scale."""
+"""Most digits of a decimal that is converted to a double: rounding to its scale restores this
+many."""
 _INT64_DIGITS_MAX: Final = 18
 
 
@@ -93,7 +94,7 @@ _ACCEPTED: Final[dict[pa.DataType, tuple[_Is, ...]]] = {
     pa.bool_(): (pa.types.is_boolean,),
     UTC_MICROSECONDS: (_has_zone,),
 }
-"""The types that are taken for a column of each type; for others the user has to cast."""
+"""The types accepted for a column of each type; users have to cast others."""
 
 _ALLOWED: Final = {
     name: (*_ACCEPTED[FIELDS[name].type], pa.types.is_null) for name in SETTABLE_FIELDS
@@ -101,14 +102,15 @@ _ALLOWED: Final = {
 
 
 def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]:
-    """The rows of a table as bodies of at most ``max_rows`` events; an empty table gives none.
+    """Return the rows of a table as bodies of at most ``max_rows`` events; an empty list for an
+    empty table.
 
-    Takes a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or
-    any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns
+    Accepts a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or any
+    object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns
     :data:`~penstock_core.columns.schema.layout.SETTABLE_FIELDS`, and structs ``properties`` and
-    ``headers``,
-    mean what they mean in :mod:`penstock_core.columns.schema.layout`; null ``data`` is empty. Every
-    other column is a property of that name, and a null in it is an explicit null (SEM E11).
+    ``headers``, have the meaning described in :mod:`penstock_core.columns.schema.layout`; null
+    ``data`` is empty. Every other column is a property of that name, and a null in it is an
+    explicit null (SEM E11).
 
     Raises :class:`InvalidEvent` with the column, its type and the cast to use.
     """
@@ -139,7 +141,7 @@ def _table(obj: Any) -> pa.Table:
         elif isinstance(obj, pa.RecordBatchReader):
             table = obj.read_all()
         elif type(obj).__module__.partition(".")[0] == "pandas" and hasattr(obj, "index"):
-            # A range is not stored as a column unless it is asked for, even where it has a name.
+            # A RangeIndex becomes a column only on request, even if it has a name.
             is_named = any(name is not None for name in obj.index.names)
             table = pa.Table.from_pandas(obj, preserve_index=is_named)
         elif hasattr(obj, "__arrow_c_stream__") or hasattr(obj, "__arrow_c_array__"):
@@ -157,8 +159,11 @@ def _table(obj: Any) -> pa.Table:
 
 
 def _without_index(table: pa.Table) -> pa.Table:
-    """The table without index columns that have no name but the one pandas gave them: they only
-    count rows. An index with a name is a column like any other."""
+    """Return the table without index columns that have only the name pandas gave them: they only
+    number rows.
+
+    An index with a name is a column like any other.
+    """
     if b"pandas" not in (table.schema.metadata or {}):
         return table
     names = [name for name in table.schema.names if _UNNAMED_INDEX.fullmatch(name)]
@@ -172,7 +177,7 @@ def _check_names(schema: pa.Schema) -> None:
     for name in STAMPED:
         if name in schema.names:
             raise InvalidEvent(
-                f"the table has a column {name!r}, which the realm gives; rename or drop it"
+                f"the table has a column {name!r}; the realm sets it: rename or drop it"
             )
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
@@ -189,7 +194,7 @@ class _Direct(NamedTuple):
 
 
 def _planned(schema: pa.Schema) -> _Direct | None:
-    """The plan for a schema; None if a column has to be checked, cast or renamed."""
+    """Return the plan for a schema; None if a column has to be checked, cast or renamed."""
     columns: dict[str, int] = {}
     properties = []
     for index, field in enumerate(schema):
@@ -201,7 +206,7 @@ def _planned(schema: pa.Schema) -> _Direct | None:
             return None
         else:
             properties.append(index)
-    fields = [_kept(schema.field(index)) for index in properties]
+    fields = [_body_field(schema.field(index)) for index in properties]
     kind = pa.struct(fields)
     if fields and not _is_plain(kind):
         return None
@@ -213,15 +218,17 @@ def _planned(schema: pa.Schema) -> _Direct | None:
 
 
 def _is_plain(kind: pa.StructType) -> bool:
-    """True if a struct of properties can be stored without conversion."""
+    """Return True if a struct of properties can be stored without conversion."""
     try:
         if any(_plain(field.type, field.name) != field.type for field in kind):
             return False
     except InvalidEvent:
         return False  # the general path raises the error
     shape = struct_shape(kind)
-    wanted = grown(NO_SLOTS, shape.slots)
-    return not unplaced(shape, wanted) and arrow_type(wanted).equals(kind, check_metadata=True)
+    stored_shape = grown(NO_SLOTS, shape.slots)
+    return not unplaced(shape, stored_shape) and arrow_type(stored_shape).equals(
+        kind, check_metadata=True
+    )
 
 
 _plans = SchemaMemo(_planned)
@@ -230,7 +237,7 @@ _plans = SchemaMemo(_planned)
 def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
     plan = _plans.of(batch.schema)
     if plan is None or ("data" in plan.columns and batch.column(plan.columns["data"]).null_count):
-        return _made(batch)
+        return _converted_body(batch)
     columns = {name: batch.column(index) for name, index in plan.columns.items()}
     if plan.properties:
         arrays = [batch.column(index) for index in plan.properties]
@@ -240,7 +247,7 @@ def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _converted_body(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
@@ -251,10 +258,10 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
         elif name == "headers" and pa.types.is_struct(field.type):
             columns[name] = _headers(array)
         elif name == "properties" and pa.types.is_struct(field.type):
-            fields.extend(_kept(inner) for inner in field.type)
+            fields.extend(_body_field(inner) for inner in field.type)
             arrays.extend(fields_of(array))
         else:
-            fields.append(_kept(field))
+            fields.append(_body_field(field))
             arrays.append(array)
     if fields:
         columns |= _properties(fields, arrays, batch.num_rows)
@@ -265,8 +272,8 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
 
 
-def _kept(field: pa.Field) -> pa.Field:
-    """The field without metadata that has no meaning in a body."""
+def _body_field(field: pa.Field) -> pa.Field:
+    """Return the field without metadata that has no meaning in a body."""
     logical = (field.metadata or {}).get(LOGICAL_NAME)
     return pa.field(
         field.name, field.type, metadata=None if logical is None else {LOGICAL_NAME: logical}
@@ -287,27 +294,30 @@ def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> d
     for slot in shape.slots:
         if nesting(slot.shape) > NESTING_MAX:
             raise InvalidEvent(overflow.too_deep(slot.logical))
-    wanted = grown(NO_SLOTS, shape.slots)
-    leaving = unplaced(shape, wanted)
+    stored_shape = grown(NO_SLOTS, shape.slots)
+    leaving = unplaced(shape, stored_shape)
     columns: dict[str, pa.Array] = {}
     if leaving:
         batch = pa.RecordBatch.from_arrays([struct], names=["properties"])
         columns["more"] = spilled(batch, shape, leaving)
-    if wanted.slots:
-        columns["properties"] = fitted(struct, shape, wanted)
+    if stored_shape.slots:
+        columns["properties"] = fitted(struct, shape, stored_shape)
     return columns
 
 
 def _plain(kind: pa.DataType, path: str) -> pa.DataType:
-    """The supported type that holds all values of ``kind``.
+    """Return the supported type that holds all values of ``kind``.
 
-    Raises :class:`InvalidEvent` if there is none.
+    Raises :class:`InvalidEvent` if no such type exists.
     """
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type, path)
     if pa.types.is_struct(kind):
         return pa.struct(
-            [_kept(field.with_type(_plain(field.type, f"{path}.{field.name}"))) for field in kind]
+            [
+                _body_field(field.with_type(_plain(field.type, f"{path}.{field.name}")))
+                for field in kind
+            ]
         )
     if any(is_list(kind) for is_list in _LISTS):
         return pa.list_(_plain(kind.value_type, f"{path}[]"))
@@ -330,7 +340,8 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
 
 
 def _converted(kind: pa.DataType) -> pa.DataType | None:
-    """The type of times, dates and decimals whose values keep their meaning in it (SEM E11)."""
+    """Return the type to which times, dates and decimals are converted without losing their meaning
+    (SEM E11), or None."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     if pa.types.is_date(kind):
@@ -357,8 +368,8 @@ def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _decimals_as_text(array: pa.Array) -> pa.Array:
-    """The array with decimals as text, from which Arrow reads the nearest doubles; its own cast to
-    doubles may miss them."""
+    """Return the array with decimals as text, from which Arrow reads the nearest doubles. Its own
+    cast to doubles may miss them."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _decimals_as_text(array.cast(kind.value_type))
@@ -374,7 +385,7 @@ def _with_text(kind: pa.DataType) -> pa.DataType:
 
 
 def _has(is_kind: _Is, kind: pa.DataType) -> bool:
-    """True if a type is of this kind, or one inside it is."""
+    """Return True if a type, or a type nested in it, satisfies ``is_kind``."""
     if pa.types.is_struct(kind):
         return any(_has(is_kind, field.type) for field in kind)
     if any(is_list(kind) for is_list in _LISTS) or pa.types.is_dictionary(kind):
@@ -383,8 +394,10 @@ def _has(is_kind: _Is, kind: pa.DataType) -> bool:
 
 
 def with_whole_nulls(array: pa.Array) -> pa.Array:
-    """The array with as many nulls in its lists of nothing but nulls as the lists say: a cast of
-    Arrow's makes as many nulls as there are lists, and so may another writer."""
+    """Return the array with enough child nulls for its lists of only nulls.
+
+    Arrow's cast makes only as many nulls as there are lists, and other writers may do the same.
+    """
     kind = array.type
     if not _has(pa.types.is_null, kind) or not pa.types.is_nested(kind):
         return array
@@ -397,14 +410,16 @@ def with_whole_nulls(array: pa.Array) -> pa.Array:
     end = array.offsets[-1].as_py()
     is_short = pa.types.is_null(kind.value_type) and end > len(array.values)
     values = pa.nulls(end) if is_short else with_whole_nulls(array.values)
-    own = array.buffers()[:2]
-    return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        kind, len(array), buffers, array.null_count, array.offset, [values]
+    )
 
 
 def _system(name: str, array: pa.Array) -> pa.Array:
     kind = FIELDS[name].type
-    given = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not any(is_kind(given) for is_kind in _ALLOWED[name]):
+    value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not any(is_kind(value_type) for is_kind in _ALLOWED[name]):
         raise InvalidEvent(
             f"column {name!r} has type {array.type}; cast it to {kind}, or rename it to send it "
             "as a property"
@@ -418,12 +433,13 @@ def _system(name: str, array: pa.Array) -> pa.Array:
 def _headers(array: pa.StructArray) -> pa.StructArray:
     children = []
     for field, child in zip(array.type, array.flatten(), strict=True):
-        wanted = HEADERS.get(field.name)
-        if wanted is None:
+        header_type = HEADERS.get(field.name)
+        if header_type is None:
             raise InvalidEvent(
-                f"column 'headers' has a field {field.name!r}; there are {', '.join(HEADERS)}"
+                f"column 'headers' has an unknown field {field.name!r}; allowed are "
+                f"{', '.join(HEADERS)}"
             )
-        children.append(_cast(f"headers.{field.name}", child, wanted))
+        children.append(_cast(f"headers.{field.name}", child, header_type))
     names = [field.name for field in array.type]
     if not names:
         raise InvalidEvent("column 'headers' is a struct without fields; drop it")

@@ -1,4 +1,4 @@
-"""Bytes between the files of a tar, for tars that are written as a stream."""
+"""Headers and padding between the files of a tar that is written as a stream."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK)
-"""Bytes that end a tar."""
+"""The bytes at the end of a tar."""
 
 
 def header(name: str, size: int, at_us: int) -> bytes:
-    """The bytes before a file that only its owner may read."""
+    """Return the header before a file that only its owner may read."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.mtime = size, 0o600, at_us // 1_000_000
     return entry.tobuf(tarfile.PAX_FORMAT)
 
 
 def padding(size: int) -> bytes:
-    """The bytes after a file of ``size`` bytes."""
+    """Return the bytes after a file of ``size`` bytes."""
     return bytes(-size % BLOCK)
 
 
 def room(size: int) -> int:
-    """Bytes that a file of ``size`` bytes with a short name takes in a tar."""
+    """Return the bytes that a file of ``size`` bytes with a short name takes in a tar."""
     return BLOCK + size + len(padding(size))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock_core.channel.channel_type import Home
 from penstock_core.columns.files.lean_columns import lean
-from penstock_core.columns.files.segments import meeting, segment_folder
+from penstock_core.columns.files.segments import overlapping, segment_folder
 from penstock_core.columns.keys.keys import KeyIndex
 from penstock_core.columns.schema.property_names import PropertyNames
 from penstock_core.columns.schema.schema import ChannelSchema
@@ -494,7 +494,7 @@ class ChannelStore:
 
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
         ends = [end for _, end in spans]
-        parts = {file: meeting(spans, ends, file.span) for file in self.files_for(tuple(spans))}
+        parts = {file: overlapping(spans, ends, file.span) for file in self.files_for(tuple(spans))}
         self.require_open([file for file, inside in parts.items() if inside])
         for file, inside in parts.items():
             if file.reader is None:  # it could not even be opened

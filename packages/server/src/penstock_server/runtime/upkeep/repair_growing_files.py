@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from xxhash import xxh3_64_intdigest
 
-from penstock_core.columns.files.growing_segment import end_of_batches, has_its_tail, tail_or_mended
+from penstock_core.columns.files.growing_segment import (
+    end_of_batches,
+    has_its_tail,
+    tail_or_rebuilt,
+)
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import NameDoesNotExist, StorageFailed
 from penstock_core.vocabulary.ports import Blobs
@@ -41,7 +45,7 @@ async def _is_mended(file: SealedFile, blobs: Blobs, *, is_damaged: bool) -> boo
         return False  # its events are reported when they are read
     if has_its_tail(data, file.index):
         return False
-    tail = tail_or_mended(data, file.index)
+    tail = tail_or_rebuilt(data, file.index)
     if is_damaged or not blobs.grows or xxh3_64_intdigest(tail) != file.index.checksum:
         file.is_frozen = True
         return False

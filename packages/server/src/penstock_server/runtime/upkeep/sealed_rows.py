@@ -56,7 +56,7 @@ class NewRows(NamedTuple):
         """A file of their own; the one ``before`` it, whose schema this is, may have columns that
         come again."""
         others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
-        schema = self.needs.open_schema(maybe=others)
+        schema = self.needs.open_schema(optional=others)
         batches = fitted_in(self.batches, schema, self.columns)
         note = self.columns.note(schema.arrow)
         return started(batches, note=note, compression=self.compression)

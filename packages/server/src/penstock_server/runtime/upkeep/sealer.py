@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 from penstock_core.columns.files.growing_segment import (
     Growth,
     extended,
-    tail_or_mended,
+    tail_or_rebuilt,
 )
 from penstock_core.columns.files.lean_columns import fitted_in
 from penstock_core.columns.files.segments import (
@@ -599,7 +599,7 @@ def _growth(
     batches: list[pa.RecordBatch],
     compression: Compression,
 ) -> Growth:
-    return extended(index, tail_or_mended(data, index), batches, compression=compression)
+    return extended(index, tail_or_rebuilt(data, index), batches, compression=compression)
 
 
 def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from penstock_core.api.backup_files import is_data_file
-from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_mended
+from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_rebuilt
 from penstock_core.columns.files.segments import SegmentIndex
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.ports import BlobInfo
@@ -127,7 +127,7 @@ class Capture:
         """
         file = self._disk.open(f"{self._root}/{name}")
         end = end_of_batches(index.batches)
-        tail = tail_or_mended(self._disk.map(file), index)
+        tail = tail_or_rebuilt(self._disk.map(file), index)
 
         def read(wanted: int, at: int) -> bytes:
             if at >= end:
