@@ -309,7 +309,9 @@ def test_an_id_that_is_gone_is_refused_with_the_cause() -> None:
         IllegalState, match=r"event 0 of orders is not stored \(consumed\); the next event"
     ):
         play.do(Seek("d", 0, is_exact=True))
-    with pytest.raises(IllegalState, match=r"gone \(purged\).*is 4: seek to that, or to \"earl"):
+    with pytest.raises(
+        IllegalState, match=r"is not stored \(purged\).*is 4: seek to that, or to \"earl"
+    ):
         play.do(Seek("d", 3, is_exact=True))
     with pytest.raises(
         InvalidArgument, match="event 7 of orders does not exist yet: the next id is 6"
