@@ -143,7 +143,7 @@ def test_without_a_timeout_there_is_none_to_extend() -> None:
     play.do(AddDurable("d", "shared"))
     play.do(TakeSeat("d", 1, "s1", window=1))
 
-    with pytest.raises(IllegalState, match="there is no ack_timeout to extend"):
+    with pytest.raises(IllegalState, match="has no ack_timeout to extend"):
         play.do(ExtendTime(1, (span(0),), SECOND))
     assert pass_by(play, 1_000 * SECOND) == ({}, {})
     assert play.channel.state.durables["d"].deadlines is None
@@ -256,7 +256,7 @@ def test_a_restart_keeps_the_timeout_and_the_counts(how: str) -> None:
         ("shared", 99, "ack_timeout is 99 ms; allowed are 100 to"),
         ("shared", -5, "ack_timeout is -5 ms"),
         ("shared", 1 << 40, "ack_timeout is 1099511627776 ms"),
-        ("exclusive", SECOND, "type exclusive takes no ack_timeout: what goes back there comes"),
+        ("exclusive", SECOND, "type exclusive takes no ack_timeout, because it redelivers"),
         ("priority", SECOND, "type priority takes no ack_timeout"),
     ],
 )

@@ -1,11 +1,11 @@
-"""Seats that wait for their sessions after another node has taken over (SEM N6).
+"""Seats that are reserved for their sessions after a failover (SEM N6).
 
-Who has a seat at an exclusive, priority or serial durable of a cluster, or holds a durable as a
-whole, is a fact. The next owner finds these seats empty. It serves nobody else instead of their
-clients until these have come back, or have had the time for it.
+In a cluster, a seat at an exclusive, priority or serial durable is recorded in a fact, and so is a
+client that holds a durable as a whole. The next owner finds these seats empty. It reserves them for
+their sessions until these reconnect or their time is over.
 
-How long a session has been waited for is a fact, too, in steps: the time is one, whichever owners
-it passes under. What an owner is lost with before it has written its step does not count.
+The time waited is recorded in facts, too, in steps, so that it adds up over several owners. Time
+that an owner had not recorded when it failed does not count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from penstock_core.durable.seat import Seat
 from penstock_core.messages.seats import Left, Seated, TakeSeat
 
 _STEPS: Final = 20
-"""In how many parts the time of waiting is written down: a twentieth, half a second, is the most an
-owner is lost with, and so few small facts cost nothing."""
+"""Number of steps in which the waiting time is recorded. An owner that fails loses at most a
+twentieth of it (half a second), and so few small facts cost nothing."""
 
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
-    """The fact of a new seat. One that was kept for its session is the one it had, and is told of
-    again only where the session has been waited for. Another one takes the place of those that the
-    session has given up while it was not connected, where there may be one alone."""
+    """Return the facts of a new seat.
+
+    A seat that was reserved for the session needs a new fact only if waiting time was recorded for
+    it. Another seat replaces those that the session gave up while it was not connected, if the
+    durable allows only one.
+    """
     durable = state.durable(command.durable)
     is_told = state.rules.is_cluster and durable.persistent and command.place
     if not is_told or not (durable.kind.seats_wait or command.sole):
@@ -45,13 +48,14 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
 
 
 def claimed(durable: Durable, place: str, session: str = "") -> list[Seat]:
-    """The seats there are, and those that are kept for others than ``place`` and ``session``."""
+    """Return the taken seats, and those reserved for other places than ``place`` and other sessions
+    than ``session``."""
     kept = [seat for seat in _kept(durable, place) if not session or seat.session != session]
     return [*durable.seats, *kept]
 
 
 def _kept(durable: Durable, place: str) -> list[Seat]:
-    """The seats that are kept for others than ``place``."""
+    """Return the seats that are reserved for other places than ``place``."""
     return [
         Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
         for name, seat in durable.absent.items()
@@ -60,7 +64,7 @@ def _kept(durable: Durable, place: str) -> list[Seat]:
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:
-    """What ``decided`` says of the end of a seat, with the fact that it is left."""
+    """Add the fact that a seat was left to ``decided``, the other consequences of its end."""
     durable, seat = state.seats[subscription]
     if seat.place not in durable.places:
         return decided
@@ -68,13 +72,13 @@ def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Dec
 
 
 def decide_given_up(durable: Durable) -> tuple[Left, ...]:
-    """The facts that nobody waits for those any more who are away."""
+    """Return the facts that end the reservation of all absent seats of a durable."""
     return tuple(Left(durable.name, place) for place in durable.absent)
 
 
 def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, ...]:
-    """When a step of the waiting is over: the facts how long each session that is away has been
-    waited for, and that the seats are free again whose sessions had their time to come back."""
+    """Return the facts of a finished step of waiting: the time waited for each absent session, and
+    the end of reservations whose time is over."""
     since_us = state.awaited_from_us
     if since_us is None or now_us < state.awaited_until_us:
         return ()
@@ -92,29 +96,29 @@ def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, .
 
 
 def advance_wait(state: ChannelState, now_us: int) -> None:
-    """Begin to wait, or the next step of it, where somebody is away, and note when nobody is any
-    more."""
+    """Start waiting, or the next step of it, while sessions are absent; stop if none is."""
     absent = [kept for durable in state.durables.values() for kept in durable.absent.values()]
     if not absent:
         state.awaits_seats, state.awaited_from_us = False, None
         return
     begins = state.awaited_from_us is None or now_us >= state.awaited_until_us
     if begins and not state.takes_nobody:
-        all_us = state.rules.reattach_us
-        left_us = all_us - max(kept.waited_us for kept in absent)
+        total_us = state.rules.reattach_us
+        remaining_us = total_us - max(kept.waited_us for kept in absent)
         state.awaited_from_us = now_us
-        state.awaited_until_us = now_us + min(left_us, -(-all_us // _STEPS))
+        state.awaited_until_us = now_us + min(remaining_us, -(-total_us // _STEPS))
 
 
 def interrupted(state: ChannelState, *, now: bool) -> None:
-    """Note that somebody is away who may come back: ``now``, or only from
-    :class:`AwaitSeats` on."""
+    """Note that absent sessions may reconnect: from ``now`` on, or only after
+    :class:`AwaitSeats`."""
     state.awaits_seats, state.awaited_from_us = True, None
     state.takes_nobody = not now
 
 
 def recovered(state: ChannelState) -> None:
-    """Find all seats empty that were taken. A realm without a cluster keeps none."""
+    """Treat the sessions of all recorded seats as absent after recovery. Without a cluster no seat
+    is reserved."""
     for durable in state.durables.values():
         if not state.rules.is_cluster:
             durable.places.clear()
@@ -123,7 +127,7 @@ def recovered(state: ChannelState) -> None:
 
 
 def kept(state: ChannelState) -> tuple[Seated, ...]:
-    """The facts that lead to these seats, for a snapshot."""
+    """Return the facts that restore the reserved seats, for a snapshot."""
     return tuple(
         Seated(durable.name, place, seat.session, sole=seat.sole, waited_us=seat.waited_us)
         for durable in state.durables.values()

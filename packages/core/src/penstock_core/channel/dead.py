@@ -1,9 +1,10 @@
-"""Decides which events are dead when they leave: unconsumed, by age, capacity or too many
-redeliveries, or because a client rejected them (SEM T5, T6, T10, T11).
+"""Decides which events are dead when they leave (SEM T5, T6, T10, T11).
 
-Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
-them wanted it and has not acknowledged it, whatever the types of the durables. On the JMS engine,
-with durables or without, so is an event that a subscriber waits for and does not get, and no other.
+An event is dead if it leaves unconsumed by age, capacity or too many redeliveries, or if a client
+rejected it. Without durables every event is unconsumed. With durables an event is unconsumed if at
+least one of them wanted it and has not acknowledged it, whatever the types of the durables. On the
+JMS engine an event is also unconsumed if a subscriber waits for it and does not get it; events
+without interest are not.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from penstock_core.messages.unions import StoredFact
 from penstock_core.vocabulary.causes import Cause
 
 MOVED_EVENTS_MAX = 10_000
+"""Most events that a step moves."""
 FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
 """Causes of death that concern one durable, or the readers of a queue."""
 MOVED_BYTES_MAX = 8 << 20
-"""A step moves about this much: events that expire by the million must not hold up a publisher."""
+"""Bytes that a step moves, approximately. The bound keeps millions of expiring events from delaying
+publishers."""
 READ_BYTES_MAX = MOVED_BYTES_MAX * 3 // 2
-"""Most bytes that a step reads, with the columns that the realm has added. A step holds its events
-several times: as read, as published, and in the block."""
+"""Most bytes that a step reads, including columns that the realm has added. A step holds its events
+three times in memory: as read, as published, and in the block."""
 
 
 MOVED_WORK = 32
-"""How often selectors may examine a full step of moving events; where they examine each event more
-often, fewer move in a step."""
+"""Selector evaluations per event that a full step may cause; with more of them, fewer events move
+in a step."""
 
 
 class Missed(Struct, frozen=True):
-    """Dead events by the durables that had not acknowledged them, with their redeliveries."""
+    """Dead events by the durables that had not acknowledged them, and by their redelivery
+    counts."""
 
     durables: tuple[tuple[tuple[str, ...], Spans], ...]
     redeliveries: tuple[tuple[int, Spans], ...]
@@ -46,17 +50,20 @@ class Missed(Struct, frozen=True):
 def moved_at_once(
     state: ChannelState, ids: IdSet, *, events_max: int = MOVED_EVENTS_MAX, work: float = 1.0
 ) -> IdSet:
-    """The lowest of ``ids``, all stored, that one step may move; at least one. They are fewer
-    where selectors ask much about them, and where joins copy each to many stores: ``work`` and the
-    state say how many times more than usual a step does. May be ``ids`` itself."""
+    """Return the lowest of ``ids``, all stored, that one step may move; at least one.
+
+    A step moves fewer events if selectors examine them often or joins copy them to many stores:
+    ``work`` and the state give the factor by which a step costs more than usual. The result may be
+    ``ids`` itself.
+    """
     work = max(work, state.dead_work / MOVED_WORK, state.dead_copies)
     events_max = min(events_max, int(MOVED_EVENTS_MAX / work))
     return state.sizes.lowest_within(ids, events_max, MOVED_BYTES_MAX / work)
 
 
 def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
-    """The part of ``ids`` (all stored) that somebody still wanted, or that nobody could ever
-    want."""
+    """Return the part of ``ids`` (all stored) that was still wanted, or that no client could want
+    because the channel has no durables."""
     if not (state.durables or state.engine.needs_interest):
         return ids.copy()
     missed = not_acknowledged(state, ids)
@@ -66,11 +73,11 @@ def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
 
 
 def not_acknowledged(state: ChannelState, ids: IdSet) -> IdSet:
-    """The part of ``ids`` (all stored) that some durable wants and has not acknowledged."""
-    found = IdSet()
+    """Return the part of ``ids`` (all stored) that some durable wants and has not acknowledged."""
+    missed = IdSet()
     for durable in state.durables.values():
-        found.add_all(durable.wanting(ids))
-    return found
+        missed.add_all(durable.wanting(ids))
+    return missed
 
 
 def not_received(
@@ -101,7 +108,8 @@ def not_received(
 
 
 def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:
-    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
+    """Return facts that bury ``dead`` for one durable (SEM T10). Events that no other durable wants
+    leave the channel."""
     wanted = IdSet()
     for other in state.durables.values():
         if other is not durable:
@@ -117,23 +125,26 @@ def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> 
 
 
 def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "") -> None:
-    """Copies of ``ids``, stored yet, are in the dead event store from now on. One that was rolled
-    back too often, or buried, is there for one durable, which may be the only one left; what has
-    left by age or capacity is there once, for all that missed it."""
+    """Count copies of ``ids``, which are still stored, in the dead event store.
+
+    An event that was rolled back too often, rejected or buried is copied for one durable. An event
+    that left by age or capacity is copied once, for all durables that missed it.
+    """
     if not ids or state.definition.kind == "schedule":
         return
     if not durable and cause in FOR_ONE:
-        for own in state.durables.values():
-            if own.name:
-                count_copies(state, own.wanting(ids), cause, durable=own.name)
-        if not any(state.durables):  # the readers of a queue, which have no name
+        for owner in state.durables.values():
+            if owner.name:
+                count_copies(state, owner.wanting(ids), cause, durable=owner.name)
+        if not any(state.durables):  # only the readers of a queue, whose name is empty
             state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
         return
     state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
 
 
 def missed(state: ChannelState, spans: Spans) -> Missed:
-    """Collect what the origin of dead events says (SEM T6). Ask before they are removed."""
+    """Return which durables missed dead events, and their redelivery counts, for the origin that
+    copies carry (SEM T6). Call it before they are removed."""
     if not state.durables:
         return Missed((), ())
     ids = IdSet(spans)
@@ -146,21 +157,21 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
         wanting = durable.wanting(ids)
         split = []
         for names, group in groups:
-            theirs = group.overlap(wanting)
+            missed_here = group.overlap(wanting)
             rest = group.copy()
-            rest.remove_all(theirs)
-            split += [((*names, durable.name), theirs), (names, rest)]
+            rest.remove_all(missed_here)
+            split += [((*names, durable.name), missed_here), (names, rest)]
         groups = [(names, group) for names, group in split if group]
     counts = {count for durable in state.durables.values() for count in durable.levels}
     for count in sorted(counts, reverse=True):
-        found = IdSet()
+        level_ids = IdSet()
         for durable in state.durables.values():
             if count in durable.levels:
-                found.add_all(durable.levels[count].overlap(ids))
-        found.remove_all(counted)
-        if found:
-            redeliveries.append((count, found.spans))
-            counted.add_all(found)
+                level_ids.add_all(durable.levels[count].overlap(ids))
+        level_ids.remove_all(counted)
+        if level_ids:
+            redeliveries.append((count, level_ids.spans))
+            counted.add_all(level_ids)
     return Missed(
         tuple((names, group.spans) for names, group in groups if names), tuple(redeliveries)
     )

@@ -1,12 +1,12 @@
-"""Remembers why ids have no event any more: for each cause the ids that left by it (SEM T8).
+"""Remembers why ids have no event any more: the ids that left, by cause (SEM T8).
 
-Events leave in ranges, or scattered among those that stay, so this takes about as much memory as
-the set of stored ids has gaps, however many events there are or were. Beyond a limit the lower half
-of the ids is forgotten.
+Events leave in ranges, or scattered among events that stay. The memory used is therefore about
+proportional to the number of gaps in the set of stored ids, and independent of the number of
+events. Beyond a limit the lower half of the ids is forgotten.
 
-One cause is implied: an id below the next one that has no event and no recorded cause has the usual
-cause. On a channel with publish keys, where each publish removes scattered earlier events, that is
-their replacement; otherwise it is that nothing was ever stored.
+One cause is implied: an id below the next id that has no event and no recorded cause has the usual
+cause. On a channel with publish keys, where each publish replaces scattered earlier events, the
+usual cause is replacement. On other channels it means that no event was ever stored.
 """
 
 from __future__ import annotations
@@ -18,80 +18,83 @@ from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.stored_ids import Ids, id_set, written
 
 PIECES_MAX: Final = 4_096
-"""Ranges, or bitmaps of 1,024 ids, kept for a channel."""
+"""Most ranges, or bitmaps of 1,024 ids, kept for a channel."""
 
 NEVER: Final = "never"
-"""Nothing was stored under the id: a transient event, one that nobody had interest in, one in
-memory that a restart has lost, or an id that was skipped."""
+"""No event was stored under the id: it was transient, without interest, in memory and lost in a
+restart, or the id was skipped."""
 FORGOTTEN: Final = "forgotten"
-"""It left so long ago, and so many ranges have left since, that the realm does not know why."""
+"""The event left so long ago, and so many ranges have left since, that the cause is not known."""
 
 Kept = tuple[tuple[str, Ids], ...]
 
 
 class Departures:
-    """The ids that have left, with their causes."""
+    """The ids of events that have left, with their causes."""
 
     __slots__ = ("_left", "known_from", "usual")
 
     def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
         self.known_from = known_from
-        """The lowest id with a known cause: removals below it are not remembered."""
+        """The lowest id with a known cause; removals below it are not remembered."""
         self.usual: str = Cause.REPLACED.value if keyed else NEVER
-        """The cause that is not written down."""
+        """The cause of ids without a recorded one."""
         self._left: dict[str, IdSet] = {}
 
     def record(self, ids: IdSet, cause: str) -> None:
-        """Stored events have left."""
+        """Record the cause of stored events that have left."""
         if cause == self.usual:
             return
-        known = self._left.get(cause)
-        if known is None:
-            known = self._left[cause] = IdSet()
-        known.add_all(ids)
-        if known.pieces > PIECES_MAX // 2:
+        ids_of_cause = self._left.get(cause)
+        if ids_of_cause is None:
+            ids_of_cause = self._left[cause] = IdSet()
+        ids_of_cause.add_all(ids)
+        if ids_of_cause.pieces > PIECES_MAX // 2:
             self._bound()
 
     def record_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
-        """Note the cause for those of ``ids`` that are in ``stored``: others may have left before,
-        and removals of events in memory are reported again after a restart."""
+        """Record the cause for those of ``ids`` that are in ``stored``.
+
+        The others may have left before: after a restart, removals of events in memory are applied
+        again.
+        """
         if self.usual == NEVER:
-            new = ids.copy()
+            newly_left = ids.copy()
             for earlier in self._left.values():
-                new.discard_all(earlier)
+                newly_left.discard_all(earlier)
         else:
-            new = stored.copy()
+            newly_left = stored.copy()
             if unstored := self._left.get(NEVER):
-                new.add_all(unstored.remove_all(ids))
-        self.record(new, cause)
+                newly_left.add_all(unstored.remove_all(ids))
+        self.record(newly_left, cause)
 
     def record_unstored(self, *spans: tuple[int, int]) -> None:
-        """They were given, and nothing is stored under them."""
+        """Note ids that were assigned although no event is stored under them."""
         if self.usual != NEVER:
             self.record(IdSet(Span(*span) for span in spans), NEVER)
 
     def forget_unstored(self, ids: IdSet) -> None:
-        """Something is stored under them after all."""
+        """Drop the cause ``NEVER`` of ids that turn out to have stored events."""
         if unstored := self._left.get(NEVER):
             unstored.discard_all(ids)
 
-    def missing(self, span: Span, given: Span, stored: IdSet) -> dict[str, IdSet]:
-        """By cause, the ids of ``span`` among those ``given`` that are not ``stored``."""
-        span = span.clipped(given)
-        gone = _absent(span, stored)
-        found: dict[str, IdSet] = {}
+    def missing(self, span: Span, assigned: Span, stored: IdSet) -> dict[str, IdSet]:
+        """Return, by cause, the ids of ``span`` that are in ``assigned`` and not in ``stored``."""
+        span = span.clipped(assigned)
+        absent = _absent(span, stored)
+        missing: dict[str, IdSet] = {}
         for cause, ids in self._left.items():
-            if by_cause := gone.remove_all(ids.within(span)):
-                found[str(cause)] = by_cause
-        if forgotten := gone.remove(Span(span.first, max(span.first, self.known_from))):
-            found[FORGOTTEN] = forgotten
-        if gone:
-            found[self.usual] = gone
-        return found
+            if by_cause := absent.remove_all(ids.within(span)):
+                missing[str(cause)] = by_cause
+        if forgotten := absent.remove(Span(span.first, max(span.first, self.known_from))):
+            missing[FORGOTTEN] = forgotten
+        if absent:
+            missing[self.usual] = absent
+        return missing
 
     @property
     def pieces(self) -> int:
-        """A measure of what is remembered: ranges, or bitmaps."""
+        """Number of ranges or bitmaps remembered."""
         return sum([ids.pieces for ids in self._left.values()]) if self._left else 0
 
     def copy(self) -> Departures:
@@ -101,22 +104,22 @@ class Departures:
         return twin
 
     def kept(self, end: int, stored: IdSet) -> dict[str, IdSet]:
-        """The causes to keep over a restart, for ids before ``end``: all but ``NEVER``."""
-        known = Span(self.known_from, end)
-        found = self.missing(known, known, stored) if self.usual != NEVER else self._left
-        return {str(why): ids.copy() for why, ids in found.items() if ids and why != NEVER}
+        """Return the causes to keep over a restart for ids before ``end``, except ``NEVER``."""
+        assigned = Span(self.known_from, end)
+        departed = self.missing(assigned, assigned, stored) if self.usual != NEVER else self._left
+        return {str(why): ids.copy() for why, ids in departed.items() if ids and why != NEVER}
 
     def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
         """Continue from a snapshot; ids below ``end`` are in use."""
         self.known_from = known_from
-        left = {cause: id_set(ids) for cause, ids in kept} if kept else {}
+        departed = {cause: id_set(ids) for cause, ids in kept} if kept else {}
         if self.usual != NEVER:
             unstored = _absent(Span(known_from, end), stored)
-            for ids in left.values():
+            for ids in departed.values():
                 unstored.discard_all(ids)
-            left.pop(self.usual, None)
-            left[NEVER] = unstored
-        self._left = left
+            departed.pop(self.usual, None)
+            departed[NEVER] = unstored
+        self._left = departed
 
     def _bound(self) -> None:
         while self.pieces > PIECES_MAX:
@@ -133,5 +136,5 @@ def _absent(span: Span, stored: IdSet) -> IdSet:
 
 
 def as_kept(left: dict[str, IdSet]) -> Kept:
-    """The form in which snapshots hold it."""
+    """Return causes in the form that snapshots hold."""
     return tuple((cause, written(ids)) for cause, ids in sorted(left.items()))

@@ -1,8 +1,8 @@
-"""Clients that have to acknowledge in time (SEM D19).
+"""Acknowledgement timeouts (SEM D19).
 
-What a client has had for longer than the timeout goes back as if it had rolled it back: counted,
-with the durable's backoff, and dead where that was once too often. Deadlines are soft: a restart
-takes everything out of all hands anyway.
+An event that a client holds for longer than the timeout returns as if the client had rolled it
+back: it is counted, delayed by the durable's backoff, and dead if it has been delivered too often.
+Deadlines are soft state, because a restart takes back all events anyway.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ ACK_TIMEOUT_MS_MAX: Final = DELAY_MS_MAX
 
 
 def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat) -> None:
-    """Raise ``InvalidArgument`` for a timeout that a client may not bring, or out of bounds."""
+    """Raise ``InvalidArgument`` for a timeout that is out of bounds or that the client may not
+    set."""
     if isinstance(command, TakeLease):
         check_bounds(command.ack_timeout_ms)
         return
     if command.ack_timeout_ms and state.definition.kind != "queue":
         raise InvalidArgument(
-            f"durable {durable.name} does not take an ack_timeout for each client; only queues do: "
-            "give it when you create the durable"
+            f"durable {durable.name} does not take an ack_timeout for each client; only queues do. "
+            "Set it when you create the durable"
         )
     check_ack_timeout(command.ack_timeout_ms, durable.kind)
 
 
 def timeout_of(durable: Durable, command: TakeSeat) -> int:
-    """How long the client of a seat may have an event in hand; 0: as long as it likes. A lease is
-    never longer than the durable has it for all."""
-    own, for_all = command.ack_timeout_ms, durable.attributes.ack_timeout
+    """Return how long the client of a seat may hold an event, in ms; 0: no limit. The durable's
+    timeout limits leases, too."""
+    requested, of_durable = command.ack_timeout_ms, durable.attributes.ack_timeout
     if command.sole:
         return 0
-    if isinstance(command, TakeLease) and for_all:
-        return min(own, for_all)
-    return own or for_all
+    if isinstance(command, TakeLease) and of_durable:
+        return min(requested, of_durable)
+    return requested or of_durable
 
 
 def check_bounds(timeout_ms: int) -> None:
@@ -53,26 +54,26 @@ def check_bounds(timeout_ms: int) -> None:
     if not ACK_TIMEOUT_MS_MIN <= timeout_ms <= ACK_TIMEOUT_MS_MAX:
         raise InvalidArgument(
             f"ack_timeout is {timeout_ms} ms; allowed are {ACK_TIMEOUT_MS_MIN} to "
-            f"{ACK_TIMEOUT_MS_MAX}, a year, and 0 for as long as the client likes"
+            f"{ACK_TIMEOUT_MS_MAX} (a year), and 0 for no timeout"
         )
 
 
 def check_ack_timeout(timeout_ms: int, kind: DurableKind) -> None:
-    """Raise ``InvalidArgument`` for a timeout that is out of bounds, or of a type that gives back
-    only with the next subscription."""
+    """Raise ``InvalidArgument`` for a timeout that is out of bounds, or if the type redelivers only
+    with the next subscription."""
     if not timeout_ms:
         return
     check_bounds(timeout_ms)
     if not kind.redelivers_at_once:
         raise InvalidArgument(
-            f"a durable of type {kind.name} takes no ack_timeout: what goes back there comes only "
-            "with the next subscription; use a type that redelivers at once"
+            f"a durable of type {kind.name} takes no ack_timeout, because it redelivers events "
+            "only with the next subscription; use a type that redelivers at once"
         )
 
 
 def decide_extension(state: ChannelState, command: ExtendTime) -> Decided:
-    """Answer with the number of events that are in hand still. Raises ``IllegalState`` for one
-    that is not (SEM D15), and where nobody has to acknowledge in time."""
+    """Answer with the number of events that the client still holds. Raises ``IllegalState`` for an
+    event that it does not hold (SEM D15), and if it has no timeout."""
     durable, seat = state.seat(command.subscription)
     if not 0 < command.time_ms <= ACK_TIMEOUT_MS_MAX:
         raise InvalidArgument(
@@ -80,25 +81,24 @@ def decide_extension(state: ChannelState, command: ExtendTime) -> Decided:
         )
     if not seat.ack_timeout_ms:
         raise IllegalState(
-            "this client may have its events for as long as it likes: there is no ack_timeout to "
-            "extend"
+            "this client has no ack_timeout to extend; it may hold its events for any time"
         )
     refuse_recalled(durable, seat, command.spans, state.stored)
-    mine = durable.settled_by(seat, command.spans, state.stored)
-    return Decided(answer=len(mine))
+    held = durable.settled_by(seat, command.spans, state.stored)
+    return Decided(answer=len(held))
 
 
 def extend(state: ChannelState, command: ExtendTime, now_us: int) -> None:
-    """Give the client more time for what it has in hand."""
+    """Extend the deadlines of events that the client holds."""
     durable, seat = state.seats[command.subscription]
-    mine = seat.in_flight.overlap(IdSet(command.spans))
-    if durable.deadlines and mine:
-        durable.deadlines.extend(mine, now_us, command.time_ms * 1_000)
+    held = seat.in_flight.overlap(IdSet(command.spans))
+    if durable.deadlines and held:
+        durable.deadlines.extend(held, now_us, command.time_ms * 1_000)
     durable.read_us = now_us
 
 
 def late(state: ChannelState, now_us: int) -> list[tuple[Durable, IdSet]]:
-    """What clients have had for too long, by durable."""
+    """Return the events that clients have held for too long, by durable."""
     return [
         (durable, ids)
         for durable in state.durables.values()
