@@ -107,7 +107,7 @@ def test_what_is_in_hand_is_taken_back_and_a_late_acknowledgement_is_refused(
 
         assert billing.seek(3).taken_back == 6
 
-        with pytest.raises(IllegalState, match="the durable was moved to another place"):
+        with pytest.raises(IllegalState, match="the durable was moved to another position"):
             subscription.ack([0, 5])
         again = subscription.next_batch(WAIT_S)
         assert again is not None

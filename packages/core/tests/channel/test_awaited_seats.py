@@ -1,4 +1,4 @@
-"""Seats wait for their sessions when another node has taken over."""
+"""Seats wait for their sessions when its seat is reserved for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_exclusive_seat_waits_for_the_session_that_had_it(by_snapshot: bool) 
     play.do(Ack(1, (span(0),)))
     (play.restart_from_snapshot if by_snapshot else play.restart)()
 
-    with pytest.raises(DurableInUse, match="session a; another node has taken over, and the ses"):
+    with pytest.raises(DurableInUse, match="session a; its seat is reserved for"):
         sit(play, 1, "b")
     assert sit(play, 2, "a") == {2: [1, 2]}
     with pytest.raises(DurableInUse, match="session a; end that subscription first"):
@@ -70,7 +70,7 @@ def test_a_session_is_not_kept_out_by_a_seat_that_it_gave_up_while_it_was_away()
         sit(play, 3, "a")
     play.restart()
 
-    with pytest.raises(DurableInUse, match="session a; another node has taken over"):
+    with pytest.raises(DurableInUse, match="session a; its seat is reserved for"):
         sit(play, 1, "b")
     assert delivered(play.do(replace(again, subscription=3))) == {3: [0, 1]}
     assert facts(play)[1:] == [Left("d", "a/1"), Seated("d", "a/2", "a")]
@@ -260,7 +260,7 @@ def test_whoever_holds_a_durable_as_a_whole_holds_it_over_a_takeover() -> None:
     sit(play, 1, "a", sole=True)
     play.restart()
 
-    with pytest.raises(DurableInUse, match="held as a whole by session a; another node"):
+    with pytest.raises(DurableInUse, match="held as a whole by session a; its seat is reserved"):
         sit(play, 1, "b")
     sit(play, 2, "a", sole=True)
     play.do(HoldEvents(2, span(0, 1)))
@@ -296,7 +296,7 @@ def test_seats_wait_as_well_when_it_is_the_realm_that_ends_the_connections() -> 
     play = cluster("exclusive", events=1)
     sit(play, 1, "a")
     play.do(Detach(1, comes_back=True))
-    with pytest.raises(DurableInUse, match="another node has taken over"):
+    with pytest.raises(DurableInUse, match="its seat is reserved for"):
         sit(play, 2, "b")
     play.sweep()
     play.wait(3 * WAIT_MS)
@@ -352,7 +352,7 @@ def test_a_durable_that_is_held_as_a_whole_is_not_moved_while_its_seat_waits() -
     sit(play, 1, "a", sole=True)
     play.restart()
 
-    with pytest.raises(DurableInUse, match=r"session a, which keeps a place of its own.*has taken"):
+    with pytest.raises(DurableInUse, match=r"session a, which keeps the position of.*is reserved"):
         play.do(Seek("d", 0))
     play.do(GiveUpSeats("d"))
     play.do(Seek("d", 3))

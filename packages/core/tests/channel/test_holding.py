@@ -202,7 +202,7 @@ def test_no_more_is_buried_in_one_step_than_may_move_in_one() -> None:
 
 def test_only_a_sole_client_takes_by_id() -> None:
     play = durable_play("shared", 1, events=3)
-    with pytest.raises(IllegalState, match="has not taken hold of durable d"):
+    with pytest.raises(IllegalState, match="does not hold durable d as a whole"):
         play.do(HoldEvents(1, Span(0, 3)))
 
 

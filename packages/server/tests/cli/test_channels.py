@@ -74,8 +74,8 @@ def test_show_prints_where_every_event_went(penstock_command: Run, orders: Chann
 
     shown = penstock_command("channel", "show", "orders").stdout
 
-    assert "  live         2  stored, and there to be read\n" in shown
-    assert "  consumed     1  acknowledged by all who wanted them\n" in shown
+    assert "  live         2  stored and readable\n" in shown
+    assert "  consumed     1  acknowledged by all durables that wanted them\n" in shown
     assert shown.endswith("  5 published = 2 live + 1 consumed + 2 purged\n")
     assert "ids           3 .. 4\n" in shown
     assert "durables      billing (shared, 2 outstanding)\n" in shown

@@ -87,7 +87,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
 
 
 def _touch(state: ChannelState, fact: StoredFact) -> None:
-    """Note the durables for which a fact may cause a delivery: for most facts one or a few."""
+    """Note the durables that may have a delivery because of a fact: usually one or a few."""
     match fact:
         case Appended(matched=matched):
             state.dirty = True

@@ -39,12 +39,14 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     kept = durable.places.get(command.place)
     if kept is not None and not kept.waited_us:
         return Decided()
-    left = tuple(
+    left_facts = tuple(
         Left(durable.name, seat.place)
         for seat in _kept(durable, command.place)
         if seat.session == command.session and (seat.sole or not durable.kind.may_attach([seat]))
     )
-    return Decided((*left, Seated(durable.name, command.place, command.session, sole=command.sole)))
+    return Decided(
+        (*left_facts, Seated(durable.name, command.place, command.session, sole=command.sole))
+    )
 
 
 def claimed(durable: Durable, place: str, session: str = "") -> list[Seat]:

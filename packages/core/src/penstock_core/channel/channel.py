@@ -73,7 +73,7 @@ class ChannelMachine:
         return state.dirty and bool(has_clients or state.overdue)
 
     def recorded(self, fact: StoredFact) -> StoredFact | None:
-        """Return the form in which ``fact`` survives a restart; None if it does not. Call it before
+        """Return ``fact`` in its stored form; None if it does not survive a restart. Call it before
         ``apply``."""
         return recovery.recorded(self.state, fact)
 

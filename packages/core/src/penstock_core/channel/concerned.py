@@ -16,18 +16,17 @@ from penstock_core.durable.subscriber import Subscriber
 
 
 class SelectorHolders:
-    """Durables, readers and subscribers with one selector, in the order in which they were
-    added."""
+    """Durables, readers and subscribers with one selector, in the order of their addition."""
 
     __slots__ = ("durables", "seats", "subscribers")
 
     def __init__(self) -> None:
         self.durables: dict[str, Durable] = {}
-        """By name."""
+        """Keyed by name."""
         self.seats: dict[int, Seat] = {}
-        """By subscription."""
+        """Keyed by subscription."""
         self.subscribers: dict[int, Subscriber] = {}
-        """By subscription."""
+        """Keyed by subscription."""
 
     @property
     def in_use(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where every published event is or went: the sum that always holds (SEM T8)."""
+"""The conservation sum: every published event is stored or has left by a counted cause (SEM T8)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final, NamedTuple
 from penstock_core.vocabulary.counters import Counters
 
 MEANINGS: Final = {
-    "live": "stored, and there to be read",
+    "live": "stored and readable",
     "overdue": "past their TTL, about to move to the dead event store",
-    "consumed": "acknowledged by all who wanted them",
+    "consumed": "acknowledged by all durables that wanted them",
     "dead": "moved to the dead event store",
     "expired": "past their TTL",
     "evicted": "pushed out by newer ones when it was full",
     "purged": "removed on request",
     "replaced": "replaced by a newer event of the same key",
     "relayed": "transient: offered to connected clients once, never stored",
-    "redriven": "published again, where they came from or elsewhere",
+    "redriven": "published again, to their origin or another store",
     "dropped": "wanted by no subscriber",
     "quarantined": "unreadable, set aside",
 }
-"""The meaning of each term of the sum, in the order in which the terms are printed."""
+"""The meaning of each term of the sum, in the order of output."""
 
 
 class Term(NamedTuple):
@@ -29,20 +29,21 @@ class Term(NamedTuple):
 
 
 def terms(counters: Counters, *, live: int, overdue: int) -> list[Term]:
-    """All terms of the sum, those of 0 included."""
-    here = {"live": live, "overdue": overdue}
+    """Return all terms of the sum, including those that are 0."""
+    current = {"live": live, "overdue": overdue}
     return [
-        Term(name, here[name] if name in here else getattr(counters, name)) for name in MEANINGS
+        Term(name, current[name] if name in current else getattr(counters, name))
+        for name in MEANINGS
     ]
 
 
 def conservation(counters: Counters, *, live: int, overdue: int) -> dict[str, Any]:
-    """The sum for programs."""
-    found = terms(counters, live=live, overdue=overdue)
-    total = sum(term.events for term in found)
+    """Return the sum as values for programs."""
+    all_terms = terms(counters, live=live, overdue=overdue)
+    total = sum(term.events for term in all_terms)
     return {
         "published": counters.published,
-        **{term.name: term.events for term in found},
+        **{term.name: term.events for term in all_terms},
         "sum": total,
         "holds": total == counters.published,
     }

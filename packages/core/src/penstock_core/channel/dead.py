@@ -87,16 +87,18 @@ def not_received(
     fresh: IdSet | None = None,
     chosen: Mapping[str, Spans] = MappingProxyType({}),
 ) -> IdSet:
-    """The part of ``ids`` that some subscriber waits for and does not get. What is evicted is
-    offered once more to those with credit (SEM T3). ``fresh`` are about to be published, and
-    ``chosen`` those of them that each selector matches."""
-    there = state.stored.copy()
-    there.add_all(state.leaving)
+    """Return the part of ``ids`` that some subscriber waits for and will not receive.
+
+    Evicted events are offered once more to subscribers with credit (SEM T3). ``fresh`` are events
+    about to be published, with the ids in ``chosen`` that each selector matches.
+    """
+    readable = state.stored.copy()
+    readable.add_all(state.leaving)
     missing = IdSet()
     for subscriber in state.subscribers.values():
         if not subscriber.has_interest:
             continue
-        waits = subscriber.waits_for(there)
+        waits = subscriber.waits_for(readable)
         waits.discard_all(subscriber.unconfirmed)
         if fresh:
             new = IdSet(chosen.get(subscriber.selector, ())) if subscriber.selector else fresh

@@ -1,8 +1,8 @@
-"""Which rolled-back events come again when (SEM D18): by the delay a client asks for, or by the
-backoff of the durable.
+"""Delays after a rollback (SEM D18): by the request of the client, or by the backoff of the
+durable.
 
-Events that are given back together are postponed together: a fact for each count, or a few where
-jitter spreads them, and not one for each event.
+Events that are rolled back together are postponed together: with one fact for each redelivery
+count, or a few if jitter spreads them, instead of one for each event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from penstock_core.vocabulary.backoff import PIECES_MAX, Backoff
 def postponed(
     state: ChannelState, durable: Durable, ids: IdSet, delay_ms: int | None, now_us: int
 ) -> tuple[Postponed, ...]:
-    """Have those of ``ids`` that are outstanding wait for ``delay_ms``, if they are to wait."""
+    """Return the facts that delay the outstanding events of ``ids`` by ``delay_ms``; none without a
+    delay."""
     late = durable.wanting(ids.overlap(state.stored)) if delay_ms else None
     if not (delay_ms and late):
         return ()
@@ -27,24 +28,27 @@ def postponed(
 def backed_off(
     state: ChannelState, durable: Durable, ids: IdSet, now_us: int
 ) -> tuple[Postponed, ...]:
-    """How long the backoff of a durable has each of ``ids`` wait, which are about to be rolled
-    back once more."""
+    """Return the facts that delay ``ids``, about to be rolled back once more, by the backoff of the
+    durable."""
     backoff = durable.attributes.backoff
     if backoff is None:
         return ()
-    left = durable.wanting(ids.overlap(state.stored))
-    found: list[Postponed] = []
+    uncounted = durable.wanting(ids.overlap(state.stored))
+    facts: list[Postponed] = []
     for count, level in sorted(durable.levels.items()):
-        if own := left.remove_all(level):
-            found += _spread(durable.name, backoff, own, count=count + 1, now_us=now_us)
-    if left:
-        found += _spread(durable.name, backoff, left, count=1, now_us=now_us)
-    return tuple(found)
+        if level_ids := uncounted.remove_all(level):
+            facts += _spread(durable.name, backoff, level_ids, count=count + 1, now_us=now_us)
+    if uncounted:
+        facts += _spread(durable.name, backoff, uncounted, count=1, now_us=now_us)
+    return tuple(facts)
 
 
 def still_waiting(state: ChannelState, kept: IdSet) -> list[Postponed]:
-    """What says of events that are ``kept`` from now on (SEM J7) until when they wait: a restart
-    would find nothing of what was said of them before."""
+    """Return facts that repeat the delays of events ``kept`` from now on (SEM J7).
+
+    The earlier facts about these events are not recovered after a restart, because the events were
+    not stored then.
+    """
     return [
         Postponed(durable.name, ids.spans, until_us)
         for durable in state.durables.values()
@@ -54,17 +58,18 @@ def still_waiting(state: ChannelState, kept: IdSet) -> list[Postponed]:
 
 
 def _spread(name: str, backoff: Backoff, ids: IdSet, count: int, now_us: int) -> list[Postponed]:
-    """The waits of events with one count: one, or with jitter one for each of some ranges."""
+    """Return the delays of events with one redelivery count: one fact, or with jitter one for each
+    of several ranges."""
     if not backoff.jitter:
         until_us = now_us + backoff.wait_us(count, 0)
         return [Postponed(name, ids.spans, until_us)]
-    found = []
+    facts = []
     size = -(-len(ids) // PIECES_MAX)
-    left = ids.copy()
-    while left:
-        first, taken = left.lowest, IdSet()
-        assert first is not None, "some are left"
-        while len(taken) < size and (span := left.take(size - len(taken))) is not None:
-            taken.add(Span(*span))
-        found.append(Postponed(name, taken.spans, now_us + backoff.wait_us(count, first)))
-    return found
+    remaining = ids.copy()
+    while remaining:
+        first, part = remaining.lowest, IdSet()
+        assert first is not None, "a set that is true has a lowest id"
+        while len(part) < size and (span := remaining.take(size - len(part))) is not None:
+            part.add(Span(*span))
+        facts.append(Postponed(name, part.spans, now_us + backoff.wait_us(count, first)))
+    return facts

@@ -1,6 +1,6 @@
-"""Subscribers that have lost their connection: on the JMS engine what they miss waits for them for
-a while (SEM J5). Soft state: a restart of the realm forgets them, but in a cluster
-(``penstock_core.channel.kept_interest``)."""
+"""Subscribers that have lost their connection: on the JMS engine, events wait for them for some
+time (SEM J5). This is soft state, which a restart forgets; in a cluster
+``penstock_core.channel.kept_interest`` restores it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_core.vocabulary.digest import Digest
 
 
 def note_ttls(state: ChannelState, digest: Digest) -> None:
-    """Remember the TTLs that say how long events wait for a disconnected subscriber."""
+    """Note the event TTLs, which limit how long events wait for disconnected subscribers."""
     if not state.engine.needs_interest:
         return
     first = state.next_id - digest.count
@@ -40,12 +40,13 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
 
 
 def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
-    """The former subscriber at whose cursor this one continues; None if its place was not kept."""
-    number = kept_interest.former_of(state, command)
-    subscriber = None if number is None else state.remove_subscriber(number)
+    """Return the former subscriber whose place this one takes over; None if it was not kept or had
+    another selector."""
+    subscription = kept_interest.former_of(state, command)
+    subscriber = None if subscription is None else state.remove_subscriber(subscription)
     if subscriber is None:
         return None
-    if subscriber.lost_us is None:  # it came back before its loss was noticed
+    if subscriber.lost_us is None:  # it reconnected before the loss was noticed
         subscriber.lost(0)
     else:
         state.absent -= 1
@@ -54,15 +55,15 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
 
 
 def note_left(state: ChannelState, subscriber: Subscriber) -> None:
-    """Note that a subscriber has left for good: events that waited only for it may leave."""
+    """Note that a subscriber has ended: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
     state.places_over = state.places_over or subscriber.place in state.places
     state.looked_at_from(subscriber.resumes_at)
 
 
 def drop_overdue(state: ChannelState, now_us: int) -> None:
-    """Give up what has waited long enough for those who are absent, and them with the last of
-    it."""
+    """Stop keeping events that have waited long enough for absent subscribers, and remove a
+    subscriber with the last of its events."""
     for ttl_ms in [ttl_ms for ttl_ms, ids in state.waits.items() if not ids]:
         del state.waits[ttl_ms]
     for subscriber in list(state.subscribers.values()):
@@ -80,15 +81,15 @@ def drop_overdue(state: ChannelState, now_us: int) -> None:
 
 def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> None:
     here = Span(subscriber.cursor, subscriber.until)
-    over = IdSet()
+    overdue = IdSet()
     if missed_us >= state.rules.event_timeout_us and not subscriber.is_given_up:
         subscriber.until = state.next_id
-        over = state.stored.within(here)
+        overdue = state.stored.within(here)
         for ids in state.waits.values():
-            over.discard_all(ids)
+            overdue.discard_all(ids)
     for ttl_ms, ids in state.waits.items():
         if ttl_ms * 1_000 <= missed_us:
-            over.add_all(ids.within(here))
-    over.discard_all(subscriber.missed)
-    subscriber.missed.add_all(over)
-    state.removal_candidates.add_all(over)
+            overdue.add_all(ids.within(here))
+    overdue.discard_all(subscriber.missed)
+    subscriber.missed.add_all(overdue)
+    state.removal_candidates.add_all(overdue)

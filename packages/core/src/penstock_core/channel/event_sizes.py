@@ -1,8 +1,8 @@
-"""How large stored events are, in runs of ids: bounds the bytes that a step reads or moves.
+"""Sizes of stored events, in runs of ids; they bound the bytes that a step reads or moves.
 
-The size of each event is known only to the storage, and the core decides how many events a step
-moves. It keeps the average size of each published batch, and joins neighbouring batches of similar
-size into one run.
+Only the storage knows the size of each event, but the core decides how many events a step moves. It
+keeps the average size of each published batch, and joins neighbouring batches of similar size into
+one run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from penstock_core.ids.ids import IdSet, Span
 
 RUNS_MAX = 64
-"""Runs above this number are merged in pairs."""
+"""Most runs; beyond it, runs are merged in pairs."""
 SIMILAR = 4
 """A batch joins the last run if its average size is at most that of the run, and at least this
 fraction of it."""
@@ -32,7 +32,7 @@ class EventSizes:
 
     @classmethod
     def from_batches(cls, batches: Iterable[tuple[int, float]]) -> EventSizes:
-        """The sizes of batches of events: for each its first id and its bytes per event."""
+        """Return the sizes of batches, each with its first id and its bytes per event."""
         sizes = cls()
         for first_id, event_bytes in batches:
             if not sizes.least <= event_bytes <= sizes.most:
@@ -40,12 +40,12 @@ class EventSizes:
         return sizes
 
     def begin_run(self, first_id: int, event_bytes: float, lowest: int) -> None:
-        """Note that events from ``first_id`` on have another size. ``lowest`` is the lowest id that
-        is stored: runs that end below it are forgotten."""
+        """Start a run: events from ``first_id`` on have another size. Runs that end below
+        ``lowest``, the lowest stored id, are dropped when room is needed."""
         if len(self._firsts) >= RUNS_MAX:
             self._compact(lowest)
         if self._bytes and self.most < event_bytes <= self.most * 1.25:
-            # one run, although its events grow slowly
+            # Slowly growing events stay in one run, whose size is that of its largest events.
             self._bytes[-1] = max(self._bytes[-1], event_bytes)
         else:
             self._firsts.append(first_id)
@@ -55,35 +55,35 @@ class EventSizes:
 
     @property
     def largest(self) -> float:
-        """Bytes of an event where events are largest; 0.0 where none is known."""
+        """Bytes per event of the run with the largest events; 0.0 without runs."""
         return max(self._bytes, default=0.0)
 
     def _compact(self, lowest: int) -> None:
-        gone = max(0, bisect_right(self._firsts, lowest) - 1)
-        del self._firsts[:gone], self._bytes[:gone]
+        ended_count = max(0, bisect_right(self._firsts, lowest) - 1)
+        del self._firsts[:ended_count], self._bytes[:ended_count]
         if len(self._firsts) > RUNS_MAX // 2:
             pairs = zip(self._bytes[::2], [*self._bytes[1::2], 0.0], strict=False)
             self._bytes = [max(pair) for pair in pairs]
             self._firsts = self._firsts[::2]
 
     def lowest_within(self, ids: IdSet, events_max: int, bytes_max: float) -> IdSet:
-        """The lowest of ``ids``, at most ``events_max`` of them, whose events have about
-        ``bytes_max`` bytes in all; at least one. May be ``ids`` itself."""
+        """Return the lowest of ``ids``: at most ``events_max`` with about ``bytes_max`` bytes in
+        total, and at least one. The result may be ``ids`` itself."""
         lowest = ids.lowest
         if lowest is None:
             return ids
         if not self._firsts:
             return ids.lowest_part(max(1, events_max))
-        count, left = 0, bytes_max
-        at = max(0, bisect_right(self._firsts, lowest) - 1)
-        while at < len(self._firsts) and count < events_max and left > 0:
-            is_last = at + 1 == len(self._firsts)
-            first = lowest if count == 0 else self._firsts[at]
-            end = (ids.highest or 0) + 1 if is_last else self._firsts[at + 1]
+        count, bytes_left = 0, bytes_max
+        index = max(0, bisect_right(self._firsts, lowest) - 1)
+        while index < len(self._firsts) and count < events_max and bytes_left > 0:
+            is_last = index + 1 == len(self._firsts)
+            first = lowest if count == 0 else self._firsts[index]
+            end = (ids.highest or 0) + 1 if is_last else self._firsts[index + 1]
             rows = ids.count(Span(first, max(first, end)))
-            event_bytes = max(1.0, self._bytes[at])
-            fitting = min(rows, int(left / event_bytes))
+            event_bytes = max(1.0, self._bytes[index])
+            fitting = min(rows, int(bytes_left / event_bytes))
             count += fitting
-            left = left - fitting * event_bytes if fitting == rows else 0
-            at += 1
+            bytes_left = bytes_left - fitting * event_bytes if fitting == rows else 0
+            index += 1
         return ids.lowest_part(max(1, min(count, events_max)))

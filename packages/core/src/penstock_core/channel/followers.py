@@ -1,7 +1,7 @@
-"""Plain subscribers that choose by a selector and have everything so far: they move on together.
+"""Plain subscribers with a selector that have everything so far share one place.
 
-What is published is looked up in the selectors of all of them at once. Whoever it may be for is
-singled out and served like any other subscriber; for the others it costs nothing. Soft state.
+Published events are matched against the selectors of all of them at once. Subscribers that may want
+an event are singled out and served individually; the others cost nothing. This is soft state.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 
 
 class Followers:
-    """The plain subscribers of a channel: those that move on together, and the others."""
+    """The plain subscribers of a channel: members, which share one place, and the others."""
 
     __slots__ = ("_place", "apart", "members")
 
     def __init__(self) -> None:
         self.apart: dict[int, Subscriber] = {}
-        """Subscribers that are served one by one."""
+        """Subscribers that are served individually."""
         self.members: dict[int, Subscriber] = {}
         self._place = Followed()
 
     @property
     def through(self) -> int:
-        """The id below which the members have everything."""
+        """The id below which the members have received everything."""
         return self._place.through
 
     @property
     def each_place(self) -> Iterator[Subscriber]:
-        """The others, and one of the members: these have one place."""
+        """The subscribers apart, and one of the members, which stands for all of them."""
         yield from self.apart.values()
         for subscriber in self.members.values():
             yield subscriber
@@ -46,7 +46,7 @@ class Followers:
         self.members.pop(subscriber.subscription, None)
 
     def single_out(self, subscriptions: Iterable[int]) -> None:
-        """Let these subscriptions continue by themselves, from where all of them are."""
+        """Serve these subscriptions individually, from the place of the members."""
         for subscription in subscriptions:
             subscriber = self.members.pop(subscription, None)
             if subscriber is not None:
@@ -54,7 +54,8 @@ class Followers:
                 self.apart[subscription] = subscriber
 
     def join(self, subscriber: Subscriber, end: int) -> None:
-        """One that has everything below ``end``, where the channel ends, joins the members."""
+        """Add a subscriber that has everything below ``end``, the end of the channel, to the
+        members."""
         if self.members and self.through != end:
             return
         self._place.through = end
@@ -62,25 +63,29 @@ class Followers:
         del self.apart[subscriber.subscription]
         self.members[subscriber.subscription] = subscriber
 
-    def next_spans(self, there: IdSet, end: int, chunk: int) -> Spans:
-        """The next events below ``end`` that members may want, at most ``chunk``."""
-        found: list[Span] = []
-        at = self.through
-        while chunk > 0 and (span := there.next_span(at, chunk)) is not None and span.first < end:
+    def next_spans(self, readable: IdSet, end: int, chunk: int) -> Spans:
+        """Return the next events below ``end`` that members may want, at most ``chunk``."""
+        spans: list[Span] = []
+        next_id = self.through
+        while (
+            chunk > 0
+            and (span := readable.next_span(next_id, chunk)) is not None
+            and span.first < end
+        ):
             part = Span(span.first, min(span.end, end))
-            found.append(part)
+            spans.append(part)
             chunk -= part.size
-            at = part.end
-        return tuple(found)
+            next_id = part.end
+        return tuple(spans)
 
     def move_on(self, end: int) -> None:
-        """The members have everything below ``end`` that is for them."""
+        """Move the place of the members to ``end``: they have received all matching events below
+        it."""
         self._place.through = max(self.through, end)
 
 
 def may_follow(subscriber: Subscriber, engine: Engine, end: int) -> bool:
-    """Whether a subscriber has everything below ``end``, and waits for no more than what is
-    published next."""
+    """Whether a subscriber has everything below ``end`` and only waits for new events."""
     if not subscriber.is_selective or engine.needs_interest or engine.merges:
         return False
     is_plain = subscriber.stop_id is None and subscriber.only is None and not subscriber.missed

@@ -1,9 +1,9 @@
-"""A durable that one client holds alone, whatever its type.
+"""A durable that one client holds as a whole, whatever its type.
 
-Nothing is delivered. The client takes the events of a range of ids, reads them where it likes (from
-files, in other processes, several times), and acknowledges everything outstanding up to an id. What
-it holds when it leaves goes back as from any client (SEM D13). This is how a query is bound to a
-durable: its micro-batches are ranges of ids.
+The durable delivers no events. The client holds the events of a range of ids, reads them by other
+means (from files, in other processes, several times), and acknowledges everything outstanding up to
+an id. When it leaves, the events it holds return as from any client (SEM D13). A streaming query is
+bound to a durable in this way: its micro-batches are ranges of ids.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidA
 def check_sole(
     state: ChannelState, durable: Durable, others: Sequence[Seat], *, sole: bool
 ) -> None:
-    """Raises what speaks against one more client beside ``others``, where it or another is to be a
-    sole one."""
+    """Raise ``IllegalState``, ``InvalidArgument`` or ``DurableInUse`` if a client cannot attach
+    together with ``others`` because one of them holds, or wants to hold, the durable as a whole."""
     if sole and state.definition.kind != "channel":
-        raise IllegalState(f"{state.name} is a {state.definition.kind}: open a reader instead")
+        raise IllegalState(
+            f"{state.name} is a {state.definition.kind}, which cannot be held as a whole; open a "
+            "reader instead"
+        )
     if sole and durable.attributes.order_by:
         raise InvalidArgument(
             f"durable {durable.name} has order_by, which serves clients event by event: "
-            "it cannot be held as a whole; use a durable without order_by"
+            "it cannot be held as a whole. Use a durable without order_by"
         )
     if others and (sole or others[0].sole):
         how = "held as a whole" if others[0].sole else "in use"
@@ -44,12 +47,12 @@ def check_sole(
 
 
 def what_to_do(state: ChannelState, other: Seat) -> str:
-    """What a client can do that is refused a seat because of another."""
+    """Return the advice for a client that is refused a seat because of another client."""
     if other.subscription:
         return "end that subscription first"
     return (
-        f"another node has taken over, and the session has {state.rules.reattach_us // 1_000_000} "
-        "seconds to come back to its seat: try again then, or unbind the durable"
+        f"its seat is reserved for {state.rules.reattach_us // 1_000_000} seconds after a "
+        "failover; try again later, or unbind the durable"
     )
 
 
@@ -60,13 +63,14 @@ def decide_holding(state: ChannelState, command: HoldEvents | BuryEvents) -> Dec
         return _bury(state, durable, seat, spans=command.spans)
     if not seat.sole:
         raise IllegalState(
-            f"this client has not taken hold of durable {durable.name}; it gets deliveries instead"
+            f"this client does not hold durable {durable.name} as a whole; it gets deliveries "
+            "instead"
         )
     return Decided()
 
 
 def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
-    """Take them; ids that were not given yet cannot be held."""
+    """Hold the events of ``command``; ids that are not assigned yet cannot be held."""
     durable, seat = state.seats[command.subscription]
     first, end = command.span
     durable.hold(seat, Span(first, min(end, state.next_id)), state.stored)
@@ -75,12 +79,12 @@ def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
 
 
 def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> Decided:
-    """The part of ``spans`` that the client may bury: what it holds (SEM D15), or, if it holds the
-    durable alone, what is outstanding. Events that are settled or gone are left out."""
+    """Decide to bury the events of ``spans`` that the client holds (SEM D15), or all outstanding
+    ones if it holds the durable as a whole. Events that are settled or have left are skipped."""
     if not state.moves_dead:
         raise IllegalState(
             f"{state.name} has no dead event store for events that are rejected; set "
-            "dead_event_store, or acknowledge what nobody needs"
+            "dead_event_store, or acknowledge the events instead"
         )
     if seat.sole:
         dead = durable.wanting(state.stored_part(spans))
@@ -90,6 +94,6 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
     limit = len(moved_at_once(state, dead))
     if len(dead) > limit:
         raise InvalidArgument(
-            f"{len(dead)} events to reject in one step; the limit for these is {limit}"
+            f"{len(dead)} events are too many to reject in one step; the limit for these is {limit}"
         )
     return Decided(tuple(buried(state, durable, dead, cause=Cause.REJECTED)), len(dead))

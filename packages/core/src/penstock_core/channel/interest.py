@@ -1,7 +1,7 @@
-"""Interest: which events somebody still waits for (SEM J2, D6).
+"""Interest: the events that some durable or subscriber still waits for (SEM J2, D6).
 
-A durable has interest in what it has not acknowledged, a plain subscriber in everything from its
-cursor on. A browse has none: it gets what is there when it reaches it.
+A durable has interest in events that it has not acknowledged, a plain subscriber in all events from
+its cursor on. A browse has no interest: it reads whatever is stored when it reaches an id.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ _BEYOND = 1 << 62
 
 
 class Interest(Struct, frozen=True):
-    """How events are kept as they are published. An event in neither set is kept the way the
-    channel's type keeps events."""
+    """Sets of published events that are not kept; the channel's type decides how other events are
+    kept."""
 
     passing: IdSet
     """Events that stay in memory until they have reached connected clients."""
     dropped: IdSet
-    """Events that nobody waits for; they are not kept at all."""
+    """Events without interest; they are not kept at all."""
 
 
 def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subscriber]) -> IdSet:
-    """The part of ``ids``, all stored, in which nobody has interest."""
-    left = ids.copy()
+    """Return the part of ``ids``, all stored, that no durable or subscriber has interest in."""
+    remaining = ids.copy()
     for durable in durables:
         if not durable.selector:
-            left.remove(Span(durable.head, _BEYOND))
-        left.discard_all(durable.outstanding)
+            remaining.remove(Span(durable.head, _BEYOND))
+        remaining.discard_all(durable.outstanding)
     for subscriber in subscribers:
-        left.discard_all(subscriber.waits_for(left))
-    return left
+        remaining.discard_all(subscriber.waits_for(remaining))
+    return remaining
 
 
 def not_chosen_yet(
     subscribers: Iterable[Subscriber], seats: Iterable[tuple[Durable, Seat]]
 ) -> IdSet:
-    """The events that come, for some of these, once a selector has been put to what is before
-    them, or to them: it takes long."""
-    found = IdSet()
+    """Return the events that wait for a slow selector: it is being applied to them or to earlier
+    events."""
+    waiting = IdSet()
     for subscriber in subscribers:
         if subscriber.is_choosing and subscriber.lost_us is None:
-            found.add(Span(subscriber.cursor, _BEYOND))
+            waiting.add(Span(subscriber.cursor, _BEYOND))
     for durable, seat in seats:
         if seat.is_choosing:
-            found.add_all(durable.ready)
-    return found
+            waiting.add_all(durable.ready)
+    return waiting
 
 
 def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
-    """The part of ``span``, about to be published, that some subscriber waits for; ``matched``
-    are the ids that each selector matches."""
+    """Return the part of ``span``, about to be published, that some subscriber waits for.
+    ``matched`` holds the ids that each selector matches."""
     texts = {subscriber.selector for subscriber in subscribers if subscriber.has_interest}
     if "" in texts:
         return IdSet((span,))
-    found = IdSet()
+    ids = IdSet()
     for text in texts:
-        found.add_all(IdSet(matched.get(text, ())))
-    return found
+        ids.add_all(IdSet(matched.get(text, ())))
+    return ids
 
 
 def wanted_of(durable: Durable, span: Span, matched: Spans) -> IdSet:
-    """The part of ``span``, about to be published, that ``durable`` will want; ``matched`` are
-    the ids its selector matches, if it has one."""
+    """Return the part of ``span``, about to be published, that ``durable`` will want. ``matched``
+    holds the ids that its selector matches, if it has one."""
     begins = Span(durable.head, _BEYOND)
     if durable.selector:
         return IdSet(part for part in (Span(*m).clipped(begins) for m in matched) if part.size)

@@ -1,9 +1,10 @@
-"""Subscribers of the JMS engine over the end of an owner: they count as lost, and may come back.
+"""Interest of JMS subscribers over a failover: their connections count as lost, and they may
+reconnect.
 
-On the JMS engine an event stays while somebody waits for it. In a cluster it is a fact who does, so
-that the next owner keeps what is published until the subscriber is back, for as long as after any
-lost connection (SEM J5). What was only passing through the memory of the former owner is gone (SEM
-J4).
+On the JMS engine an event stays while a subscriber waits for it. In a cluster the subscribers are
+recorded in facts, so that the next owner keeps new events until they reconnect, for as long as
+after any lost connection (SEM J5). Events that only passed through the memory of the former owner
+are lost (SEM J4).
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from penstock_core.messages.subscribers import (
 
 
 def decide_interest(state: ChannelState, command: Command) -> Decided:
-    """The fact that somebody waits for events, in another way than the facts so far say."""
+    """Return the fact that records new or changed interest of a subscriber."""
     if not (state.rules.is_cluster and state.engine.needs_interest):
         return Decided()
     match command:
         case AddKnownSubscriber(place=place, stop_id=None, selector=selector) if place:
-            known = state.places.get(place)
-            if known is None or known.selector != selector:
+            recorded = state.places.get(place)
+            if recorded is None or recorded.selector != selector:
                 interested = Interested(place, command.session, state.next_id, selector=selector)
                 return Decided((interested,))
         case SetDemand(subscription, 0) if subscription in state.subscribers:
-            known = state.places.get(state.subscribers[subscription].place)
-            if known is not None and not known.pulls:
-                return Decided((replace(known, pulls=True),))
+            recorded = state.places.get(state.subscribers[subscription].place)
+            if recorded is not None and not recorded.pulls:
+                return Decided((replace(recorded, pulls=True),))
         case _:
             pass
     return Decided()
 
 
 def decide_ended(state: ChannelState, subscription: int) -> Decided:
-    """The fact that a subscriber has left."""
+    """Return the fact that a subscriber has left."""
     subscriber = state.subscribers.get(subscription)
     if subscriber is None or subscriber.place not in state.places:
         return Decided()
@@ -51,22 +52,24 @@ def decide_ended(state: ChannelState, subscription: int) -> Decided:
 
 
 def interest_over(state: ChannelState) -> tuple[InterestEnded, ...]:
-    """The facts that nobody waits any more for those who did not come back in time."""
+    """Return the facts that end the interest of subscribers that did not reconnect in time."""
     if not state.places_over:
         return ()
-    there = {subscriber.place for subscriber in state.subscribers.values()}
-    return tuple(InterestEnded(place) for place in state.places if place not in there)
+    current = {subscriber.place for subscriber in state.subscribers.values()}
+    return tuple(InterestEnded(place) for place in state.places if place not in current)
 
 
 def recovered(state: ChannelState) -> None:
-    """Everybody who waited has lost the connection. What a subscriber with a selector waits for
-    begins here: nobody knows what it matches of the events that are stored. A realm without a
-    cluster forgets its subscribers."""
+    """Add the recorded subscribers as disconnected ones.
+
+    The interest of a subscriber with a selector begins now, because no node knows which of the
+    stored events it matches. A realm without a cluster forgets its subscribers.
+    """
     if not (state.rules.is_cluster and state.engine.needs_interest):
         state.places.clear()
-    for number, kept in enumerate(state.places.values(), 1):
+    for place_number, kept in enumerate(state.places.values(), 1):
         subscriber = Subscriber(
-            -number,
+            -place_number,
             kept.session,
             kept.first_id,
             stop_id=None,
@@ -82,23 +85,26 @@ def recovered(state: ChannelState) -> None:
 
 
 UNKNOWN_US = -1
-"""When somebody was lost, until a sweep looks at the clock."""
+"""Marks an unknown time of disconnection, which the next sweep replaces by its time."""
 
 
 def former_of(state: ChannelState, command: AddSubscriber) -> int | None:
-    """The number of the subscriber whose place ``command`` takes, if one waits for that."""
+    """Return the subscription whose place ``command`` takes over, or None."""
     if command.resumes is not None or not isinstance(command, AddKnownSubscriber):
         return command.resumes
-    for number, subscriber in state.subscribers.items():
+    for subscription, subscriber in state.subscribers.items():
         if command.place and subscriber.place == command.place and subscriber.lost_us is not None:
-            return number
+            return subscription
     return None
 
 
 def first_id(former: Subscriber, command: AddSubscriber) -> int:
-    """Where a subscriber goes on. A former owner may have known what it had of the stored events,
-    if its client does not: then it gets what was published since."""
-    goes_on = isinstance(command, AddKnownSubscriber) and command.goes_on
-    if former.taken_over_at is not None and not goes_on:
+    """Return the id at which a subscriber continues.
+
+    After a failover only the client can know which stored events it has received. If it does not,
+    it continues with the events published since.
+    """
+    continues = isinstance(command, AddKnownSubscriber) and command.goes_on
+    if former.taken_over_at is not None and not continues:
         return former.taken_over_at
     return max(former.cursor, command.start_id)

@@ -356,9 +356,9 @@ def _connection(
     if isinstance(command, AwaitSeats):
         state.takes_nobody, state.awaited_from_us = False, None
         return
-    own = [s for s in state.subscribers.values() if s.session == command.session]
-    state.followers.single_out([subscriber.subscription for subscriber in own])
-    for subscriber in own:
+    subscribers = [s for s in state.subscribers.values() if s.session == command.session]
+    state.followers.single_out([subscriber.subscription for subscriber in subscribers])
+    for subscriber in subscribers:
         subscriber.stalled = command.stalled
     for _, seat in state.seats.values():
         if seat.session == command.session:

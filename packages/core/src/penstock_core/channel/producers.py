@@ -180,9 +180,9 @@ class Remembered(Generic[Ids]):
         """Bound the number of names, because clients choose them freely; ``newest`` always
         stays."""
         if newest.startswith(LASTING_PREFIX):
-            own = self._lasting[owner_of(newest)]
-            if len(own) > LASTING_NAMES_MAX:
-                self._forget_silent(own - {newest}, 1)
+            pipelines = self._lasting[owner_of(newest)]
+            if len(pipelines) > LASTING_NAMES_MAX:
+                self._forget_silent(pipelines - {newest}, 1)
         elif len(self._by_name) > NAMES_MAX + sum(map(len, self._lasting.values())):
             lasting = set().union(*self._lasting.values())
             self._forget_silent(self._by_name.keys() - lasting - {newest}, NAMES_MAX // 10)

@@ -1,7 +1,8 @@
-"""Order under rollback (SEM D11): what was sent of the events after a rolled-back one is taken
-back; with ``order_by`` of those in its lane. So is what was not acknowledged in time (SEM D19).
+"""Recalls, which keep the order after a rollback (SEM D11).
 
-What a client settles before it knows of that was settled for a delivery that does not count.
+Events that were sent after a rolled-back one are taken back; with ``order_by`` only those in its
+lane. Events that were not acknowledged in time are taken back, too (SEM D19). If a client settles a
+recalled event before it knows of the recall, the settlement is ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock_core.vocabulary.errors import IllegalState
 
 
 def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
-    """The events in flight that have to come after the redelivered events of ``rolled_back``."""
+    """Return the events in flight that must follow the redelivered events of ``rolled_back``."""
     back = durable.outstanding.overlap(rolled_back)
     lowest = back.lowest
     later = IdSet()
@@ -30,19 +31,19 @@ def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
 
 
 def recall(durable: Durable, later: IdSet) -> list[Recall]:
-    """Take these events back without counting a delivery; gives whom to tell what."""
+    """Take back the events ``later`` without counting a redelivery; return the recalls to send."""
     recalls: list[Recall] = []
     for seat in durable.seats if later else ():
-        mine = seat.in_flight.overlap(later)
-        if mine:
-            seat.recalls.append(mine)
-            recalls.append(Recall(seat.subscription, mine.spans))
+        held = seat.in_flight.overlap(later)
+        if held:
+            seat.recalls.append(held)
+            recalls.append(Recall(seat.subscription, held.spans))
     durable.recalled(later)
     return recalls
 
 
 def take_all_back(durable: Durable) -> list[Recall]:
-    """A seek takes everything out of all hands (SEM D20); gives whom to tell what."""
+    """Take back all events in flight for a seek (SEM D20); return the recalls to send."""
     held = IdSet()
     for seat in durable.seats:
         seat.sought.add_all(seat.in_flight)
@@ -51,26 +52,27 @@ def take_all_back(durable: Durable) -> list[Recall]:
 
 
 def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-    """The part of ``spans`` that was recalled from ``seat``, and its client could not know."""
-    found = IdSet()
+    """Return the part of ``spans`` that was recalled from ``seat`` and whose recall the client has
+    not confirmed."""
+    ids = IdSet()
     if seat.recalls:
         named = IdSet(spans).overlap(stored)
         for recalled in seat.recalls:
-            found.add_all(recalled.overlap(named))
-    found = durable.wanting(found)
+            ids.add_all(recalled.overlap(named))
+    ids = durable.wanting(ids)
     if seat.sought:
-        found.add_all(seat.sought.overlap(IdSet(spans)))
-    return found
+        ids.add_all(seat.sought.overlap(IdSet(spans)))
+    return ids
 
 
 def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> None:
-    """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
+    """Raise ``IllegalState`` if some of ``spans`` were recalled from ``seat``."""
     if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
         if recalled.lowest in seat.sought:
             raise IllegalState(
                 f"event {recalled.lowest} of durable {durable.name} was taken back because the "
-                "durable was moved to another place (seek) meanwhile; what is outstanding from "
-                "there on is delivered again"
+                "durable was moved to another position (seek); outstanding events from there on "
+                "are delivered again"
             )
         raise IllegalState(
             f"event {recalled.lowest} of durable {durable.name} was recalled{_why(seat)}; it will "
@@ -79,7 +81,8 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
 
 
 def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
-    """``spans`` without what was recalled from ``seat``: that is back already, uncounted."""
+    """Return ``spans`` without events recalled from ``seat``: these were taken back already,
+    uncounted."""
     recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
     if not recalled:
         return spans

@@ -32,11 +32,12 @@ T = TypeVar("T")
 PIECES_AT_ONCE = 500
 """Ranges or bitmaps of ids that are encoded in a millisecond or two."""
 SHORT_MAX = 16
-"""Ranges or bitmaps of ids up to which a channel is encoded at once when a snapshot begins."""
+"""A channel with at most this many ranges or bitmaps of ids is encoded at once when a snapshot
+begins."""
 
 
 def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
-    """Return the form in which ``fact`` survives a restart; None if it does not. Call it before
+    """Return ``fact`` in its stored form; None if it does not survive a restart. Call it before
     ``apply``."""
     if not state.type.ids_survive:
         return _without_ids(fact)
@@ -201,7 +202,7 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
         return _reset(state)
     if _is_short(state):
         return _short(state)
-    entries, own = state.ages.state()
+    entries, own_ttls = state.ages.state()
     stored, acked, departures = state.stored.copy(), state.acked.copy(), state.departures.copy()
     lost, in_memory = state.volatile.copy(), state.volatile.copy()
     if lost:
@@ -225,7 +226,7 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
             readable.add_all(in_memory)
         yield
         own_expiry, pieces = [], 0
-        for ends_us, ids in own:
+        for ends_us, ids in own_ttls:
             own_expiry.append((ends_us, written(ids)))
             pieces += ids.pieces
             if pieces >= PIECES_AT_ONCE:
@@ -263,7 +264,7 @@ def _is_short(state: ChannelState) -> bool:
 def _short(state: ChannelState) -> Restored:
     """Return the snapshot of a channel whose sets are short. Empty sets are skipped, because a
     realm may have a hundred thousand such channels."""
-    entries, own = state.ages.state()
+    entries, own_ttls = state.ages.state()
     counters, next_id, durables = replace(state.counters), state.next_id, state.durables
     counters.relayed += len(state.relayed)  # they leave in this turn
     departures = state.departures.kept(next_id, state.stored)
@@ -273,7 +274,9 @@ def _short(state: ChannelState) -> Restored:
         state.reserved,
         stored=written(state.stored),
         ages=entries,
-        own_expiry=tuple([(ends_us, written(ids)) for ends_us, ids in own]) if own else (),
+        own_expiry=tuple([(ends_us, written(ids)) for ends_us, ids in own_ttls])
+        if own_ttls
+        else (),
         durables=tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
         if durables
         else (),

@@ -1,6 +1,6 @@
-"""Events a client gives back untried: it is as if they had not been delivered.
+"""Releases: events that a client returns unprocessed, as if they had not been delivered.
 
-Unlike a rollback this is counted nowhere (SEM E9): the client has not looked at them.
+Unlike a rollback, a release does not count as a redelivery (SEM E9).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from penstock_core.vocabulary.backoff import check_delay
 
 
 def decide_release(state: ChannelState, command: Release, now_us: int) -> Decided:
-    """Give events back without counting a delivery. Raises ``IllegalState`` (SEM D15)."""
+    """Decide to return events without counting a redelivery. Raises ``IllegalState`` (SEM D15)."""
     check_delay(command.delay_ms)
     durable, seat = state.seat(command.subscription)
-    mine = durable.settled_by(seat, command.spans, state.stored)
+    held = durable.settled_by(seat, command.spans, state.stored)
     return Decided(
-        postponed(state, durable, mine, delay_ms=command.delay_ms or None, now_us=now_us)
+        postponed(state, durable, held, delay_ms=command.delay_ms or None, now_us=now_us)
     )
 
 
 def release(state: ChannelState, command: Release) -> None:
-    """Take them out of the client's hands."""
+    """Take released events back from the client."""
     durable, seat = state.seats[command.subscription]
     ids = seat.in_flight.overlap(IdSet(command.spans))
     if command.elsewhere:

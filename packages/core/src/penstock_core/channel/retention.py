@@ -109,16 +109,16 @@ def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
     """
     excess = len(stored) + len(incoming) - capacity if capacity else 0
     evicted: list[Span] = []
-    at = -1
-    while excess > 0 and (span := stored.next_span(at, excess)) is not None:
+    start = -1
+    while excess > 0 and (span := stored.next_span(start, excess)) is not None:
         evicted.append(span)
         excess -= span.size
-        at = span.end
-    at = -1
-    while excess > 0 and (span := incoming.next_span(at, excess)) is not None:
+        start = span.end
+    start = -1
+    while excess > 0 and (span := incoming.next_span(start, excess)) is not None:
         evicted.append(span)
         excess -= span.size
-        at = span.end
+        start = span.end
     return tuple(evicted)
 
 
@@ -175,8 +175,8 @@ class Ages:
     def _end_earlier(self, span: Span, by_us: int) -> None:
         """Move the TTL ends of events of ``span`` that have an event TTL."""
         ids = IdSet((span,))
-        for ends_us, own in sorted(self._own.items()):
-            if moved := own.overlap(ids):
+        for ends_us, ids_of_end in sorted(self._own.items()):
+            if moved := ids_of_end.overlap(ids):
                 self._changeable(ends_us).discard_all(moved)
                 self._end_at(ends_us - by_us, moved.spans)
 
@@ -234,7 +234,10 @@ class Ages:
         """Return the part of ``ids`` with an event TTL, by its end."""
         if not self._own_ids.overlap(ids):
             return ()
-        by_end = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
+        by_end = (
+            (ends_us, ids_of_end.overlap(ids).spans)
+            for ends_us, ids_of_end in sorted(self._own.items())
+        )
         return tuple((ends_us, spans) for ends_us, spans in by_end if spans)
 
     def restore_own(self, own: tuple[tuple[int, Spans], ...]) -> None:

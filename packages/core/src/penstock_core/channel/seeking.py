@@ -59,7 +59,7 @@ def check_seek(state: ChannelState, command: Seek) -> Durable:
     if others and others[0].sole:
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is held as a whole by session "
-            f"{others[0].session}, which keeps a place of its own and acknowledges up to an id; "
+            f"{others[0].session}, which keeps the position of the durable; "
             f"{what_to_do(state, others[0])}"
         )
     if command.is_exact:

@@ -49,12 +49,11 @@ class RealmRules(Struct, frozen=True):
     kinds: Kinds
     event_bytes_max: int
     event_timeout_us: int = 60_000_000
-    """How long an event without a TTL waits for a subscriber that has lost its connection
-    (SEM J5)."""
+    """Time that an event without a TTL waits for a disconnected subscriber (SEM J5)."""
     stores_max: int = 0
     """Most channels and queues together; 0: no limit."""
     reattach_us: int = 10_000_000
-    """How long seats are reserved for their sessions after a failover to another node (SEM N6)."""
+    """Time that seats are reserved for their sessions after a failover (SEM N6)."""
     durables_max: int = 0
     """Most durables of one channel; 0: no limit. Existing durables stay if the limit is lowered."""
     is_cluster: bool = False
@@ -522,15 +521,16 @@ class ChannelState:
 
     @property
     def alarm_us(self) -> int:
-        """When the next delay or deadline ends, or a schedule publishes (SEM D18, D19, X4). Clients
-        have set this time, so it is kept exactly; other work of a sweep may be late."""
+        """Time of the next end of a delay or deadline, or of the next publish of a schedule
+        (SEM D18, D19, X4). Clients have set this time, so it is kept exactly; other work of a sweep
+        may be late."""
         if self.ages.is_exact:
             return self.ages.due_us(0)
         return self.wakes_us or NEVER_US
 
     @property
     def next_due_us(self) -> int:
-        """When the channel needs its next sweep because of time; no other code decides this.
+        """Time of the next sweep that the channel needs; no other code decides this.
 
         0: now, because the next sweep continues work that is done in steps, such as moving dead
         events. ``NEVER_US``: not unless something else happens before.

@@ -75,7 +75,7 @@ class Settlements:
     @property
     def why_recalled(self) -> str:
         """Why the realm has taken an event back, as far as that is known here."""
-        reasons = ["the durable was moved to another place (seek) meanwhile"]
+        reasons = ["the durable was moved to another position (seek)"]
         if self.is_timed:
             reasons.append("it was not acknowledged in time")
         if self.keeps_order:

@@ -4,16 +4,16 @@ import { count } from "../format.js";
 import { Note } from "../parts.js";
 
 const TERMS = [
-  ["live", "live", "stored, and there to be read"],
+  ["live", "live", "stored and readable"],
   ["overdue", "overdue", "past their time, about to move to the dead event store"],
-  ["consumed", "consumed", "acknowledged by all who wanted them"],
+  ["consumed", "consumed", "acknowledged by all durables that wanted them"],
   ["dead", "dead", "moved to the dead event store"],
   ["expired", "expired", "past their time to live"],
   ["evicted", "evicted", "pushed out by newer ones when it was full"],
   ["purged", "purged", "removed on request"],
   ["replaced", "replaced", "by a newer event of the same key"],
   ["relayed", "relayed", "delivered to connected clients, never stored"],
-  ["redriven", "redriven", "published again, where they came from or elsewhere"],
+  ["redriven", "redriven", "published again, to their origin or another store"],
   ["dropped", "dropped", "wanted by no subscriber"],
   ["quarantined", "quarantined", "unreadable, set aside"],
 ];

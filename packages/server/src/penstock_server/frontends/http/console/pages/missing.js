@@ -7,9 +7,9 @@ import { note } from "../router.js";
 import { routeOf } from "./store.js";
 
 const MEANING = {
-  consumed: "acknowledged by all who wanted them", expired: "past their time to live",
+  consumed: "acknowledged by all durables that wanted them", expired: "past their time to live",
   evicted: "pushed out by newer ones when it was full", purged: "removed on request", replaced: "by a newer event of the same key",
-  redriven: "published again, where they came from or elsewhere", relayed: "given to those who were there, never stored",
+  redriven: "published again, to their origin or another store", relayed: "delivered to connected clients, never stored",
   dropped: "wanted by no subscriber", redelivery_limit: "rolled back too often", rejected: "sent to the dead by a client that could do nothing with it", buried: "sent to the dead by a client that could do nothing with it",
   quarantined: "unreadable, set aside", never: "never stored, or not known any more",
 };
