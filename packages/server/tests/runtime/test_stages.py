@@ -32,7 +32,7 @@ def test_one_user_has_half_of_the_room_and_gets_it_back() -> None:
     kept = stages(of=4)
     kept.put(owned("a", "alice"), 1, [one()])
     kept.put(owned("b", "alice"), 1, [one()])
-    with pytest.raises(MemoryLimit, match="one user may have"):
+    with pytest.raises(MemoryLimit, match="allowed for one user"):
         kept.put(owned("c", "alice"), 1, [one()])
     kept.put(owned("a", "bob"), 1, [one()])
 

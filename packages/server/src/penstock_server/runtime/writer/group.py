@@ -1,8 +1,9 @@
-"""A group: everything decided between two appends. It is one block with one sync, and then all
-answers.
+"""A group: all decisions between two appends. It becomes one block with one sync, then all answers
+are sent.
 
-What a decision leads to on other channels (dead events, copies of joins, scheduled events) is
-decided in the same group and so lies in the same block: all of it or nothing (SEM T7, X1).
+The consequences of a decision on other channels (dead events, copies of joins, scheduled events)
+are decided in the same group and so are in the same block: all of it is stored or nothing (SEM T7,
+X1).
 """
 
 from __future__ import annotations
@@ -50,18 +51,20 @@ from penstock_server.runtime.writer.publish_keys import NO_KEYS, NO_LIMIT, Publi
 from penstock_server.runtime.writer.publish_selectors import completed, work_where_dead
 
 DECIDED_MIN = 64
-"""Requests a group takes in, if they wait, before its time may end it."""
+"""Requests that a group may take before its time limit can end it."""
 SWEEP_EVERY_US = 50_000
-"""A channel on which nobody sees the difference is swept at most once in this time."""
+"""A channel without clients that could notice expired events is swept at most once in this time."""
 
 
 class Group:
+    """The requests decided together, with the records and bodies of their block."""
+
     sweeping = Sweep()
     """The command that sweeps a channel in this group."""
     has_moved = 0
-    """How many dead events have moved in this group."""
+    """Dead events moved in this group."""
     held_s = 0.0
-    """For how long it held up the loop to decide it."""
+    """Seconds for which deciding the group blocked the event loop."""
 
     def __init__(
         self,
@@ -79,45 +82,46 @@ class Group:
         self.records: list[FactRecord] = []
         self.bodies: list[Buffer] = []
         self.touched: dict[int, None] = {}
-        """Channels, in order, that may have something to offer now."""
+        """Channels, in order, that may have new events to deliver."""
         self.must_sync = False
         self.must_close = False
-        """Whether the group must end now, because a channel wants what it has just stored to be on
-        disk first (SEM S)."""
+        """Whether the group must end now, because a channel syncs each write (SEM S)."""
         self.began: dict[int, int] = {}
         """Next id of each touched channel before this group."""
         self.has_room = True
-        """Whether the disk takes events that move; if not, they stay where they are, unseen."""
+        """Whether the disk has room for events that move; if not, they stay hidden where they
+        are."""
         self.may_move = True
-        """Whether it is their turn; if not, they stay as well."""
+        """Whether dead events may move in this group; if not, they stay as well, so that publishers
+        get their share of the time."""
         self._changes = 0
-        """Number of changes so far, both in memory and in the block."""
+        """Number of changes so far, in memory or in the block."""
         self._stands = (0, 0)
-        """How many of these, and of the bodies, stand by themselves, whatever becomes of the work
-        at hand."""
+        """Changes and bodies before the current work. They stay, even if the work fails."""
         self.settled: dict[tuple[int, str], IdSet] = {}
-        """Acknowledged, by channel and durable, and not applied yet."""
+        """Acknowledged ids that are not applied yet, by channel and durable."""
         self._waits: set[int] = set()
-        """Channels that offer nothing before the block is stored."""
+        """Channels that deliver nothing before the block is stored."""
         self.asked: set[int] = set()
-        """Channels on which somebody has settled something, or asked for it otherwise."""
+        """Channels with acknowledgements or other commands of clients in this group."""
         self._quiet: set[int] = set()
-        """Channels where nothing is due, and to which nothing but plain publishes has happened
-        since somebody looked."""
+        """Channels that need no sweep: nothing was due when checked, and only plain publishes have
+        happened since. It saves the check for each further publish of the group."""
         self._moved: set[int] = set()
-        """Channels whose dead events have been moved, as many as one group may."""
+        """Channels whose dead events have moved in this group, which they may once."""
         self.match_cache = match_cache
         self.evaluations: list[NeedsEvaluation] = []
-        """What due events wait for that do not move in this group."""
-        # channels that were made, with an empty name, and durables
+        """Evaluations that due events wait for, which do not move in this group."""
         self.made: list[tuple[int, str]] = []
-        self._looked = self._size = 0
+        """New durables, by channel and name, and new channels, with an empty name."""
+        self._evaluated = self._size = 0
         self._size_max = 1 << 62
         self._closes_us = 1 << 62
 
     # --- the group itself ----------------------------------------------------------------
 
     def channel(self, number: int) -> ChannelMachine:
+        """Return a channel that this group is going to change. Raises ``NameDoesNotExist``."""
         channel = self.state.channels.get(number)
         if channel is None:
             raise NameDoesNotExist(
@@ -129,11 +133,11 @@ class Group:
         return channel
 
     def is_full(self, decided: int, now_us: int) -> bool:
-        """Whether what waits still goes into the next group (SEM S, group commit).
+        """Whether the group takes no further request (SEM S, group commit).
 
-        Time ends a group once it has ``decided`` some (or at once, where it is set to 0): a
-        group that begins with many dead events to move would else take in one publish after the
-        other, a sync for each.
+        The time limit counts only after ``DECIDED_MIN`` requests, or if it is 0. Otherwise a group
+        that begins with moving many dead events would be over after its first publish, and each
+        publish would cost a sync.
         """
         if self.must_close or self._size >= self._size_max:
             return True
@@ -141,12 +145,13 @@ class Group:
         return enough and now_us >= self._closes_us
 
     def offers_early(self) -> list[tuple[int, int]]:
-        """Channels that may deliver before this group's block is stored, and below which id.
+        """Return the channels that may deliver before this group's block is stored, with the id
+        below which they may.
 
-        An acknowledgement makes room in a window; what fills it was stored long ago, so nothing
-        is seen that a power cut could unsay. Events of this group wait, for their ids are not
-        below; other facts (redelivery counts, new durables) show in deliveries, and have to be
-        stored first.
+        An acknowledgement frees room in a window, and the events that fill it were stored long ago:
+        a power cut cannot undo them. Events of this group have higher ids and wait. Other facts,
+        such as redelivery counts and new durables, are visible in deliveries, so their channels
+        wait for the block.
         """
         early = self.asked - self._waits
         if not (early and self.records):
@@ -154,25 +159,26 @@ class Group:
         return [(n, below) for n, below in self.began.items() if n in early]
 
     def may_evaluate(self, cost: int) -> bool:
-        """Whether selectors may be put to events in this turn, at this cost; if so, it counts."""
-        fits = self._looked + cost <= evaluation_ahead.TURN_COST_MAX
-        self._looked += cost if fits else 0
+        """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
+        fits = self._evaluated + cost <= evaluation_ahead.TURN_COST_MAX
+        self._evaluated += cost if fits else 0
         return fits
 
     # --- work that fails -----------------------------------------------------------------
 
     def begin_work(self) -> None:
-        """Start a unit of work: everything from here to the next call belongs together."""
+        """Start a unit of work. All changes until the next call belong to it."""
         self._stands = self._changes, len(self.bodies)
         self.publish_keys.begin_work()
 
     @property
     def is_half_done(self) -> bool:
-        """Whether the work at hand has made anything true: then it has to be done as a whole."""
+        """Whether the current work has changed something. A failure can then not be confined to the
+        work, because its changes cannot be undone."""
         return (self._changes, len(self.bodies)) != self._stands
 
     def _by_itself(self, step: Callable[[], None]) -> None:
-        """Do what comes before the work at hand, and stands whatever becomes of that."""
+        """Run a step that is independent of the current work and stays if the work fails."""
         is_first = not self.is_half_done
         step()
         if is_first:
@@ -181,8 +187,8 @@ class Group:
     # --- deciding ------------------------------------------------------------------------
 
     def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
-        """Decide ``command``, apply its facts, and update soft state. ``reason`` is why a client
-        buries events."""
+        """Decide ``command``, apply its facts, and update soft state. ``reason`` is a client's text
+        for burying events."""
         channel = self.channel(number)
         self.asked.add(number)
         decided = channel.decide(command, self.now_us)
@@ -196,33 +202,34 @@ class Group:
         return decided
 
     def acknowledge(self, number: int, command: Ack | AckPrevious) -> None:
-        """Decide an acknowledgement. Consecutive ones become one fact, so that a million single
-        acks in any order cost one fact for each run, and not one each."""
+        """Decide an acknowledgement. Its fact is not stored yet, but gathered with the next ones:
+        a million single acknowledgements, in any order, become one fact for each run of ids."""
         channel = self.channel(number)
         if channel.state.is_due(self.now_us):
             self.settle()
             self.sweep(number)
         self.asked.add(number)
         for fact in channel.decide(command, self.now_us).facts:
-            assert isinstance(fact, Acked), "that is all it leads to"
+            assert isinstance(fact, Acked), "an acknowledgement has no other fact"
             self._changes += 1
             self.settled.setdefault((number, fact.durable), IdSet()).add_all(IdSet(fact.spans))
         channel.attend(command, self.now_us)
 
     def settle(self) -> None:
-        """Apply gathered acknowledgements; called before anything else is decided."""
+        """Apply the gathered acknowledgements. Must be called before any other decision, which has
+        to see them."""
         if self.settled:
             self._by_itself(self._settle)
 
     def _settle(self) -> None:
-        self._changes += 1  # others will be answered that these are stored
+        self._changes += 1  # clients get the answer that these are stored: they must not be lost
         settled, self.settled = self.settled, {}
         for (number, durable), ids in settled.items():
             self._store(number, self.channel(number), Acked(durable, ids.spans))
 
     def sweep(self, number: int) -> None:
-        """Do what time makes happen on a channel, and remove consumed and excess events. Dead
-        events move in small steps: one a group.
+        """Apply everything due on a channel, and remove consumed and excess events. Dead events
+        move in small steps, one per group, so that a step never blocks the loop for long.
 
         Raises ``NameDoesNotExist``.
         """
@@ -250,9 +257,11 @@ class Group:
                 self.has_moved += sum([end - first for first, end in fact.dead])
 
     def sweep_if_due(self, number: int, *, at_once: bool = False) -> bool:
-        """Sweep a channel that needs it, at once if a client could see the events that leave, or if
-        they are in the way; otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than
-        an event (SEM T1). Returns whether the channel needs none."""
+        """Sweep a channel if needed, and return True if it needed no sweep.
+
+        It is swept at once if a client could see due events or they take room that is needed;
+        otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than an event (SEM T1).
+        """
         state = self.state.channels[number].state
         if not state.needs_sweep(self.now_us):
             self._quiet.add(number)
@@ -263,7 +272,8 @@ class Group:
         return False
 
     def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
-        """Sweep the touched channels that are due; ``failed`` reports those where that fails."""
+        """Sweep the touched channels that are due. A sweep that fails before it changed anything is
+        reported with ``failed``."""
         for number in list(self.touched):
             if number in self._quiet or number not in self.state.channels:
                 continue
@@ -292,11 +302,12 @@ class Group:
         publisher: str = "",
         reached: ReachedStores | None = None,
     ) -> Span:
-        """Store events on a channel and do what follows from it. Raises ``Refused``.
+        """Store events on a channel, with all consequences. Raises ``Refused``.
 
-        ``in_journal``: no room was made for them in the pages of a paged channel, for they come
-        by themselves (a dead event, a join's copy); they lie in the journal. ``reached`` is where
-        these events have been in this step.
+        ``forced`` events are not refused by limits, because they follow from a decision. With
+        ``in_journal`` they are stored in the journal even on a paged channel, because no page
+        slots were reserved for them (dead events, copies of joins). ``reached`` has the stores
+        that these events have reached in this step.
         """
         is_quiet = number in self._quiet
         channel = self.channel(number)
@@ -306,9 +317,11 @@ class Group:
         first = state.next_id
         if state.adds_columns:
             bodies, fits = self._prepared(state, bodies, publisher)
-            in_journal = in_journal or not fits  # for example a long publisher in every event
+            in_journal = in_journal or not fits  # for example a long publisher name in each event
+        # Plain publishes are the hot path. They skip all work for joins, selectors, keys and
+        # limits.
         has_joins = number in self.state.directory.joins.by_source
-        seen, keyed, left, index_left, index_growth = bodies, NO_KEYS, NO_LIMIT, NO_LIMIT, 0
+        seen, keyed, memory_left, index_left, index_growth = bodies, NO_KEYS, NO_LIMIT, NO_LIMIT, 0
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
             index_left = self.publish_keys.memory_left(number, state, digest)
@@ -317,21 +330,21 @@ class Group:
                 number, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
             )
             digest, keyed = self.publish_keys.replacing(number, state, digest, bodies=bodies)
-            left = self._memory_left(number, digest)
+            memory_left = self._memory_left(number, digest)
             index_growth = store.index_growth(digest.size)
         command = Publish(
             digest,
             producer,
             sequence,
             overshoot=overshoot,
-            memory_left=left,
+            memory_left=memory_left,
             index_growth=index_growth,
             index_left=index_left,
             forced=forced,
         )
         decided = channel.decide(command, self.now_us)
         if decided.is_retry:
-            assert isinstance(decided.answer, Span), "what a publish is answered with"
+            assert isinstance(decided.answer, Span), "the answer of a publish is a span"
             return decided.answer
         decided = self._check(number, command, decided, bodies=bodies)
         for fact in decided.facts:
@@ -366,7 +379,7 @@ class Group:
         return span
 
     def _follow(self, publish: FollowingPublish) -> None:
-        """Publish what follows from a decision: no limit refuses it."""
+        """Store a publish that follows from a decision. No limit refuses it."""
         self.publish(
             publish.channel_id,
             publish.bodies,
@@ -386,6 +399,7 @@ class Group:
         *,
         forced: bool,
     ) -> tuple[Sequence[Body], Digest]:
+        """Return the bodies and digest as a merge channel stores them."""
         if not forced:
             merging.refuse(state, store, bodies, digest=digest)
         return merging.admitted(state, store, bodies, digest=digest)
@@ -393,14 +407,14 @@ class Group:
     def _check(
         self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
     ) -> Decided:
-        """What is decided of a publish. Raises what events are refused with whose columns the
-        channel cannot take, and ``NeedsEvaluation``."""
+        """Check a decided publish and return its final decision. Raises ``Refused`` if a full
+        outbox, property names or deltas forbid it, and ``NeedsEvaluation``."""
         state, store = self.state.channels[number].state, self.state.stores[number]
         if not command.forced:
             if self.state.directory.joins.by_outbox:
                 join_copies.refuse_when_full(self.state, number)
             store.names.check(state.name, bodies, self.limits.property_names_max)
-            for body in bodies:  # each publish passes here, so without a generator
+            for body in bodies:  # runs for each publish: a generator would cost more
                 if state.engine.merges or DELTA in body.names:
                     merging.refuse(state, store, bodies, digest=command.digest)
                     break
@@ -418,7 +432,8 @@ class Group:
         *,
         has_joins: bool,
     ) -> tuple[Sequence[Body], Digest]:
-        """The events as selectors and joins see them, and what selectors match of them."""
+        """Return the events as selectors and joins see them (merged), and their digest with the
+        matches of selectors."""
         if not (has_joins or channel.state.selectors):
             return bodies, digest
         seen = merging.merged_form(store, bodies, channel.state.next_id, at_us=self.now_us)
@@ -427,15 +442,15 @@ class Group:
         return seen, completed(channel, store, digest, bodies=seen, now_us=self.now_us)
 
     def _prepared(
-        self, state: ChannelState, came: Sequence[Body], publisher: str
+        self, state: ChannelState, received: Sequence[Body], publisher: str
     ) -> tuple[Sequence[Body], bool]:
-        """The bodies with what the channel adds to its events, and whether they still fit in the
-        room made for them."""
+        """Return the bodies with the columns that the channel adds, and whether they still fit the
+        page slots reserved for them."""
         first = state.next_id
         bodies = prepared(
-            came, state.definition.storage, first, at_us=self.now_us, publisher=publisher
+            received, state.definition.storage, first, at_us=self.now_us, publisher=publisher
         )
-        return bodies, all(map(_has_room, came, bodies))
+        return bodies, all(map(_has_room, received, bodies))
 
     def check(
         self,
@@ -444,9 +459,12 @@ class Group:
         *,
         evicts: bool = True,
     ) -> None:
-        """Raises what one of these publishes, by channel number, would be refused with: they
-        happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4);
-        unless one ``evicts``, all capacities are honoured."""
+        """Raise the error that any of these publishes would be refused with. They are given by
+        channel and happen together or not at all, so all are checked before the first is stored.
+
+        Publishes to channels in ``overshoot`` may exceed the capacity (SEM T4). With ``evicts``
+        False, capacities are honoured: no event is evicted to make room.
+        """
         claimed: Counter[Home] = Counter()
         index_claimed = 0
         for number, (bodies, digest) in publishes.items():
@@ -455,49 +473,51 @@ class Group:
             channel = self.channel(number)
             kind = channel.state.type
             store = self.state.stores[number]
-            if channel.state.engine.needs_interest:  # events that nobody wants take no room
+            if channel.state.engine.needs_interest:  # events without interest take no room
                 digest = completed(channel, store, digest, bodies=bodies, now_us=self.now_us)
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
             index_left = self.publish_keys.memory_left(number, channel.state, digest)
             merging.refuse(channel.state, store, bodies, digest=digest)
             digest, _ = self.publish_keys.replacing(number, channel.state, digest, bodies=bodies)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
-            left = self._memory_left(number, digest, claimed[limited])
+            memory_left = self._memory_left(number, digest, claimed[limited])
             overshoots = number in overshoot
             growth = store.index_growth(digest.size)
-            asked = Publish(
+            command = Publish(
                 digest,
                 overshoot=overshoots,
-                memory_left=left,
+                memory_left=memory_left,
                 index_growth=growth,
                 index_left=index_left - index_claimed,
                 evicts=evicts,
             )
             index_claimed += growth
-            decided = channel.decide(asked, self.now_us)
+            decided = channel.decide(command, self.now_us)
             if channel.state.moves_dead:
-                evaluation_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
+                evaluation_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
 
     def _memory_left(self, number: int, digest: Digest, claimed: int = 0) -> int:
-        """Bytes free for events of a channel (SEM C6, R4); some may pass through the heap (J4)."""
+        """Return the bytes free for events of a channel (SEM C6, R4). Events of an interest channel
+        in pages may pass through the heap, so the heap must have room, too (SEM J4)."""
         state, meter = self.state.channels[number].state, self.state.meter
-        left = self.limits.free_bytes(state.type.home, digest, meter)
+        free_bytes = self.limits.free_bytes(state.type.home, digest, meter)
         if state.engine.needs_interest and state.type.home == "pages":
-            left = min(left, self.limits.free_bytes("heap", digest, meter))
+            free_bytes = min(free_bytes, self.limits.free_bytes("heap", digest, meter))
         if number in self.state.directory.temporary:
-            own = self.limits.free_bytes_of_temporary(self.state.stores[number], digest)
-            return min(left - claimed, own)
-        return left - claimed
+            of_owner = self.limits.free_bytes_of_temporary(self.state.stores[number], digest)
+            return min(free_bytes - claimed, of_owner)
+        return free_bytes - claimed
 
     # --- storing -------------------------------------------------------------------------
 
     def _store(
         self, number: int, channel: ChannelMachine, fact: StoredFact, reason: str | None = None
     ) -> None:
-        """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
+        """Apply a fact and record it in the block. Dead events are published to their next store
+        first, because they are read from this one (SEM T7)."""
         self._changes += 1
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
             for step in dead_events.move(
@@ -523,11 +543,12 @@ class Group:
             self.apply(number, channel, fact)
 
     def apply(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
-        """Make a fact true, here and in the block."""
+        """Apply a fact and record it in the block."""
         self._changes += 1
         recorded = channel.recorded(fact)
         if recorded is not None:
             self.record(number, recorded)
+        # Facts that only take events away cannot be seen in a delivery; all others can.
         if not isinstance(fact, Acked | Removed | Replaced):
             self._waits.add(number)
         self.state.apply(number, fact)
@@ -535,6 +556,8 @@ class Group:
     def record(
         self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
+        """Add a fact to the block, and tighten the group's limits to those of its channel. With
+        ``sync`` False the block needs no sync for it."""
         if self.state.agreed.format < FORMAT:
             refuse_newer(fact, self.state.agreed)
         self._changes += 1
@@ -561,7 +584,7 @@ class Group:
             self.made.append((fact.number, ""))
 
     def record_schema(self, schema: bytes) -> Recorded:
-        """The number and the schema of these bytes, which are recorded unless they are known."""
+        """Return the number and schema of these bytes. Records a schema that has no number yet."""
         schemas = self.state.schemas
         if (recorded := schemas.recorded(schema)) is not None:
             return recorded
@@ -580,6 +603,7 @@ class Group:
         *,
         in_journal: bool,
     ) -> None:
+        """Apply the events of a publish and add them to the block."""
         self._changes += 1
         follows = decided.follows
         recorded = channel.recorded(fact) if follows else fact
@@ -607,7 +631,7 @@ class Group:
             )
         if follows:
             engine = channel.state.engine
-            # others are wanted only if they are new
+            # On other channels a publish only adds ids, which early offers exclude.
             if engine.merges or engine.needs_interest or fact.relayed:
                 self._waits.add(number)
         self.state.appended(number, fact, tail_batches)
@@ -623,7 +647,8 @@ class Group:
     ) -> None:
         """Add events to the block, and those of paged channels to their pages."""
         absent = IdSet(fact.absent) if fact.absent else None
-        # Pages have whole bodies, not what only passes (SEM E8, J7) or a merging engine's states.
+        # Page slots hold whole bodies. Events that only pass (SEM E8, J7) and deltas of merge
+        # channels go into the journal.
         by_page = channel.state.type.home == "pages" and not (
             in_journal or absent is not None or channel.state.engine.merges
         )
@@ -645,6 +670,6 @@ class Group:
         self.record(number, fact, tuple(refs))
 
 
-def _has_room(came: Body, stored: Body) -> bool:
-    """Whether what a body has become fits in the room made for it."""
-    return stored is came or len(stored.buffer) <= room_for(came)
+def _has_room(received: Body, stored: Body) -> bool:
+    """Whether a body still fits its reserved page slot after columns were added."""
+    return stored is received or len(stored.buffer) <= room_for(received)

@@ -36,14 +36,14 @@ class PublishKeys:
         self._state = state
         self._limits = limits
         self._marks: dict[int, KeysMark] = {}
-        """The values before the work at hand, by channel id."""
+        """The values before the current work, by channel id."""
 
     def begin_work(self) -> None:
-        """Keep the values of the work before: its events were stored."""
+        """Keep the values of the previous work, because its events were stored."""
         self._marks.clear()
 
     def drop_refused(self) -> None:
-        """Drop the new values of the work at hand: its events were refused."""
+        """Drop the new values of the current work, because its events were refused."""
         for channel_id, mark in self._marks.items():
             store = self._state.stores.get(channel_id)
             if store is not None and store.keys is not None:
@@ -53,19 +53,19 @@ class PublishKeys:
     def memory_left(self, channel_id: int, state: ChannelState, digest: Digest) -> int:
         """Return the bytes free for publish keys and states of a channel (SEM C6).
 
-        Called before the values of a publish are looked up: where the room is short, values
-        without an event are dropped, and the others renumbered.
+        Must be called before the values of a publish are looked up. If the room is short, it drops
+        values without an event and renumbers the others, so numbers found before become invalid.
         """
         store = self._state.stores[channel_id]
         if store.keys is None:
             return NO_LIMIT
-        left = self._limits.free_bytes_of_index(store, self._state.meter)
-        if left < digest.size + SLOT_BYTES * digest.count:
+        free_bytes = self._limits.free_bytes_of_index(store, self._state.meter)
+        if free_bytes < digest.size + SLOT_BYTES * digest.count:
             store.reclaim_index(state.stored)
             self._marks.pop(channel_id, None)
-            left = self._limits.free_bytes_of_index(store, self._state.meter)
+            free_bytes = self._limits.free_bytes_of_index(store, self._state.meter)
         self._marks.setdefault(channel_id, store.keys.mark())
-        return left
+        return free_bytes
 
     def replacing(
         self, channel_id: int, state: ChannelState, digest: Digest, *, bodies: Sequence[Body]
@@ -78,10 +78,10 @@ class PublishKeys:
         is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
         if not (is_one and (one := keys.superseded_by_one(bodies[0].value_of, state.stored))):
             keyed: Keyed = as_keyed(bodies, digest)
-            gone = keys.superseded(keyed, state.next_id, state.stored)
+            superseded = keys.superseded(keyed, state.next_id, state.stored)
         else:
-            gone, keyed = one
-        return (replace(digest, superseded=listed(gone)) if gone else digest), keyed
+            superseded, keyed = one
+        return (replace(digest, superseded=listed(superseded)) if superseded else digest), keyed
 
     def stored(self, channel_id: int, keyed: Keyed, first: int) -> None:
         """Add events that are stored from the id ``first`` on to the index."""

@@ -1,7 +1,7 @@
-"""Redrive: dead events are published again where they are wanted (SEM T10).
+"""Redrive: publishes dead events again, to a destination or to where they came from (SEM T10).
 
-Each step publishes some events and removes them from the dead event store in one block, each once.
-A redrive that was interrupted continues when it is asked for again.
+Each step publishes some events and removes them from the dead event store, both in one block, so
+that each is published once. To continue an interrupted redrive, start it again.
 """
 
 from __future__ import annotations
@@ -39,22 +39,25 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
 WAITS_S: Final = 0.05
-"""Seconds between two looks at whether a step may be taken."""
+"""Seconds between two checks whether the realm is congested."""
 Wanted = list[tuple[str, pa.RecordBatch]]
-"""Events, in order, with who published them."""
+"""Events in order, in batches of one publisher each."""
 
 MayPublish = Callable[[str, str], None]
-"""Given a kind and a name: raises ``AccessDenied`` where who asks may not publish."""
+"""Called with the kind and name of a store. Raises ``AccessDenied`` if the requesting client may
+not publish there."""
 
 
 class Redriving:
+    """The realm's operation to redrive dead events."""
+
     def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
         self._shard = shard
         self._files = dispatch.files
         self._choosing = dispatch.choosing
         self._stepping = asyncio.Lock()
-        """One redrive takes a step at a time: the steps of several would be one group, which holds
-        all of them in memory."""
+        """Held during a step. Steps of several redrives at once would become one group, which has
+        all their events in memory."""
 
     async def redrive(
         self,
@@ -68,10 +71,10 @@ class Redriving:
         """Publish the dead events that a selector matches to ``destination``, or each to its
         origin; those without an origin stay. ``may`` is called for each destination.
 
-        Raises what ``may`` raises, ``NameDoesNotExist``, ``InvalidArgument``; and
-        ``CapacityReached`` (nothing is evicted for them), ``MemoryLimit``, ``StorageFailed`` (the
-        disk is full) or ``LimitReached`` (the selector takes too long). What was moved before then
-        stays moved.
+        Raises what ``may`` raises, ``NameDoesNotExist`` and ``InvalidArgument``. Also raises
+        ``CapacityReached`` (nothing is evicted for redriven events), ``MemoryLimit``,
+        ``StorageFailed`` (the disk is full) and ``LimitReached`` (the selector takes too long).
+        Events moved before an error stay moved.
         """
         wanted = None
         if selector:
@@ -79,35 +82,35 @@ class Redriving:
             wanted = Matching(chosen, self._choosing, self._shard, files=self._files)
         number = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
-        at = writes = 0
+        position = writes = 0
         end: int | None = None
-        while end is None or at < end:
+        while end is None or position < end:
             room = 0 if dry_run else max(writes, self._room(number, destination))
             step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
             if wanted is not None:
-                await wanted.look_ahead(number, partial(step.next_ids, at=at, end=end))
-            run = partial(step.run, at=at, end=end)
+                await wanted.look_ahead(number, partial(step.next_ids, at=position, end=end))
+            run = partial(step.run, at=position, end=end)
             async with self._stepping:
                 if not dry_run:
                     await self._has_its_turn()
-                at, end = await with_open_files(
+                position, end = await with_open_files(
                     self._shard, self._files, number, action=run, room=room
                 )
             writes = step.writes
             moved.update(step.moved)
-        left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
+        remaining = await self._shard.act(lambda group: len(group.channel(number).state.stored))
         if dry_run:
-            left -= moved.total()
-        return Redriven(moved.total(), dict(moved), left, dry_run=dry_run)
+            remaining -= moved.total()
+        return Redriven(moved.total(), dict(moved), remaining, dry_run=dry_run)
 
     async def _has_its_turn(self) -> None:
-        """Wait as those who publish do, unless the realm ends meanwhile."""
+        """Wait while the realm is congested, as publishers do, or until the realm ends."""
         while self._shard.is_congested() and not self._shard.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._shard.ended.wait(), WAITS_S)
 
     def _room(self, number: int, destination: str) -> int:
-        """Bytes to be kept free for a step."""
+        """Return the bytes to reserve for a step."""
         state = self._shard.state
         if number not in state.channels:
             return 0
@@ -116,7 +119,7 @@ class Redriving:
 
 
 class _Step:
-    """Some events of a redrive, in one block."""
+    """One step of a redrive: some events, in one block."""
 
     def __init__(
         self,
@@ -130,7 +133,8 @@ class _Step:
     ) -> None:
         self.may = may
         self.room = room
-        """Bytes it may write. It does nothing where that is too little, to be asked again."""
+        """Bytes that it may write. If that is too little it does nothing, and sets :attr:`writes`
+        to the bytes that the next attempt must reserve."""
         self.writes = 0
         self.number = number
         self.destination = destination
@@ -139,28 +143,31 @@ class _Step:
         self.moved: Counter[str] = Counter()
 
     def run(self, group: Group, at: int, end: int | None) -> tuple[int, int]:
-        """Gives where to go on, and where it will end."""
+        """Run the step and return the id where the next one begins, and the id where the redrive
+        ends. Both are the same when it is done; the first is unchanged if the step did nothing."""
         group.sweep(self.number)
         state = group.channel(self.number).state
         if end is None:
-            end = state.next_id  # events that come meanwhile are for the next redrive
+            end = state.next_id  # later events are for the next redrive, so that this one ends
         store = group.state.stores[self.number]
         work = self._work(group)
         ids = self._next_ids(group, at, end, work=work)
         if not ids:
             return end, end
         if self.wanted is not None and not self.wanted.has_looked(ids):
-            return at, end  # some have become free only now
+            return at, end  # a reader has released some since the scan: scan again
         by_target: dict[int, Wanted] = {}
-        gone = IdSet()
+        moved_ids = IdSet()
         damage = Damage()
         ids, read = store.read_lowest(ids, READ_BYTES_MAX / work, damage)
         for rows in read:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
-                gone.add_all(IdSet.from_ids(ids_of(batch).tolist()))
+                moved_ids.add_all(IdSet.from_ids(ids_of(batch).tolist()))
+        # All that may fail comes before the first publish: rights here, selectors and limits in
+        # `_publish`. After it the step cannot be undone.
         self._ask(group, by_target)
-        if gone and not self.dry_run and not self._publish(group, by_target, gone):
+        if moved_ids and not self.dry_run and not self._publish(group, by_target, moved_ids):
             return at, end
         if damage.ids and not self.dry_run:
             store.quarantined += damage.reasons
@@ -169,11 +176,11 @@ class _Step:
             name = group.state.channels[target].state.name
             self.moved[name] += sum(batch.num_rows for _, batch in parts)
         highest = ids.highest
-        assert highest is not None, "there are some"
+        assert highest is not None, "ids is not empty"
         return highest + 1, end
 
     def next_ids(self, group: Group, at: int, end: int | None) -> IdSet:
-        """The ids that a step examines, matching or not."""
+        """Return the ids that a step examines, matching or not."""
         return self._next_ids(group, at, end, work=self._work(group))
 
     def _next_ids(self, group: Group, at: int, end: int | None, work: float) -> IdSet:
@@ -184,8 +191,9 @@ class _Step:
         return moved_at_once(state, free, work=work)
 
     def _work(self, group: Group) -> float:
-        """How many times more work than usual a step is, because selectors examine its events
-        often, or because joins copy each to many stores."""
+        """Return a factor, at least 1, by which events of this redrive cost more than usual: many
+        selectors are evaluated on them, or joins copy them to many stores. Steps become smaller by
+        it."""
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
@@ -197,24 +205,28 @@ class _Step:
         return max(work, *reached, 1)
 
     def _ask(self, group: Group, targets: Iterable[int]) -> None:
-        """Raises ``AccessDenied``."""
+        """Call ``may`` for each target. Raises ``AccessDenied``."""
         if self.may is None:
             return
         for target in targets:
-            there = group.state.channels[target].state
-            self.may(there.definition.kind, there.name)
+            state = group.state.channels[target].state
+            self.may(state.definition.kind, state.name)
 
-    def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
-        """Whether there was room for it."""
-        known = partial(group.match_cache.known_of, self.number)
+    def _publish(self, group: Group, by_target: dict[int, Wanted], moved_ids: IdSet) -> bool:
+        """Publish the events and remove them here. Return False, having changed nothing, if more
+        room has to be reserved."""
+        known_outcomes = partial(group.match_cache.known_of, self.number)
         for target, parts in by_target.items():
-            asked = selectors_of(group.state, target)
-            look = needs_evaluation(
-                group, self.number, [batch for _, batch in parts], selectors=asked
+            selectors = selectors_of(group.state, target)
+            evaluation = needs_evaluation(
+                group, self.number, [batch for _, batch in parts], selectors=selectors
             )
-            if look is not None:
-                raise look
-        run_by = {target: list(runs(parts, restored, known)) for target, parts in by_target.items()}
+            if evaluation is not None:
+                raise evaluation
+        run_by = {
+            target: list(runs(parts, restored, known_outcomes))
+            for target, parts in by_target.items()
+        }
         all_of = {
             target: [body for _, bodies in parts for body in bodies]
             for target, parts in run_by.items()
@@ -240,7 +252,7 @@ class _Step:
                     in_journal=True,
                     publisher=publisher,
                 )
-        spans = gone.spans
+        spans = moved_ids.spans
         group.do(self.number, RemoveRedriven(spans))
         group.match_cache.moved(self.number, spans)
         return True
@@ -256,13 +268,13 @@ class _Step:
         if self.destination:
             return ((directory.channel_id_of(self.destination), batch),)
         origins = origins_of(batch)
-        found = []
+        parts = []
         for name in pc.unique(origins).to_pylist():
             target = directory.find(name) if name else None
             if target is not None and target != self.number:
                 mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
-                found.append((target, batch.filter(pa.array(mask))))
-        return found
+                parts.append((target, batch.filter(pa.array(mask))))
+        return parts
 
 
 def _checked(group: Group, source: str, destination: str) -> int:

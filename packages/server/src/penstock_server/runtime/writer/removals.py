@@ -1,5 +1,5 @@
-"""Events that leave a store in the step in which a transaction publishes: dead events that were
-changed and go back, or that are not wanted any more (SEM T9, T10, X4)."""
+"""Events that a transaction removes in the step in which it publishes: dead events that were edited
+and published again, or discarded (SEM T9, T10, X4)."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from penstock_server.runtime.writer.group import Group
 
 
 class Removal(Struct, frozen=True):
-    """The events that leave one store."""
+    """The events removed from one store."""
 
     number: int
     redriven: Spans
     purged: Spans
 
 
-def check_there(group: Group, leaving: Sequence[Removal]) -> None:
-    """Raise ``IllegalState`` unless all of them are stored, and no reader holds one. The client has
-    read them, and publishes what became of them, so a missing one would be published twice."""
-    for each in leaving:
-        group.sweep(each.number)
-        state = group.channel(each.number).state
-        asked = _ids(each)
-        there = asked.overlap(free_of(state, state.stored))
-        if len(there) < len(asked):
+def check_available(group: Group, leaving: Sequence[Removal]) -> None:
+    """Raise ``IllegalState`` unless all events are stored and no reader holds one. The client
+    publishes edited copies of them, so a missing event would be published twice."""
+    for removal in leaving:
+        group.sweep(removal.number)
+        state = group.channel(removal.number).state
+        ids = _ids(removal)
+        available = ids.overlap(free_of(state, state.stored))
+        if len(available) < len(ids):
             raise IllegalState(
-                f"{len(asked) - len(there):,} of {len(asked):,} events are no longer on "
+                f"{len(ids) - len(available):,} of {len(ids):,} events are no longer on "
                 f"{state.name}, or a reader holds them; nothing was changed: read the store again"
             )
 
 
 def is_redrive(leaving: Sequence[Removal]) -> bool:
-    """Whether dead events are published again by it."""
-    return any(each.redriven for each in leaving)
+    """Whether some of the removed events are published again."""
+    return any(removal.redriven for removal in leaving)
 
 
 def leave(group: Group, leaving: Sequence[Removal]) -> None:
-    """Take them out."""
-    for each in leaving:
-        if each.redriven:
-            group.do(each.number, RemoveRedriven(each.redriven))
-        if each.purged:
-            group.do(each.number, PurgeEvents(each.purged))
+    """Remove the events."""
+    for removal in leaving:
+        if removal.redriven:
+            group.do(removal.number, RemoveRedriven(removal.redriven))
+        if removal.purged:
+            group.do(removal.number, PurgeEvents(removal.purged))
 
 
 def free_of(state: ChannelState, ids: IdSet) -> IdSet:
-    """The subset of ``ids`` that no reader of the queue holds."""
+    """Return the subset of ``ids`` that no reader of the queue holds."""
     free = ids.copy()
     readers = state.durables.get(READERS)
     for seat in readers.seats if readers else ():

@@ -1,4 +1,4 @@
-"""Work that waits for the shard."""
+"""Requests that the single writer serves."""
 
 from __future__ import annotations
 
@@ -27,35 +27,37 @@ from penstock_server.runtime.writer.schedules import scheduled, waits
 _log = logger("penstock.shard")
 
 Reply = Callable[[Any, BaseException | None], None]
-"""Called once, after what the work led to is stored: with an answer, or with an error."""
+"""Called once, after all consequences of the request are stored: with an answer or an error."""
 
 
 class ShardRequest(Protocol):
-    """One thing to do in a group."""
+    """One request, decided in a group."""
 
     reply: Reply | None
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        """The events it brings, by the channel they are for."""
+        """The events to publish, by channel."""
         ...
 
     def run(self, group: Group) -> Any:
-        """Decide and apply; the answer. Raises ``PenstockError`` and changes nothing."""
+        """Decide and apply the request, and return its answer. Raises ``PenstockError`` before
+        anything is changed."""
         ...
 
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A publish that a client sends again when it got no answer (SEM X3)."""
+    """A publish that a client repeats when it got no answer (SEM X3)."""
 
     def is_decided(self, state: RealmState) -> bool:
-        """Whether its answer is known, because it was stored or is too old: it writes nothing."""
+        """Whether the answer is known, because the publish was stored or is too old. It writes
+        nothing then."""
         ...
 
 
 class RunCommand(Struct):
-    """Any command that carries no events."""
+    """A command without events."""
 
     number: int
     command: Command
@@ -75,23 +77,25 @@ class RunCommand(Struct):
 
 
 class SeatHolder(Protocol):
-    """A client at a queue or durable that says how much it has room for when the writer asks."""
+    """A client at a queue or durable. It returns its room only when the writer is about to deliver,
+    so that the answer is up to date."""
 
     def ready_seat(self) -> int | None:
         """The subscription of the seat; None: the client has left."""
         ...
 
     def room_now(self) -> tuple[int, bool]:
-        """How many events it may be handed, and whether it waits to hear that there are no more."""
+        """Return the number of events it has room for, and whether it waits for
+        :meth:`finished`."""
         ...
 
     def finished(self) -> None:
-        """There is nothing more for it now."""
+        """Called when no more events are available."""
         ...
 
 
 class GrantRoom(Struct):
-    """Hand a seat as many events as its client has room for when the writer comes to it."""
+    """Grant a seat as many events as its client has room for when the request is decided."""
 
     number: int
     holder: SeatHolder
@@ -138,17 +142,17 @@ class PublishBatches(Struct):
         if group.settled:
             group.settle()
         later = False
-        for body in self.bodies:  # each publish passes here, so without a generator
+        for body in self.bodies:  # runs for each publish: a generator would cost more
             if DELIVERY_TIME in body.names:
                 later = waits(self.bodies)
                 break
         if later or group.state.directory.publishing_paused or group.state.unsealable:
-            if (known := self._stored_as(group, later=later)) is not None:
-                return known  # SEM X3: also while publishing is paused
+            if (stored_span := self._stored_as(group, later=later)) is not None:
+                return stored_span  # SEM X3: also while publishing is paused
             refuse_stopped(group, (number,))
         if later:
-            own = group.channel(number).state
-            merging.refuse(own, group.state.stores[number], self.bodies, digest=digest)
+            state = group.channel(number).state
+            merging.refuse(state, group.state.stores[number], self.bodies, digest=digest)
             number, digest = scheduled(group, number, self.bodies, digest=digest)
         return group.publish(
             number,
@@ -168,7 +172,7 @@ class PublishBatches(Struct):
         return is_remembered(state, number, self.producer, sequence=self.sequence)
 
     def _stored_as(self, group: Group, *, later: bool) -> Span | None:
-        """The answer to a repeated publish; None: it is new."""
+        """Return the answer to a repeated publish; None if it is new."""
         where: int | None = self.number
         group.channel(self.number)  # raises if it was deleted
         if later:
@@ -180,7 +184,7 @@ class PublishBatches(Struct):
 
 
 def is_remembered(state: RealmState, number: int | None, producer: str, sequence: int) -> bool:
-    """Whether a channel knows the outcome of a publish: it is stored, or too old to tell."""
+    """Whether a channel knows the answer to a repeated publish: it was stored, or is too old."""
     channel = None if number is None else state.channels.get(number)
     if channel is None or not producer:
         return False
@@ -191,15 +195,15 @@ def is_remembered(state: RealmState, number: int | None, producer: str, sequence
 
 
 class RunAction(Struct):
-    """Something the runtime wants done at its place in the order: creation, look-ups, sealing."""
+    """An action of the runtime at its place in the order: a creation, a query, a sealing."""
 
     action: Callable[[Group], Any]
     reply: Reply | None = None
     room: int = 0
-    """Bytes that it may write; it is refused if the disk has no room for them."""
+    """Bytes that it may write. It is refused if the disk has no room for them."""
     sweeps: Sequence[int] | None = None
-    """Channels whose due events may leave in it; None: any. Room is made for what moves, and to
-    look at every channel of thousands costs more than most actions do."""
+    """Channels that it may sweep; None: any. Room is reserved for the events that a sweep moves,
+    and forecasting that for thousands of channels costs more than most actions."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -211,17 +215,17 @@ class RunAction(Struct):
 
 
 def size_of(work: ShardRequest) -> int:
-    """Bytes of events a request brings, or the room it may need."""
+    """Return the bytes of a request's events, or the room that it may need."""
     if isinstance(work, RunAction):
         return work.room
     return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
 
 
 def sizes_of(waiting: Sequence[ShardRequest]) -> int:
-    """Bytes of events that requests bring, or the room they may need, together."""
+    """Return the bytes of the events of all requests, or the room that they may need."""
     size = 0
     for work in waiting:
-        if isinstance(work, PublishBatches):  # the usual case, and few of these write much besides
+        if isinstance(work, PublishBatches):  # the usual case, without the cost of a call
             for body in work.bodies:
                 size += len(body.buffer)
         else:
@@ -232,7 +236,8 @@ def sizes_of(waiting: Sequence[ShardRequest]) -> int:
 def split_at(
     waiting: list[ShardRequest], limit: int
 ) -> tuple[list[ShardRequest], list[ShardRequest]]:
-    """The first requests, of at most ``limit`` bytes together or one alone, and those after."""
+    """Split requests into the first ones, of at most ``limit`` bytes together or one alone, and
+    the rest."""
     size = 0
     for i, work in enumerate(waiting):
         size += size_of(work)
@@ -242,15 +247,18 @@ def split_at(
 
 
 def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
-    """A future for the answer of ``work``. The work lets go of it with the answer: an error refers
-    to the frame that waits, and this to the work, which may have a group of events."""
+    """Return a future for the answer of ``work``.
+
+    The work drops its reference to the future with the answer. An error refers to the waiting
+    frame, and the frame to the work, which may have many events: the cycle would keep them alive.
+    """
     expected: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answer: asyncio.Future[Any] | None = expected
 
     def reply(result: Any, error: BaseException | None) -> None:
         nonlocal answer
         waiting, answer = answer, None
-        if waiting is None or waiting.done():  # nobody waits any more
+        if waiting is None or waiting.done():  # answered already, or the caller was cancelled
             return
         if error is None:
             waiting.set_result(result)
@@ -262,16 +270,18 @@ def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
 
 
 def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
-    """The answer, or the error that it was refused with. An unexpected failure affects this work
-    alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
-    disk."""
+    """Run ``work`` and return its answer, or the error that it was refused with.
+
+    An unexpected failure is returned, too, if the work has changed nothing. Otherwise it is raised
+    and ends the shard: the state is inconsistent and must be recovered from disk.
+    """
     group.begin_work()
     try:
         return work.run(group), None
     except PenstockError as refusal:
         group.publish_keys.drop_refused()
-        # Its traceback leads to the writer's frames, and these to the refusal: a cycle, with all
-        # that the group has.
+        # The traceback refers to the writer's frames, and these to the error: the cycle would keep
+        # the whole group alive.
         return None, refusal.with_traceback(None)
     except Exception as failure:
         if group.is_half_done:
@@ -279,14 +289,14 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
         group.publish_keys.drop_refused()
         if isinstance(failure, NeedsEvaluation):
             raise
-        if work.reply is None:  # otherwise the callee logs it
+        if work.reply is None:  # otherwise the receiver of the reply logs it
             _log.exception("work.failed", work=type(work).__name__)
         return None, failure
 
 
 def send_answer(reply: Reply | None, result: Any, error: BaseException | None) -> None:
-    """Send an answer. One that cannot be sent affects its client alone: the work is done, or
-    refused."""
+    """Send an answer. A reply that fails affects its client alone, because the work is stored or
+    refused already."""
     if reply is None:
         return
     try:

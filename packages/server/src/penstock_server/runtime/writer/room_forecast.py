@@ -1,7 +1,7 @@
-"""Forecasts how many bytes a group may write besides its own: copies of joins, dead events.
+"""Forecasts the follow-up writes of a group: copies of joins, and dead events that move.
 
-Space for them is reserved before anything is decided. If the disk has none, publishes are refused,
-and expired events stay where they are, invisible, until it has.
+Disk space for them is reserved before anything is decided. If the disk is full, publishes are
+refused, and expired events stay hidden where they are until it has room.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.schedules import waits
 
 COPIES_BYTES_MAX = 64 << 20
-"""Up to here room is made as if every join copied everything. Above it is counted what each
-copies: by hundreds of joins most events go to few stores."""
+"""Up to this size the forecast assumes that every join copies all events. Above it the copies of
+each join are counted: with hundreds of joins most events go to few stores."""
 _ROW_BYTES = 512
-"""Estimate for an event that is copied or moved: its origin."""
+"""Estimate of the origin's bytes that each copied or moved event gets."""
 _BODY_BYTES = 4_096
-"""Estimate for a batch of copies: its record in the block, and the origin's columns."""
+"""Estimate for a batch of copies: its record in the block, and the schema of the origin's
+columns."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
-    """About how many bytes a publish leads to besides its own (SEM L, T7)."""
+    """Estimate the bytes that a publish leads to besides its own events (SEM L, T7)."""
     channel = state.channels.get(number)
     if channel is None or not (
         number in state.directory.joins.by_source or _evicts_to(channel.state)
@@ -43,12 +44,12 @@ def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) ->
         return 0
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
-    size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
+    size = sum(body_bytes for body_bytes, _ in sizes) + _ROW_BYTES * rows
     return _following(state, number, size, rows=rows, bodies=bodies)
 
 
 def has_no_side_effects(state: RealmState, number: int) -> bool:
-    """Whether a publish writes to the journal, and that is all it leads to."""
+    """Whether a publish writes its own events to the journal and nothing else."""
     channel = state.channels.get(number)
     if channel is None:
         return True
@@ -56,9 +57,9 @@ def has_no_side_effects(state: RealmState, number: int) -> bool:
 
 
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
-    """About how many bytes a step of a redrive out of a store leads to, wherever its events go
-    (SEM T10)."""
-    if number not in state.channels:  # deleted meanwhile, which the step itself reports
+    """Estimate the bytes that a redrive step writes (SEM T10). Without a ``destination`` its events
+    may go to any store, so the most expensive one counts."""
+    if number not in state.channels:  # deleted meanwhile; the step itself reports it
         return 0
     size, rows = _moved_bytes(state.channels[number].state)
     targets = state.channels if destination is None else (destination,)
@@ -68,25 +69,26 @@ def bytes_of_redrive(state: RealmState, number: int, destination: int | None) ->
 def writes_nothing(
     state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
 ) -> bool:
-    """Whether a publish, after ``before`` other events, is known to write nothing to disk, so that
-    a full disk is no reason to refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
+    """Whether a publish, after ``before`` other events, certainly writes nothing to disk. A full
+    disk is then not a reason to refuse it (SEM J2, J4, C1c-f)."""
     channel = state.channels.get(number)
     if channel is None or waits(bodies) or number in state.directory.joins.by_source:
         return False
-    own = channel.state
-    storage, kind = own.definition.storage, own.type
-    if own.definition.capacity and own.moves_dead:
+    channel_state = channel.state
+    storage, kind = channel_state.definition.storage, channel_state.type
+    if channel_state.definition.capacity and channel_state.moves_dead:
         return False
     if prepared(bodies, storage, 0, at_us=0, publisher="") is not bodies:
         return False
     if any(state.schemas.recorded(body.schema_bytes) is None for body in bodies):
         return False
-    if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
+    # Ids are reserved in the journal in blocks; a publish beyond the reserved ids writes a fact.
+    if kind.ids_survive and channel_state.next_id + before + digest.count > channel_state.reserved:
         return False
     in_memory = len(IdSet(kind.volatile(digest))) == digest.count
-    pulls = any(each.pulls for each in own.subscribers.values())
-    fed = all(each.is_fed for each in own.durables.values())
-    passes = own.engine.needs_interest and fed and not pulls
+    pulls = any(subscriber.pulls for subscriber in channel_state.subscribers.values())
+    fed = all(durable.is_fed for durable in channel_state.durables.values())
+    passes = channel_state.engine.needs_interest and fed and not pulls
     return in_memory or kind.relays or passes
 
 
@@ -114,23 +116,24 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
     left = [number]
     while left:
         source = left.pop()
-        # Fields inside messages were not examined.
+        # Selectors on fields inside messages cannot be judged here, so they count as matching.
         looks_inside = bool(state.channels[source].state.definition.descriptors)
         for join in state.directory.joins.copying_from(source):
             copied = reached[source] & matching.rows("" if looks_inside else join.selector)
             before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
-            if join.archive:  # accepts duplicates, too
+            if join.archive:  # an archive join copies an event again that has been there (SEM L3)
                 archived += int(sizes[copied].sum()) + extra
             if (copied & ~before).any():
                 reached[join.destination] = before | copied
                 left.append(join.destination)
     del reached[number]
-    stored: int = sum(int(sizes[own].sum()) + extra for own in reached.values())
+    stored: int = sum(int(sizes[mask].sum()) + extra for mask in reached.values())
     return archived + stored
 
 
 class _Matching:
-    """Which rows of a batch that is not published yet a selector may match."""
+    """Evaluates selectors on a batch before it is published. A selector that needs values set at
+    publish counts as matching every row."""
 
     def __init__(self, body: Body) -> None:
         self._frame = EventFrame(body.batch, 0, outcomes=body.outcomes)
@@ -151,16 +154,17 @@ class _Matching:
 
 
 def _is_known_before(selector: Selector) -> bool:
-    """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
-    given = all(
+    """Whether a selector only needs values that the publisher set, so that it can be evaluated
+    before the publish: no ids, times, defaults or origins."""
+    from_publisher = all(
         path in ("data", "tag", "more") or (path.startswith("properties.") and "$" not in path)
         for path in selector.columns
     )
-    return given and "NOW()" not in selector.text
+    return from_publisher and "NOW()" not in selector.text
 
 
 def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:
-    """About how many bytes of expired or excess events leave these channels in one step (SEM
+    """Estimate the bytes of expired or excess events that leave these channels in one step (SEM
     T7)."""
     total = 0
     for number in numbers:
@@ -172,15 +176,15 @@ def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> i
 
 
 def _moved_bytes(state: ChannelState) -> tuple[int, int]:
-    """About how many bytes and events the next step moves out of a store."""
+    """Estimate the bytes and events that the next step moves out of a store."""
     rows = len(moved_at_once(state, state.stored))
     largest = state.sizes.largest
     return int(min(rows * largest, max(MOVED_BYTES_MAX, largest))) + rows * _ROW_BYTES, rows
 
 
 def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
-    """Whether a channel needs a sweep. Where that is impossible to say nothing moves: the sweep
-    fails as well, and reports it."""
+    """Whether a channel needs a sweep. False if that fails: the sweep itself fails then, moves
+    nothing, and reports the failure."""
     try:
         return channel.needs_sweep(now_us)
     except Exception:  # noqa: BLE001
@@ -188,7 +192,7 @@ def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
 
 
 def _reached(state: RealmState, number: int) -> list[int]:
-    """The store itself, and all that its events are copied to."""
+    """Return a store and all stores that joins copy its events to, directly or not."""
     found = {number: None}
     left = [number]
     while left:
@@ -200,12 +204,12 @@ def _reached(state: RealmState, number: int) -> list[int]:
 
 
 def _evicts_to(state: ChannelState) -> bool:
-    """Whether events that are evicted go to another store."""
+    """Whether events evicted from this store move to another store."""
     return bool(state.definition.capacity) and state.moves_dead
 
 
 def _evicted(state: ChannelState, size: int, rows: int) -> int:
-    """The events that would be evicted to another store."""
+    """Estimate the bytes of the events that a publish would evict to another store."""
     if not _evicts_to(state):
         return 0
     return max(size, int(rows * (state.event_bytes + _ROW_BYTES)))

@@ -1,7 +1,8 @@
-"""The single writer: the only place where the realm's state meets the world.
+"""The single writer: the only task that changes the realm's state.
 
-One task takes all that waits, decides and applies it in order, appends once, and only then
-answers and delivers: nothing is seen that a power cut could unsay.
+It takes all waiting requests as one group, decides and applies them in order, appends one block to
+the journal, and only then answers and delivers. So no client ever sees a change that a power cut
+could undo.
 """
 
 from __future__ import annotations
@@ -58,17 +59,21 @@ from penstock_server.runtime.writer.room_forecast import (
 from penstock_server.runtime.writer.selector_queue import SelectorQueue
 
 GROUP_BYTES_MAX = 16 << 20
-"""A group closes at this many bytes of events: what waits longer goes into the next."""
+"""Limit on the bytes of events in a group. Further requests go into the next group, so that memory
+and the time until the first answer stay bounded."""
 
 Outcome = tuple[Reply | None, Any, BaseException | None]
-"""What became of one piece of work: its reply, its answer, and the error it was refused with."""
+"""The outcome of one request: its reply, the answer, and the error that it was refused with."""
 
 _log = logger("penstock.shard")
 
 
 class Shard:
+    """The single writer of a shard: its queue of requests, and the task that serves them."""
+
     is_congested: Callable[[], bool] = bool
-    """Whether publishers wait for the sealing, as dead events do then; False unless it is set."""
+    """Whether the sealer is behind, so that publishers wait and dead events do not move. False
+    until it is set."""
 
     def __init__(
         self,
@@ -84,20 +89,21 @@ class Shard:
     ) -> None:
         self.state = state
         self.selector_queue = SelectorQueue(state, offload, self._rouse)
-        """Publishes wait there whose events many selectors are put to."""
+        """Holds publishes whose selectors take long to evaluate."""
         self.placing = placing
         self._limits = limits
         self._journal = journal
         self._clock = clock
         self._dispatch = dispatch
         self._ahead: list[ShardRequest] = []
-        """Begins the next group, whatever of an earlier one still waits."""
+        """Requests that begin the next group, ahead of all others that wait."""
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
+        """Requests of the current group without an answer; refused if the shard ends."""
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
-        self._idle: asyncio.Future[None] | None = None  # done once there is something to do
+        self._idle: asyncio.Future[None] | None = None  # set while waiting for a request
         self.ended = asyncio.Event()
-        """Set when :meth:`run` has ended, after which nothing is written."""
+        """Set when :meth:`run` has ended. Nothing is written after that."""
         self._woken: dict[int, None] = {}
         self.timers = ChannelTimers(
             state.channels,
@@ -108,30 +114,35 @@ class Shard:
         )
         self._pace = MovingPace(self.wake)
         self._has_room = True
-        """Whether the disk has room for what the next group leads to."""
+        """Whether the disk has room for the follow-up writes of the next group."""
         self.changed = set(state.channels)
-        """Channels something was done on since the sealer took this: it looks at no other."""
+        """Channels changed since the sealer last took this set. It inspects only these."""
         self._failed: PenstockError | None = None
         self._stopping = False
-        self.tail = journal.info().tail  # sequence of the newest block
+        self.tail = journal.info().tail
+        """Sequence of the newest block."""
         self.large_blocks: LargeBlocks | None = None
-        """Where bodies go that are too much for the log of an engine; None: the journal is ours."""
+        """Stores bodies too large for the log of a storage engine; None: the journal is a local
+        file and takes any size."""
         self.groups = 0
         self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
-        """Called with the durables that were made, and channels, which have an empty name."""
+        """Called with the new channels and durables: pairs of a channel's id and a durable's name,
+        which is empty for the channel itself."""
         self.on_deposed: Callable[[], None] = lambda: None
-        """Called when another owner has taken over, before those are answered who still wait."""
+        """Called when another owner has taken over, before the waiting requests are refused."""
         self.linger: Linger | None = None
-        """Whether the loop stays awake for the next of a client that waits for each answer."""
+        """Keeps the loop awake between the requests of a client that waits for each answer; None:
+        it never does."""
         self.is_answering = False
         self.on_answered: Callable[[], None] = lambda: None
-        """Called once all answers of a group are given, and what is delivered before it is stored:
-        they leave together, and at once."""
+        """Called after the answers of a group, and after early deliveries, to flush all buffered
+        writes at once."""
 
-    # --- asking --------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------
 
     def submit(self, work: ShardRequest, *, first: bool = False) -> None:
-        """Queue ``work`` (or put it ahead of all that waits); its reply comes once it is stored."""
+        """Queue ``work``, ``first`` ahead of all that waits. Its reply is called once it is
+        stored."""
         if self._failed is not None or self._stopping:
             send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
@@ -140,13 +151,15 @@ class Shard:
             self._rouse()
 
     async def ask(self, work: ShardRequest, *, first: bool = False) -> Any:
-        """Queue ``work`` and wait for its answer. Raises what it is refused with."""
+        """Queue ``work``, wait and return its answer. Raises the error that it is refused with."""
         answer = expect_answer(work)
         self.submit(work, first=first)
         try:
             return await answer
         finally:
-            del answer  # an error in it refers to this frame: a cycle
+            # An error in the future refers to this frame, and the frame to the future. Breaking
+            # the cycle frees the request's events at once and not at the next collection.
+            del answer
 
     async def act(
         self,
@@ -156,19 +169,20 @@ class Shard:
         sweeps: Sequence[int] | None = None,
         room: int = 0,
     ) -> Any:
-        """Run ``action(group)`` at its place in the order; gives its result.
+        """Run ``action(group)`` at its place in the order and return its result.
 
-        Only channels in ``sweeps`` may be swept in it; None: any channel. Raises
-        ``StorageFailed`` if the disk has no room for ``room`` bytes, which it may write.
+        The action may only sweep channels in ``sweeps``; None: any channel. It may write ``room``
+        bytes. Raises ``StorageFailed`` if the disk has no room for them.
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
     def behind(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when all that was asked before is done, or will not be: the realm ends."""
+        """Call ``then`` when all earlier requests are answered, or were refused because the realm
+        has ended."""
         self.submit(RunAction(lambda _: None, reply=lambda *_: then(), sweeps=()))
 
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Run ``call`` between two groups: a journal serves one caller at a time."""
+        """Run ``call`` between two groups, because a journal serves one caller at a time."""
         if self._failed is not None:
             raise self._failed
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -177,14 +191,16 @@ class Shard:
         try:
             await done
         finally:
-            del done  # an error in it refers to this frame: a cycle
+            del done  # breaks a reference cycle, as in `ask`
 
     def quarantine(self, number: int, command: Quarantine) -> None:
-        """Quarantine stored events that turned out to be unreadable (SEM S1). Nothing is swept
-        before, since expired events are read on their way to a dead event store."""
+        """Quarantine stored events that turned out to be unreadable (SEM S1). The channel is not
+        swept before, as it would be for a command: the sweep would read expired events on their way
+        to the dead event store, and fail on these again."""
         self.submit(RunAction(lambda group: group.do(number, command), sweeps=(number,)))
 
     def _read_ahead(self) -> None:
+        """Prefetch in idle time: not if requests have arrived meanwhile."""
         if not (self._waiting or self._ahead):
             self._dispatch.ahead.read(self.state)
 
@@ -194,7 +210,8 @@ class Shard:
             idle.set_result(None)
 
     def wake(self, number: int) -> None:
-        """A channel may have something to offer (credit came, a connection drained)."""
+        """Let the next group offer events of a channel, for example because of new credit or a
+        drained connection."""
         self._woken[number] = None
         self._rouse()
 
@@ -203,8 +220,8 @@ class Shard:
     async def run(self) -> None:
         """Serve until cancelled, stopped, deposed, or until the journal fails.
 
-        A failed append ends the shard: facts have been applied that are not stored, so it must
-        not answer again. What is on disk is whole; a new realm is built from it.
+        A failed append ends the shard: its state has facts that are not stored, so it must not
+        answer again. The state on disk is consistent; a new realm is recovered from it.
         """
         try:
             await self._serve()
@@ -219,13 +236,14 @@ class Shard:
             raise
         except Exception as error:
             _log.exception("shard.broken", exc_info=not isinstance(error, PenstockError))
-            if self._dispatch.lease.epoch:  # the next owner knows what was stored (SEM N4)
+            # In a cluster the next owner knows what was stored, so clients must ask it (SEM N4).
+            if self._dispatch.lease.epoch:
                 self._failed = Unknown(f"the owner failed ({error}); ask the next one")
             raise
         finally:
             self._failed = self._failed or RealmStopping("the realm is closed")
             if isinstance(self._failed, Deposed | Unknown):
-                self.on_deposed()  # nobody is answered
+                self.on_deposed()  # drops all connections first: no refusal may reach a client
             self._refuse_waiting(self._failed)
             self.ended.set()
 
@@ -234,8 +252,9 @@ class Shard:
         while not (self._stopping and not self._has_work and self.selector_queue.is_idle):
             if not (self._has_work or self._woken or self._between):
                 self._idle = loop.create_future()
+                # Not at once: first the loop sends the answers that are queued.
                 if self._dispatch.ahead.guessed:
-                    loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
+                    loop.call_soon(self._read_ahead)
                 if self.linger is not None:
                     self.linger.stay(self._idle)
                 await self._idle
@@ -253,7 +272,7 @@ class Shard:
 
     @property
     def _may_copy(self) -> bool:
-        """Whether dead events may move: otherwise they stay where they are, unseen."""
+        """Whether dead events may be copied. Otherwise they stay where they are, hidden."""
         return self._has_room and not self.is_congested()
 
     @property
@@ -261,7 +280,7 @@ class Shard:
         return bool(self._ahead or self._waiting or self.selector_queue.ready)
 
     def stop(self) -> None:
-        """Serve what waits, then end :meth:`run`."""
+        """Serve the waiting requests, then end :meth:`run`."""
         self._stopping = True
         self._rouse()
 
@@ -277,12 +296,14 @@ class Shard:
                 done.set_exception(failure)
 
     async def _serve_between(self) -> None:
+        """Run the calls of :meth:`exclusively`. One is removed only when it is done, so that the
+        end of the shard fails it, too."""
         while self._between:
             call, done = self._between[0]
             try:
                 await call()
             except (Deposed, Unknown):
-                raise  # clients that wait are told as the shard ends
+                raise  # the shard ends and refuses all that waits, this call included
             except PenstockError as failure:
                 if not done.done():
                     done.set_exception(failure)
@@ -292,9 +313,16 @@ class Shard:
             del self._between[0]
 
     async def _serve_group(self) -> Group:
+        """Serve one group of requests.
+
+        The order of the steps carries the guarantees: room on disk is reserved before anything is
+        decided, so that a full disk refuses and never breaks the shard; a block is stored before
+        its answers and deliveries; answers go before deliveries, so that a client knows its
+        subscription before the first event.
+        """
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
         waiting = self.selector_queue.begin_group(waiting)
-        self._serving = waiting  # so that all are answered if this is the end
+        self._serving = waiting  # refused if the shard ends in this group
         if self.state.to_open:
             await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
@@ -302,6 +330,8 @@ class Shard:
         group = Group(
             self.state, self._clock.now_us(), self._limits, placing=self.placing, match_cache=ahead
         )
+        # Nothing may await from here to the end of `sweep_touched`, except opening files, which
+        # changes no state: decisions of one group see each other's effects and nothing else.
         group.has_room, group.may_move = self._may_copy, self._pace.resting is None
         group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
         group.touched |= self._woken
@@ -313,16 +343,18 @@ class Shard:
             await self._open_files()
         group.sweep_touched(self._dispatch.incidents.report)
         group.held_s = loop.time() - began_s
-        for look in group.evaluations:
-            self.selector_queue.sweep_after(look)
+        for evaluation in group.evaluations:
+            self.selector_queue.sweep_after(evaluation)
+        # Deliveries that only need older blocks go out before the append: clients work during the
+        # sync. Without an append only the lease proves that this is still the owner.
         has_moved = False
         early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
         for number, below in early:
             has_moved |= await self._perform(number, below)
         if group.records:
-            if has_moved and group.must_sync:  # clients can work while the disk does
+            if has_moved and group.must_sync:
                 self.on_answered()
-                await asyncio.sleep(0)  # the loop sends it
+                await asyncio.sleep(0)  # lets the loop send the deliveries before the sync blocks
             await self._append(group)
         elif answers:
             await self._dispatch.rely("answers")
@@ -335,11 +367,12 @@ class Shard:
         if group.made:
             self.timers.touch([number for number, _ in group.made], group.now_us)
         if group.must_sync and (self.state.freed or self.state.dropped):
-            await self._give_back()
+            await self._free_pages()
         return group
 
     def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
-        """Send what clients must be told first, and then the answers."""
+        """Send the recalls of events, and then the answers: a client must know that events were
+        recalled before it learns the outcome of a later request."""
         for number in group.touched:
             channel = self.state.channels.get(number)
             if channel is not None and channel.state.recalls:
@@ -355,19 +388,21 @@ class Shard:
             self.linger.served(len(answers), group.bodies)
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
-        """Decide in order until the group is full, or files have to be opened for the next step;
-        the rest goes into the next group."""
+        """Decide requests in order until the group is full, or until files must be opened for the
+        next step. The remaining requests go into the next group."""
         answers = []
+        # Set once a request may have changed which selectors a later publish is evaluated with. The
+        # queue then has to check the publishes again that it let pass at the start of the group.
         may_ask_more = False
         for i, work in enumerate(waiting, start=1):
             if may_ask_more and self.selector_queue.holds(work):
-                self._serving = [each for each in self._serving if each is not work]
+                self._serving = [request for request in self._serving if request is not work]
             else:
                 try:
                     answers.append((work.reply, *outcome_of(work, group)))
-                except NeedsEvaluation as look:
-                    self.selector_queue.hold_until_evaluated(work, look)
-                    self._serving = [each for each in self._serving if each is not work]
+                except NeedsEvaluation as evaluation:
+                    self.selector_queue.hold_until_evaluated(work, evaluation)
+                    self._serving = [request for request in self._serving if request is not work]
                     may_ask_more = True
                 else:
                     if self.selector_queue.order:
@@ -377,8 +412,8 @@ class Shard:
                 break
             if group.is_full(i, self._clock.now_us()) or self.state.to_open:
                 self._waiting = waiting[i:] + self._waiting
-                left = set(map(id, self._waiting))
-                self._serving = [each for each in self._serving if id(each) not in left]
+                postponed = set(map(id, self._waiting))
+                self._serving = [work for work in self._serving if id(work) not in postponed]
                 self._rouse()
                 break
         if group.settled:
@@ -386,14 +421,15 @@ class Shard:
         return answers
 
     async def _open_files(self) -> None:
-        """Files that may be read in the middle of a step are open before (SEM T7)."""
+        """Open the files that a step may read, because a step cannot wait for a file (SEM T7)."""
         while self.state.to_open:
             store = self.state.stores.get(self.state.to_open.pop())
             if store is not None:
                 await self._dispatch.files.pin(store.files)
 
-    async def _give_back(self) -> None:
-        """Pages whose events have left, now that this is on disk."""
+    async def _free_pages(self) -> None:
+        """Free page slots of removed events. Only after a sync: until the removal is on disk, a
+        power cut would bring back the events, and their slots must still have them."""
         while self.state.freed:
             number = self.state.freed.pop()
             freed = self.state.stores[number].freed
@@ -403,14 +439,16 @@ class Shard:
             await self.placing.pages.drop(self.state.dropped.pop())
 
     async def _with_room(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """Make sure that what waits will find room on disk, before anything is decided."""
+        """Reserve room on disk for the waiting requests, before anything is decided. Return the
+        requests that have it."""
         try:
             return await self._room_made(waiting)
-        except Exception:  # noqa: BLE001  of one of them, which is over then; else it is raised again
+        except Exception:  # noqa: BLE001  refuse the request that fails; another failure is raised
             waiting = self._serving = self._foreseeable(waiting)
             return await self._room_made(waiting)
 
     async def _room_made(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
+        """Cut the group to ``GROUP_BYTES_MAX`` and reserve room for it."""
         size = sizes_of(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = split_at(waiting, GROUP_BYTES_MAX)
@@ -420,7 +458,7 @@ class Shard:
             size = sizes_of(waiting)
         self._has_room = True
         try:
-            size += 4_096 * (1 + len(waiting))
+            size += 4_096 * (1 + len(waiting))  # an upper bound for the facts of the block
             if self._has_no_side_effects(waiting):
                 await self._journal.reserve(size)
             else:
@@ -432,8 +470,8 @@ class Shard:
         return waiting
 
     def _foreseeable(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """The work whose follow-up bytes can be forecast. The rest is answered with its error here,
-        so that a failing forecast costs nobody else."""
+        """Return the requests whose follow-up bytes can be forecast. The others are answered with
+        their error here, so that one failing forecast does not affect other requests."""
         kept = []
         for work in waiting:
             try:
@@ -449,8 +487,8 @@ class Shard:
         return kept
 
     def _has_no_side_effects(self, waiting: Sequence[ShardRequest]) -> bool:
-        """Whether what waits is publishes that write nothing but their own events, and
-        acknowledgements that none of what may leave with them moves."""
+        """Whether all requests are publishes or acknowledgements on channels where these write
+        nothing else. This fast path saves the forecast for most groups."""
         if self._woken:
             return False
         for work in waiting:
@@ -465,7 +503,7 @@ class Shard:
     def _without_room(
         self, waiting: Sequence[ShardRequest], failure: StorageFailed
     ) -> list[ShardRequest]:
-        """The work that needs next to no room on disk; the rest is refused with ``failure``."""
+        """Return the requests that write next to nothing; refuse the others with ``failure``."""
         kept: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
@@ -474,7 +512,7 @@ class Shard:
                 kept.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 send_answer(work.reply, None, failure)
-            # an earlier publish may be what makes this one write
+            # An earlier request of the group may make this publish write: decide it alone, later.
             elif any(not size_of(before) for before in kept):
                 self._waiting = [*waiting[i:], *self._waiting]
                 self._rouse()
@@ -485,7 +523,8 @@ class Shard:
         return kept
 
     def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
-        """Whether a publish writes nothing, after those that have taken ``ids``."""
+        """Whether a publish writes nothing, after earlier publishes of the group. ``ids`` counts
+        the ids that these take, by channel, and is updated."""
         before = ids[work.number]
         ids[work.number] += work.digest.count
         return writes_nothing(
@@ -493,7 +532,8 @@ class Shard:
         )
 
     def _follows(self, waiting: Sequence[ShardRequest]) -> int:
-        """Bytes of what is copied or moves because of what waits, or because it is time."""
+        """Forecast the bytes of copies and moved events that follow from the requests, or that are
+        due."""
         numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, RunCommand))}
         size = 0
         for work in waiting:
@@ -508,6 +548,7 @@ class Shard:
         return size + bytes_that_move(self.state, numbers, self._clock.now_us())
 
     def _owed_when_they_leave(self, number: int, waiting: Sequence[ShardRequest]) -> int:
+        """Forecast the bytes of passing events that must be stored because clients leave."""
         channel = self.state.channels.get(number)
         if channel is None or not channel.state.unwritten:
             return 0
@@ -523,6 +564,7 @@ class Shard:
         return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
 
     async def _reserve_pages(self, waiting: Sequence[ShardRequest]) -> None:
+        """Reserve page slots for the publishes to paged channels."""
         sizes: dict[int, list[int]] = {}
         for work in waiting:
             for number, bodies in work.offered:
@@ -537,6 +579,8 @@ class Shard:
             await self.placing.pages.reserve(number, wanted)
 
     async def _append(self, group: Group) -> None:
+        """Append the block of a group to the journal. Pages are written first, because the block
+        refers to their slots: a block must never name bytes that are not on disk."""
         if self.placing.placed:
             await self.placing.flush(sync=group.must_sync)
         records, bodies = group.records, group.bodies
@@ -547,14 +591,15 @@ class Shard:
         self.groups += 1
 
     async def _offer(self, touched: Sequence[int]) -> None:
+        """Deliver what the touched channels offer."""
         for number in touched:
             channel = self.state.channels.get(number)
             if channel is None:
                 self._dispatch.channel_gone(number)
                 continue
             state = channel.state
-            there = state.subscribers or state.seats or state.cancelled
-            if not (there or state.may_pass or state.overdue):
+            has_receivers = state.subscribers or state.seats or state.cancelled
+            if not (has_receivers or state.may_pass or state.overdue):
                 continue
             if channel.has_offers:
                 await self._perform(number)
@@ -563,20 +608,20 @@ class Shard:
             if channel.state.overdue and self._pace.resting is not None:
                 self._pace.hold_back(number)
             elif channel.state.overdue and number in self.selector_queue.ahead.sweeping:
-                continue  # it is swept once its events have been looked at
+                continue  # it is swept once its events have been evaluated
             elif channel.has_offers and (self._may_copy or not channel.state.overdue):
-                self.wake(number)  # otherwise the next sweep does
+                self.wake(number)  # if dead events wait for room, the next sweep wakes it
 
     async def _relay(self, number: int, channel: ChannelMachine) -> None:
-        """Deliver events that are never stored, or have made room already, to connected clients
-        with credit; then they are gone (SEM E8, T3). Passing events leave once they have reached
-        everybody (SEM J4)."""
+        """Deliver events that are not kept: transient ones and those evicted already go to
+        connected clients with credit and are removed (SEM E8, T3); passing events are removed once
+        they have reached all subscribers (SEM J4)."""
         state = channel.state
         while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
-            # the end of a client is waiting, or of damaged events
+            # No progress: a client's end or a quarantine waits in the queue and must come first.
             if not await self._perform(number):
                 break
-        if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
+        if channel.state.overdue:  # expired events must move before any delivery (SEM T1)
             return
         for fact in channel.decide(
             EndRelay(spares=self._limits.are_half_free(self.state.meter)), self._clock.now_us()
@@ -584,7 +629,7 @@ class Shard:
             self.state.apply(number, fact)
 
     async def _perform(self, number: int, below: int | None = None) -> bool:
-        """Carry out what a channel offers; gives whether any subscriber made progress."""
+        """Deliver what a channel offers. Return whether any subscriber made progress."""
         channel, store = self.state.channels.get(number), self.state.stores.get(number)
         if channel is None or store is None:
             return False

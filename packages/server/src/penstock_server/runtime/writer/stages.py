@@ -1,8 +1,8 @@
-"""Staged batches, put aside until they are published in one step: large publishes, Spark
+"""Staged batches: uploaded first and published in one step later, for large publishes and Spark
 micro-batches.
 
-A stage is one upload. It is not stored: a restart loses it, the commit then fails with an error
-that says so, and the client uploads it again.
+A stage is one upload. It is not stored: after a restart the commit fails with ``NoSuchStage``, and
+the client uploads it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_server.runtime.writer.publish_stops import refuse_stopped
 from penstock_server.runtime.writer.requests import PublishBatches, Reply, is_remembered
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
-"""Microseconds after which a stage that nobody commits is dropped."""
+"""Microseconds after which a stage that was not committed is dropped."""
 
 
 class _Stage(Struct):
@@ -33,59 +33,63 @@ class _Stage(Struct):
 
 
 class Stages:
+    """All stages of a realm, with limits on their bytes in all and per user."""
+
     def __init__(self, clock: Clock, bytes_max: int) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
         self._by_id: dict[str, _Stage] = {}
         self._groups: dict[str, set[str]] = {}
         self._of_owners: dict[str, int] = {}
-        """Bytes staged by each user."""
+        """Bytes staged, by user."""
         self.size = 0
 
     def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
-        """Keep ``bodies`` for channel ``number``; the same stage again is no error."""
+        """Keep ``bodies`` for channel ``number``. A stage that exists already is left unchanged, so
+        that an upload may be repeated. Raises ``MemoryLimit``."""
         if stage in self._by_id:
             return
         size = sum(body.weight for body in bodies)
         owner = owner_of(stage)
-        own = self._of_owners.get(owner, 0) + size
-        if owner and own > self._bytes_max // 2:
+        owner_bytes = self._of_owners.get(owner, 0) + size
+        # Half at most, so that one user cannot keep all others from staging.
+        if owner and owner_bytes > self._bytes_max // 2:
             raise MemoryLimit(
-                f"{size} bytes to be staged, which makes {own} of {owner}; one user may have "
-                f"{self._bytes_max // 2} staged, which is half of limits.stage_bytes: commit or "
-                f"drop some"
+                f"{size} bytes to be staged would make {owner_bytes} of {owner}; allowed for one "
+                f"user are {self._bytes_max // 2}, half of limits.stage_bytes: commit or drop "
+                f"some stages"
             )
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
-                f"{size} bytes to be staged, {self._bytes_max - self.size} of "
+                f"{size} bytes to be staged, but only {self._bytes_max - self.size} of "
                 f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
                 "the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(number, bodies, size, at_us=self._clock.now_us())
         self._groups.setdefault(_group(stage), set()).add(stage)
         self.size += size
-        self._of_owners[owner] = own
+        self._of_owners[owner] = owner_bytes
 
     def bodies_of(self, stages: Sequence[str], number: int) -> list[Body]:
-        """The batches of ``stages``, in that order. Raises ``NoSuchStage``."""
+        """Return the batches of ``stages``, in that order. Raises ``NoSuchStage``."""
         missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
         if missing:
             raise NoSuchStage(
-                f"{len(missing)} of {len(stages)} stages are gone (the realm restarted, another "
-                f"node took over, or an hour passed); stage the rows again"
+                f"{len(missing)} of {len(stages)} stages no longer exist (the realm restarted, "
+                f"another node took over, or an hour passed); stage the rows again"
             )
         return [body for stage in stages for body in self._by_id[stage].bodies]
 
     def remaining_bodies(self, stages: Sequence[str]) -> list[Body]:
-        """The part of ``stages`` that still exist."""
+        """Return the batches of those ``stages`` that still exist."""
         return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
 
     def drop(self, stages: Sequence[str]) -> None:
         for stage in stages:
-            gone = self._by_id.pop(stage, None)
-            if gone is not None:
-                self.size -= gone.size
-                self._give_back(owner_of(stage), gone.size)
+            dropped = self._by_id.pop(stage, None)
+            if dropped is not None:
+                self.size -= dropped.size
+                self._give_back(owner_of(stage), dropped.size)
                 group = self._groups[_group(stage)]
                 group.discard(stage)
                 if not group:
@@ -97,7 +101,7 @@ class Stages:
             del self._of_owners[owner]
 
     def committed(self, stages: Sequence[str]) -> None:
-        """Drop what has been published, and what others have staged to publish the same."""
+        """Drop published stages, and the stages of other attempts at the same work."""
         self.drop(stages)
         for group in {_group(stage) for stage in stages} - {""}:
             self.drop(sorted(self._groups.get(group, ())))
@@ -108,12 +112,12 @@ class Stages:
 
 
 def _group(stage: str) -> str:
-    """The work a stage is part of, as its name says; tasks that are tried twice have one."""
+    """Return the work that a stage belongs to, from its name. Attempts at one task share it."""
     return owned(plain(stage).rpartition("/")[0], owner_of(stage))
 
 
 class CommitStaged(Struct):
-    """Publish staged batches in one step, and once (SEM X1, X3)."""
+    """Publish staged batches in one step, exactly once (SEM X1, X3)."""
 
     number: int
     stages: Stages
@@ -139,10 +143,10 @@ class CommitStaged(Struct):
     def run(self, group: Group) -> Any:
         group.settle()
         channel = group.channel(self.number)
-        if self.producer:  # a repetition is answered although its stages are gone
-            known = channel.state.producers.stored_as(self.producer, self.sequence)
-            if known is not None:
-                return known
+        if self.producer:  # a repeated commit is answered although its stages were dropped
+            stored_span = channel.state.producers.stored_as(self.producer, self.sequence)
+            if stored_span is not None:
+                return stored_span
         refuse_stopped(group, (self.number,))
         bodies = self.stages.bodies_of(self.names, self.number)
         digest = digest_of(bodies, self.event_bytes_max)
@@ -152,6 +156,6 @@ class CommitStaged(Struct):
             bodies,
             producer=self.producer,
             sequence=self.sequence,
-            overshoot=not channel.state.is_full,  # a unit of its own (SEM T4)
+            overshoot=not channel.state.is_full,  # the commit is one unit (SEM T4)
             publisher=self.publisher,
         ).run(group)

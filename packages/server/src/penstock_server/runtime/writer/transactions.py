@@ -17,7 +17,7 @@ from penstock_server.runtime.store.bodies import Body, digest_of
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.publish_stops import refuse_stopped
-from penstock_server.runtime.writer.removals import Removal, check_there, is_redrive, leave
+from penstock_server.runtime.writer.removals import Removal, check_available, is_redrive, leave
 from penstock_server.runtime.writer.requests import Reply
 from penstock_server.runtime.writer.schedules import waits
 from penstock_server.runtime.writer.shard import Shard
@@ -28,7 +28,7 @@ Spans = tuple[tuple[int, Span], ...]
 
 
 class StorePart(Struct, frozen=True):
-    """Events of a transaction for one store: batches, and batches that were staged before."""
+    """Events of a transaction for one store: batches, and stages that were uploaded before."""
 
     number: int
     bodies: Sequence[Body] = ()
@@ -36,6 +36,8 @@ class StorePart(Struct, frozen=True):
 
 
 class PublishTransaction(Struct):
+    """Commit a transaction: publish its events, and remove the events in ``leaving``."""
+
     transaction: str
     parts: Sequence[StorePart]
     stages: Stages
@@ -60,13 +62,14 @@ class PublishTransaction(Struct):
         return False
 
     def run(self, group: Group) -> Spans:
-        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        """Publish and return the ids of each store's events. Raises ``Refused`` before anything is
+        stored."""
         group.settle()
         begun = group.state.transactions.begun(self.transaction)
         publishes = self._publishes()
         refuse_stopped(group, publishes)
-        check_there(group, self.leaving)
-        if is_redrive(self.leaving):  # nothing is evicted for events that come back
+        check_available(group, self.leaving)
+        if is_redrive(self.leaving):  # redriven events must not evict others (SEM T10)
             group.check(publishes, evicts=False)
         else:
             group.check(publishes, begun.below_capacity)
@@ -81,12 +84,12 @@ class PublishTransaction(Struct):
         return spans
 
     def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
-        """The events by store, in the order the stores were first named."""
-        found: dict[int, list[Body]] = {}
+        """Return the events by store, in the order in which the stores were first named."""
+        by_store: dict[int, list[Body]] = {}
         for part in self.parts:
             staged = self.stages.bodies_of(part.stages, part.number)
-            found.setdefault(part.number, []).extend([*part.bodies, *staged])
-        for bodies in found.values():
+            by_store.setdefault(part.number, []).extend([*part.bodies, *staged])
+        for bodies in by_store.values():
             if waits(bodies):
                 raise InvalidArgument(
                     f"an event in a transaction cannot have {DELIVERY_TIME}; publish it outside "
@@ -94,16 +97,16 @@ class PublishTransaction(Struct):
                 )
         return {
             number: (bodies, digest_of(bodies, self.event_bytes_max))
-            for number, bodies in found.items()
+            for number, bodies in by_store.items()
             if bodies
         }
 
 
 class PublishStagedParts(Struct):
-    """Publish what was staged for several stores, in one step and once in the realm (SEM X3)."""
+    """Publish stages for several stores in one step, exactly once in the realm (SEM X3)."""
 
     parts: Sequence[tuple[int, Sequence[str]]]
-    """By number of the store: its stages, in order. A store may be named again."""
+    """Stages in order, by store. A store may be named more than once."""
     stages: Stages
     producer: str
     sequence: int
@@ -118,16 +121,17 @@ class PublishStagedParts(Struct):
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
         try:
-            return self._known(state) is not None
+            return self._committed_before(state) is not None
         except PenstockError:
             return True
 
     def run(self, group: Group) -> Spans:
-        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        """Publish and return the ids of each store's events. Raises ``Refused`` before anything is
+        stored."""
         group.settle()
-        known = self._known(group.state)
-        if known is not None:
-            return known
+        stored_spans = self._committed_before(group.state)
+        if stored_spans is not None:
+            return stored_spans
         publishes = self._publishes(group)
         refuse_stopped(group, publishes)
         # A unit of its own: stores that were not full may overshoot (SEM T4).
@@ -141,12 +145,12 @@ class PublishStagedParts(Struct):
         group.realm_fact(0, fact)
         return spans
 
-    def _known(self, state: RealmState) -> Spans | None:
-        """The answer to a transaction that was committed before; None: it is new. A channel
-        remembers, too: it may have been the only one then, or was imported from another realm."""
-        known = state.producers.stored_as(self.producer, self.sequence)
-        if known is not None:
-            return known
+    def _committed_before(self, state: RealmState) -> Spans | None:
+        """Return the answer to a repeated commit; None if it is new. Channels remember commits,
+        too: one that was the only store of its commit, or was imported from another realm."""
+        stored_spans = state.producers.stored_as(self.producer, self.sequence)
+        if stored_spans is not None:
+            return stored_spans
         of_channels = []
         for number, _ in self.parts:
             if (channel := state.channels.get(number)) is not None:
@@ -155,15 +159,15 @@ class PublishStagedParts(Struct):
         return tuple(of_channels) or None
 
     def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
-        """The events by store, in the order the stores were first named; those that wait for
-        their time by the store they wait in."""
-        found: dict[tuple[int, bool], list[Body]] = {}
+        """Return the events by store, in the order in which the stores were first named. Scheduled
+        events are under the store where they wait."""
+        by_time: dict[tuple[int, bool], list[Body]] = {}
         for number, names in self.parts:
             group.channel(number)  # raises if it was deleted
             for name in names:
                 bodies = self.stages.bodies_of((name,), number)
-                found.setdefault((number, waits(bodies)), []).extend(bodies)
-        return by_store(group, found, self.event_bytes_max)
+                by_time.setdefault((number, waits(bodies)), []).extend(bodies)
+        return by_store(group, by_time, self.event_bytes_max)
 
     def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
         return group.publish(
@@ -210,8 +214,8 @@ class TransactionOperations:
         *,
         leaving: Sequence[Removal] = (),
     ) -> None:
-        """Publish the events of a transaction in one step, in which others may leave; ``reply``
-        gets their ids by store."""
+        """Publish the events of a transaction and remove those in ``leaving``, in one step.
+        ``reply`` is called with the ids by store."""
         limit = self._event_bytes_max
         self._shard.submit(
             PublishTransaction(
@@ -233,8 +237,8 @@ class TransactionOperations:
         reply: Reply,
         publisher: str = "",
     ) -> None:
-        """Publish what was staged for several stores in one step; ``reply`` gets their ids by
-        store, the same ones for the same ``producer`` and ``sequence``."""
+        """Publish stages for several stores in one step. ``reply`` is called with the ids by store:
+        the same ones for the same ``producer`` and ``sequence``."""
         limit = self._event_bytes_max
         work = PublishStagedParts(
             parts,
@@ -253,7 +257,8 @@ class TransactionOperations:
         reply: Reply,
         publisher: str = "",
     ) -> None:
-        """Publish events to several stores in one step; ``reply`` gets their ids by store."""
+        """Publish events to several stores in one step; ``reply`` is called with the ids by
+        store."""
         self._shard.submit(
             UnitOfWork(publishes, (), self._event_bytes_max, publisher=publisher, reply=reply)
         )
@@ -269,7 +274,7 @@ class TransactionOperations:
         await self._shard.ask(work)
 
     async def abort(self, transaction: str) -> None:
-        """End a transaction without its events. Raises ``NoSuchTransaction``,
+        """End a transaction without publishing. Raises ``NoSuchTransaction``,
         ``AlreadyCommitted``, ``AlreadyAborted``."""
 
         def abort(group: Group) -> None:
@@ -279,14 +284,14 @@ class TransactionOperations:
         await self._shard.act(abort)
 
     async def describe(self, transaction: str) -> TransactionInfo:
-        """The outcome of a transaction. Raises ``NoSuchTransaction``."""
+        """Return the outcome of a transaction. Raises ``NoSuchTransaction``."""
 
-        def look(group: Group) -> TransactionInfo:
+        def find_outcome(group: Group) -> TransactionInfo:
             ended = group.state.transactions.ended(transaction)
             if ended is None:
                 return TransactionInfo("open")
             return TransactionInfo("committed" if ended.committed else "aborted", ended.spans)
 
-        info: Any = await self._shard.act(look)
-        assert isinstance(info, TransactionInfo), "what look() gives"
+        info: Any = await self._shard.act(find_outcome)
+        assert isinstance(info, TransactionInfo), "find_outcome returns it"
         return info

@@ -1,4 +1,5 @@
-"""What a session publishes and acknowledges in one transaction: all of it, or nothing."""
+"""A session's unit of work: publishes and acknowledgements that take effect together or not at
+all."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from penstock_server.runtime.writer.schedules import scheduled, waits
 
 
 class Acknowledged(Struct, frozen=True):
-    """What one subscription has acknowledged."""
+    """The events that one subscription acknowledges."""
 
     number: int
     """Id of the channel."""
     subscription: int
     spans: Spans
     previous: bool = False
-    """Whether everything before is acknowledged, too (SEM D, cumulative)."""
+    """Whether all earlier events are acknowledged, too (SEM D, cumulative)."""
 
     @property
     def command(self) -> Ack | AckPrevious:
@@ -39,7 +40,7 @@ class UnitOfWork(Struct):
     """Publishes and acknowledgements that are written in one block."""
 
     publishes: Sequence[tuple[int, Sequence[Body]]]
-    """By store, in the order they were published; a store may be named again."""
+    """Bodies by store, in the order of publishing. A store may be named more than once."""
     acknowledged: Sequence[Acknowledged]
     event_bytes_max: int
     publisher: str = ""
@@ -50,11 +51,12 @@ class UnitOfWork(Struct):
         return self.publishes
 
     def run(self, group: Group) -> tuple[tuple[int, Span], ...]:
-        """The ids of each store's events. Raises ``Refused``, and nothing of it has happened."""
+        """Publish, acknowledge, and return the ids of each store's events. Raises ``Refused``
+        before anything is changed."""
         group.settle()
-        for each in self.acknowledged:
-            # raises if it is not possible
-            group.channel(each.number).decide(each.command, group.now_us)
+        for acknowledged in self.acknowledged:
+            # Decided here only to raise a refusal before anything is stored.
+            group.channel(acknowledged.number).decide(acknowledged.command, group.now_us)
         publishes = self._publishes(group)
         if publishes:
             refuse_stopped(group, publishes)
@@ -65,32 +67,33 @@ class UnitOfWork(Struct):
             (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
             for number, (bodies, digest) in publishes.items()
         )
-        for each in self.acknowledged:
-            group.acknowledge(each.number, each.command)
+        for acknowledged in self.acknowledged:
+            group.acknowledge(acknowledged.number, acknowledged.command)
         return spans
 
     def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
-        """The events by store; those that wait for their time by the store they wait in."""
-        found: dict[tuple[int, bool], list[Body]] = {}
+        """Return the events by store. Scheduled events are under the store where they wait."""
+        by_time: dict[tuple[int, bool], list[Body]] = {}
         for number, bodies in self.publishes:
             group.channel(number)  # raises if it was deleted
             for body in bodies:
-                found.setdefault((number, waits((body,))), []).append(body)
-        return by_store(group, found, self.event_bytes_max)
+                by_time.setdefault((number, waits((body,))), []).append(body)
+        return by_store(group, by_time, self.event_bytes_max)
 
 
 def by_store(
-    group: Group, found: dict[tuple[int, bool], list[Body]], event_bytes_max: int
+    group: Group, by_time: dict[tuple[int, bool], list[Body]], event_bytes_max: int
 ) -> dict[int, tuple[list[Body], Digest]]:
-    """Events by channel, and whether they wait for their time, as events by the store they go to:
-    those that wait, by the store they wait in. Nothing is made there before all are checked."""
-    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in found.items()}
-    for (number, later), bodies in found.items():
+    """Return events by the store they go to, with their digests. They are given by channel, and
+    whether they are scheduled; scheduled ones go to the store where they wait, which is created
+    only after all events are checked."""
+    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in by_time.items()}
+    for (number, later), bodies in by_time.items():
         if later:
             state, store = group.channel(number).state, group.state.stores[number]
             merging.refuse(state, store, bodies, digest=digests[number, later])
     publishes = {}
-    for (number, later), bodies in found.items():
+    for (number, later), bodies in by_time.items():
         where, digest = number, digests[number, later]
         if later:
             where, digest = scheduled(group, number, bodies, digest=digest)
