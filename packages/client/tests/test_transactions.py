@@ -35,7 +35,9 @@ def test_what_is_published_is_seen_at_the_commit_and_has_consecutive_ids(orders:
 def test_a_commit_inside_the_block_gives_the_ids_and_the_end_does_nothing(orders: Channel) -> None:
     with orders.transaction() as tx:
         tx.publish(b"")
-        with pytest.raises(penstock.IllegalState, match="is open; ids come with its commit"):
+        with pytest.raises(
+            penstock.IllegalState, match="is open; its events get ids when it commits"
+        ):
             _ = tx.ids
 
         assert tx.commit() == range(1)
@@ -264,7 +266,7 @@ def test_where_to_publish_has_to_be_given(session: Session) -> None:
         session.transaction() as tx,
         pytest.raises(
             penstock.InvalidArgument,
-            match="bytes is not a channel or queue; the first argument is where to publish",
+            match="the first argument is a bytes; give the channel or queue to publish on",
         ),
     ):
         tx.publish(b"data")  # type: ignore[arg-type]  # that is the point

@@ -1,4 +1,4 @@
-"""Events on their way into columns: one list per attribute instead of one object per event."""
+"""Collects events as columns: one list for each attribute instead of one object for each event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Properties = Mapping[str, Any]
 
 
 class ColumnLists:
-    """Column lists of some events, ready to become a batch."""
+    """The attributes of some events, one list for each attribute, ready to become a batch."""
 
     __slots__ = ("datas", "persistents", "priorities", "properties", "size", "tags", "ttls")
 
@@ -33,7 +33,8 @@ class ColumnLists:
         return len(self.datas)
 
     def body(self) -> pa.RecordBatch:
-        """Raises ``InvalidEvent`` naming the event and the property that cannot be stored."""
+        """Return the events as a record batch. Raises ``InvalidEvent`` with the event and the
+        property that cannot be stored."""
         return body_of_columns(
             self.datas,
             self.tags,
@@ -43,8 +44,8 @@ class ColumnLists:
             priorities=self.priorities,
         )
 
-    def weed(self) -> list[InvalidEvent]:
-        """Remove the events that cannot be stored; gives their errors."""
+    def remove_invalid(self) -> list[InvalidEvent]:
+        """Remove the events that cannot be stored. Return their errors."""
         events = list(
             zip(
                 self.datas,
@@ -56,18 +57,19 @@ class ColumnLists:
                 strict=True,
             )
         )
-        refusals, sound = [], []
+        errors, valid = [], []
         for event in events:
-            alone = ColumnLists()
-            alone._fill([event])
+            # Only a batch of this one event shows whether it is the invalid one.
+            single = ColumnLists()
+            single._fill([event])
             try:
-                alone.body()
-            except InvalidEvent as refusal:
-                refusals.append(refusal)
+                single.body()
+            except InvalidEvent as error:
+                errors.append(error)
             else:
-                sound.append(event)
-        self._fill(sound)
-        return refusals
+                valid.append(event)
+        self._fill(valid)
+        return errors
 
     def _fill(self, events: Sequence[tuple[Any, ...]]) -> None:
         columns = [list(column) for column in zip(*events, strict=True)] or [[] for _ in range(6)]
@@ -77,7 +79,7 @@ class ColumnLists:
 
 
 class BatchBuilder:
-    """Fills one :class:`ColumnLists` after the other."""
+    """Collects events in a :class:`ColumnLists` until it has enough for a batch."""
 
     def __init__(self, events_max: int, bytes_max: int) -> None:
         self._events_max = events_max
@@ -93,7 +95,7 @@ class BatchBuilder:
         persistent: bool | None,
         priority: int | None,
     ) -> bool:
-        """Add an event; whether it is time to send. Raises ``InvalidEvent``."""
+        """Add an event. Return whether there are enough events to send. Raises ``InvalidEvent``."""
         data = data if type(data) is bytes else event_data(data)
         if ttl:
             check_ttl(ttl)
@@ -110,7 +112,7 @@ class BatchBuilder:
         return len(gathered.datas) >= self._events_max or gathered.size >= self._bytes_max
 
     def take(self) -> ColumnLists | None:
-        """Take the gathered events; later ones begin a new batch."""
+        """Return the collected events and begin a new batch; None if no event was collected."""
         if not self._gathered.count:
             return None
         gathered, self._gathered = self._gathered, ColumnLists()

@@ -1,4 +1,5 @@
-"""A pipelined producer: many events under way, gathered into columns."""
+"""A pipelined producer: it collects events into batches and sends them without waiting for each
+answer."""
 
 from __future__ import annotations
 
@@ -16,20 +17,25 @@ from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
 
 ProducerErrorListener = Callable[[PenstockError, int], None]
-"""Called with the refusal and the number of events refused."""
+"""Called with an error and the number of events that were not published because of it; 0 if the
+number is unknown."""
 
 
 class Producer:
-    """Sends events without waiting; :meth:`flush` waits until everything sent so far is safe.
+    """Publishes events without waiting for each one to be stored; :meth:`flush` waits until all
+    events sent so far are stored safely::
 
-    Events are published in the order in which they are sent. One that cannot be stored is left out.
-    Events that were gathered together are published together, and if the realm refuses them, all of
-    them are refused. Both are reported to ``on_error``, or otherwise to the session's error
-    listeners.
+        async with orders.producer() as producer:  # flushes at the end of the block
+            for line in lines:
+                await producer.send(line)
+
+    Events are published in the order of :meth:`send`, in batches. An event that cannot be stored is
+    left out of its batch. If the realm refuses a batch, none of its events is published. Both kinds
+    of errors are reported to ``on_error``, or without it to the session's error listeners.
     """
 
     acknowledged: int
-    """Events known to be safe."""
+    """Number of events that the realm has confirmed as stored safely."""
 
     def __init__(
         self,
@@ -47,12 +53,13 @@ class Producer:
         self._connection = connection
         self._publisher = publisher
         self._batch_events, self._batch_bytes = batch_events, batch_bytes
-        self._gathering = self._another_gathering()
+        self._builder = self._new_builder()
         self._linger_s = linger_ms / 1_000
         self._on_error = on_error
-        self._under_way: set[asyncio.Future[range]] = set()
+        self._unanswered: set[asyncio.Future[range]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._order = asyncio.Lock()
+        """Held while a batch is sent: batches are sent in the order of their events."""
         self._sending: set[asyncio.Task[None]] = set()
         self._closed = False
         self.acknowledged = 0
@@ -67,27 +74,28 @@ class Producer:
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> None:
-        """Queue an event; waits only when too much is under way."""
+        """Add an event to the next batch. The call waits only while too many publishes are
+        unanswered. Raises ``InvalidEvent``, ``SessionClosed``."""
         if self._closed:
             raise SessionClosed("the producer is closed")
-        full = self._gathering.add(data, tag, properties, ttl, persistent, priority)
-        if full:
-            await self._send_gathered()
+        is_full = self._builder.add(data, tag, properties, ttl, persistent, priority)
+        if is_full:
+            await self._send_batch()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._linger_s, self._linger_over)
 
-    def _another_gathering(self) -> BatchBuilder:
-        """An empty one, for events that are gathered in another thread."""
+    def _new_builder(self) -> BatchBuilder:
+        """Return an empty builder with the limits of this producer."""
         return BatchBuilder(self._batch_events, self._batch_bytes)
 
     def _linger_over(self) -> None:
         self._timer = None
-        self._start(self._send_gathered())
+        self._start(self._send_batch())
 
-    def _publish_soon(self, gathered: ColumnLists) -> None:
-        """Publish events that were gathered elsewhere, after those under way."""
-        self._start(self._publish_gathered(gathered))
+    def _publish_soon(self, events: ColumnLists) -> None:
+        """Publish a batch collected in another thread, after the batches being sent."""
+        self._start(self._publish_batch(events))
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:
         task = start_task(sending, on_failure=self._sending_failed)
@@ -95,48 +103,48 @@ class Producer:
         task.add_done_callback(self._sending.discard)
 
     def _sending_failed(self, error: BaseException) -> None:
-        """Report an unexpected failure like a refusal; how many events were lost with it is
-        unknown."""
+        """Report an unexpected error, for an unknown number of events."""
         failure = PenstockError(f"pipelined events were not published: {error!r}")
         failure.__cause__ = error
         self._failed(failure, 0)
 
-    async def _send_gathered(self) -> None:
+    async def _send_batch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        gathered = self._gathering.take()
-        if gathered is not None:
-            await self._publish_gathered(gathered)
+        events = self._builder.take()
+        if events is not None:
+            await self._publish_batch(events)
 
-    async def _publish_gathered(self, gathered: ColumnLists) -> None:
-        """Publish events that were gathered elsewhere, after those under way."""
+    async def _publish_batch(self, events: ColumnLists) -> None:
+        """Send a batch after the batches being sent, without waiting for the answer."""
         try:
-            async with self._order:  # asyncio's lock is fair, so the order stays
-                body = self._body(gathered)
+            async with self._order:  # asyncio's lock is fair, so batches keep their order
+                body = self._body(events)
                 if body is None:
                     return
                 ids = await self._publisher.begin([body])
         except PenstockError as error:
-            self._failed(error, gathered.count)
+            self._failed(error, events.count)
             return
-        self._under_way.add(ids)
-        ids.add_done_callback(lambda done: self._answered(done, gathered.count))
+        self._unanswered.add(ids)
+        ids.add_done_callback(lambda done: self._answered(done, events.count))
 
-    def _body(self, gathered: ColumnLists) -> pa.RecordBatch | None:
-        """The events as columns; those that cannot be stored are reported and left out."""
+    def _body(self, events: ColumnLists) -> pa.RecordBatch | None:
+        """Return the events as a record batch, and report events that cannot be stored; None if no
+        event can be stored."""
         try:
-            return gathered.body()
+            return events.body()
         except InvalidEvent:
-            refusals = gathered.weed()
-            for refusal in refusals:
-                self._failed(refusal, 1)
-            if not refusals:
+            errors = events.remove_invalid()
+            for error in errors:
+                self._failed(error, 1)
+            if not errors:
                 raise
-            return gathered.body() if gathered.count else None
+            return events.body() if events.count else None
 
     def _answered(self, ids: asyncio.Future[range], count: int) -> None:
-        self._under_way.discard(ids)
+        self._unanswered.discard(ids)
         error = None if ids.cancelled() else ids.exception()
         if error is None:
             self.acknowledged += count
@@ -152,15 +160,15 @@ class Producer:
             self._connection.report(error)
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is safe or has been reported as refused."""
-        await self._send_gathered()
+        """Wait until every event sent so far is stored safely or reported as refused."""
+        await self._send_batch()
         while self._sending:
             await asyncio.wait(list(self._sending))
-        while self._under_way:
-            await asyncio.wait(list(self._under_way))
+        while self._unanswered:
+            await asyncio.wait(list(self._unanswered))
 
     async def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush, and refuse further events with ``SessionClosed``."""
         self._closed = True
         await self.flush()
 

@@ -1,4 +1,5 @@
-"""Getting events out: bodies to frames, frames to the realm, exactly once each."""
+"""Publishing: splits batches into frames and sends them so that each event is stored exactly
+once."""
 
 from __future__ import annotations
 
@@ -31,18 +32,19 @@ from penstock_core.wire.native.frames import FRAME_BYTES_MAX
 BODY_EVENTS_MAX = 65_536
 """Most events in one batch."""
 BODY_BYTES_MAX = 8 << 20
-"""A larger batch is cut in halves."""
+"""Bytes of a batch; a larger one is halved."""
 FRAME_BODIES_MAX = 32 << 20
-"""A publish above this is staged in parts, then committed in one step."""
+"""Bytes of a publish in one frame; a larger one is staged in parts and committed in one step."""
 STAGINGS_MAX = 10
-"""How often the parts of one publish are staged, should the realm restart in between."""
+"""Attempts to stage the parts of one publish, as a restart of the realm loses the stages."""
 UNANSWERED_MAX = 128
-"""Publishes of one channel under way at a time; fewer than the realm remembers (SEM X3)."""
+"""Unanswered publishes of one channel; fewer than the realm remembers (SEM X3), so that it
+recognizes every publish that is repeated after a lost connection."""
 
 
 class _Ids:
-    """Waits for the answer of a publish, even if nobody waits for the ids any more: it is in
-    progress until then."""
+    """Receives the answer of a publish. It holds a place among the unanswered publishes until the
+    answer arrives, even if the caller was cancelled."""
 
     __slots__ = ("_is_done", "_unanswered", "ids")
 
@@ -54,8 +56,8 @@ class _Ids:
     def done(self) -> bool:
         return self._is_done
 
-    def give_up(self) -> None:
-        """Give up a publish that was not sent."""
+    def abandon(self) -> None:
+        """Free the place of a publish that was not sent or has failed."""
         if not self._is_done:
             self._is_done = True
             self._unanswered.release()
@@ -67,18 +69,19 @@ class _Ids:
             self.ids.set_result(ids_of_answer(answer))
 
     def set_exception(self, error: BaseException) -> None:
-        self.give_up()
+        self.abandon()
         if not self.ids.done():
             self.ids.set_exception(error)
 
     def exception(self) -> object:
-        """A fire-and-forget caller reports it its own way."""
+        """Mark the error as retrieved, so that asyncio does not log it: callers that do not await
+        the ids report it themselves."""
         return None if self.ids.cancelled() else self.ids.exception()
 
-    def heard(self, answer: asyncio.Future[Any]) -> None:
-        """Take the answer from a future."""
+    def copy_from(self, answer: asyncio.Future[Any]) -> None:
+        """Take over the outcome of a future that is done."""
         if answer.cancelled():
-            self.give_up()
+            self.abandon()
             self.ids.cancel()
         elif (error := answer.exception()) is not None:
             self.set_exception(error)
@@ -88,7 +91,8 @@ class _Ids:
 
 
 class Publisher:
-    """The producer identity of one channel in one session (SEM X3)."""
+    """Publishes on one channel or queue under one producer identity (SEM X3): the realm stores a
+    publish that is repeated after a lost connection once."""
 
     def __init__(
         self,
@@ -97,7 +101,8 @@ class Publisher:
         producer: str = "",
         published: int = 0,
     ) -> None:
-        """A new identity, or a known one that has made so many publishes before."""
+        """``producer`` continues an identity that has made ``published`` publishes; empty means a
+        new identity."""
         self._connection = connection
         self._channel = channel
         self._producer = producer or uuid.uuid4().hex
@@ -105,12 +110,13 @@ class Publisher:
         self._unanswered = asyncio.Semaphore(UNANSWERED_MAX)
 
     async def publish(self, bodies: Sequence[pa.RecordBatch]) -> range:
-        """Store the events of ``bodies`` in one step; gives their ids once they are safe."""
+        """Publish the events of ``bodies`` in one step. Return their ids once they are stored
+        safely."""
         return await (await self.begin(bodies))
 
     async def publish_one(self, event: Event) -> int:
-        """Store an event; gives its id once it is safe."""
-        row = encode_event(event)
+        """Publish an event. Return its id once it is stored safely."""
+        row = encode_event(event)  # cheaper than a record batch; None if the event needs one
         if row is None:
             return (await self.publish([body_of([event])]))[0]
         form, message = row
@@ -121,18 +127,19 @@ class Publisher:
             self._sequence += 1
             number = self._connection.row_number(form)
             sizes = (len(message),)
-            asked = PublishEvents(
+            request = PublishEvents(
                 self._channel, self._producer, self._sequence, schema=number, sizes=sizes
             )
-            self._connection.request_for(answer, asked, (message,), schemas=(number,))
+            self._connection.request_for(answer, request, (message,), schemas=(number,))
             self._connection.hurry()
         except BaseException:
-            answer.give_up()
+            answer.abandon()
             raise
         return (await answer.ids)[0]
 
     async def begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
-        """Send a publish; the future has the ids. Publishes begun in order are stored in order."""
+        """Send a publish and return a future of its ids. Publishes are stored in the order in which
+        they are begun."""
         parts = [part for body in bodies for part in self._parts(body)]
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
@@ -142,14 +149,15 @@ class Publisher:
             sequence = self._sequence
             buffers = [memoryview(_bytes_of(part)) for part in parts]
             schema = parts[0].schema
-            same = all(part.schema.equals(schema, check_metadata=True) for part in parts[1:])
-            if same and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
+            # One frame has one schema and a bounded size; anything else is staged.
+            one_schema = all(part.schema.equals(schema, check_metadata=True) for part in parts[1:])
+            if one_schema and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
                 self._send(answer, self._connection.schema_number(schema), buffers, sequence)
             else:
                 staged = await self._stage(parts, buffers, sequence)
-                staged.add_done_callback(answer.heard)
+                staged.add_done_callback(answer.copy_from)
         except BaseException:
-            answer.give_up()
+            answer.abandon()
             raise
         return answer.ids
 
@@ -169,18 +177,20 @@ class Publisher:
             answer = self._connection.request(message)
             await asyncio.wait([answer])
             attempts += 1
-            lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
-            if not lost or attempts == STAGINGS_MAX:
-                return answer  # lost: the realm was restarted, and has no stages
+            # A restart of the realm, or another node, loses the stages: stage again.
+            are_lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
+            if not are_lost or attempts == STAGINGS_MAX:
+                return answer
 
     async def stage(self, bodies: Sequence[pa.RecordBatch]) -> list[str]:
-        """Put batches aside on the realm; gives the names :meth:`commit` has them by."""
+        """Store batches in the realm without publishing them. Return the names of the stages, for
+        :meth:`commit`."""
         parts = [part for body in bodies for part in self._parts(body)]
         buffers = [memoryview(_bytes_of(part)) for part in parts]
         return await stage(self._connection, self._channel, parts, buffers=buffers)
 
     async def commit(self, stages: Sequence[str]) -> range:
-        """Publish stages in one step; gives the ids once they are safe."""
+        """Publish stages in one step. Return the ids once the events are stored safely."""
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         self._sequence += 1
@@ -189,7 +199,7 @@ class Publisher:
         return await answer.ids
 
     async def drop(self, stages: Sequence[str]) -> None:
-        """Drop stages that are not to be committed."""
+        """Drop stages without publishing them."""
         await self._connection.request(DropStages(tuple(stages)))
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -207,8 +217,8 @@ async def stage(
     buffers: Sequence[memoryview],
     group: str = "",
 ) -> list[str]:
-    """Put batches aside on the server; gives the names to commit them by, in order. A commit of
-    some of a ``group`` drops the others of it."""
+    """Store batches in the realm without publishing them. Return the names of the stages, in order.
+    A commit of stages of a ``group`` drops all other stages of it."""
     names, answers = [], []
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
@@ -216,7 +226,7 @@ async def stage(
         message = StageEvents(channel, names[-1], number, sizes=(len(buffer),))
         await connection.drained()
         answers.append(connection.request(message, [buffer], schemas=(number,)))
-        if len(answers) > 4:
+        if len(answers) > 4:  # bounds the bytes in transit, and raises a refusal early
             await answers.pop(0)
     for answer in answers:
         await answer
@@ -224,7 +234,8 @@ async def stage(
 
 
 def bodies_of_events(events: Sequence[Event]) -> list[pa.RecordBatch]:
-    """Events as batches, in their order. Raises ``InvalidEvent``, also when there are none."""
+    """Return events as record batches, in order. Raises ``InvalidEvent``, also for an empty
+    sequence."""
     return [
         body_of(events[first : first + BODY_EVENTS_MAX])
         for first in range(0, max(len(events), 1), BODY_EVENTS_MAX)
@@ -232,13 +243,14 @@ def bodies_of_events(events: Sequence[Event]) -> list[pa.RecordBatch]:
 
 
 def parts_of(body: pa.RecordBatch, event_bytes_max: int) -> list[pa.RecordBatch]:
-    """``body`` in pieces that fit a frame. Raises ``EventTooLarge`` when one event does not."""
+    """Return ``body`` in pieces that fit into a frame. Raises ``EventTooLarge`` if a single event
+    does not."""
     if body.nbytes <= BODY_BYTES_MAX:
         return [body]
     if body.num_rows == 1:
         if body.nbytes > FRAME_BYTES_MAX - (1 << 20):
             raise EventTooLarge(
-                f"an event has {body.nbytes} bytes; this realm takes {event_bytes_max} at most"
+                f"an event has {body.nbytes} bytes; this realm accepts at most {event_bytes_max}"
             )
         return [body]
     half = body.num_rows // 2

@@ -1,4 +1,4 @@
-"""Sends the replies of a session to where their requests want them (SEM R2)."""
+"""Sends the replies of a session to the ``reply_to`` of their requests (SEM R2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, NameD
 from penstock_core.vocabulary.nesting import check_json_nesting
 
 ADDRESSES_MAX: Final = 1_024
-"""Addresses whose publishers are kept, those used last: each session that asks has its own."""
+"""Reply addresses whose publishers are kept, the most recently used ones. Each requesting session
+has another address, so their number is unbounded."""
 
 
 class _AmqpParts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a reply takes over from the header ``amqp`` of its request: a text is replied to by a
-    text, and the id that it repeats keeps its AMQP type."""
+    """The parts of a request's header ``amqp`` that apply to its reply: a text body is answered by
+    a text body, and the repeated id keeps its AMQP type."""
 
     body: str = ""
     message_id: str = ""
@@ -35,55 +36,57 @@ _PLAIN: Final = _AmqpParts()
 
 
 class Replies:
-    """Held by a session as the ``replier`` of its connection."""
+    """The ``replier`` of a session's connection: publishes replies, with one publisher for each
+    reply address."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
         self._publishers: OrderedDict[str, Publisher] = OrderedDict()
 
     async def reply(self, request: Event, data: bytes, attributes: Mapping[str, Any]) -> int:
-        """Publish a reply; gives its id. Raises ``IllegalState``, ``NameDoesNotExist``,
-        ``AccessDenied``, and what publishing raises."""
-        asked = request.headers
-        address = asked.get("reply_to")
+        """Publish a reply and return its id. Raises ``IllegalState``, ``NameDoesNotExist``,
+        ``AccessDenied``, and the errors of publishing."""
+        address = request.headers.get("reply_to")
         if not address:
             raise IllegalState(
                 f"event {request.event_id} asks for no reply: it has no header reply_to; "
-                "send it with request()"
+                "publish requests with request()"
             )
-        headers = _reply_headers(asked, data, attributes.get("headers"))
+        headers = _reply_headers(request.headers, data, attributes.get("headers"))
         answer = Event(data, **{**attributes, "headers": headers})
         publisher = await self._publisher(address)
         try:
             return await publisher.publish_one(answer)
         except NameDoesNotExist:
-            # A new connection has to tell the name again, which is the right to publish there.
+            # After a reconnect the realm requires the address again: knowing it is the right to
+            # publish there.
             self._publishers.pop(address, None)
         return await (await self._publisher(address)).publish_one(answer)
 
     async def _publisher(self, address: str) -> Publisher:
-        known = self._publishers.get(address)
-        if known is None:
+        publisher = self._publishers.get(address)
+        if publisher is None:
             opened = await self._connection.ask(OpenReplyTo(address), ChannelOpened)
-            known = Publisher(self._connection, opened.channel)
-            self._publishers[address] = known
+            publisher = Publisher(self._connection, opened.channel)
+            self._publishers[address] = publisher
             while len(self._publishers) > ADDRESSES_MAX:
                 self._publishers.popitem(last=False)
         self._publishers.move_to_end(address)
-        return known
+        return publisher
 
 
 def _reply_headers(
-    asked: Mapping[str, Any], data: bytes, given: Mapping[str, Any] | None
+    request: Mapping[str, Any], data: bytes, reply: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    headers = dict(given or {})
-    own = _amqp_of(asked.get("amqp"))
-    correlation, kind = asked.get("correlation_id"), own.correlation_id
+    """Return the headers of a reply: those of ``reply``, and the id of the request."""
+    headers = dict(reply or {})
+    amqp = _amqp_of(request.get("amqp"))
+    correlation, kind = request.get("correlation_id"), amqp.correlation_id
     if not correlation:
-        correlation, kind = asked.get("message_id"), own.message_id
+        correlation, kind = request.get("message_id"), amqp.message_id
     if correlation:
         headers.setdefault("correlation_id", correlation)
-    is_text = own.body == "text" and is_utf8(data)
+    is_text = amqp.body == "text" and is_utf8(data)
     answer = _AmqpParts("text" if is_text else "", correlation_id=kind)
     if "amqp" not in headers and answer != _PLAIN:
         headers["amqp"] = msgspec.json.encode(answer).decode()
@@ -92,7 +95,7 @@ def _reply_headers(
 
 def _amqp_of(text: str | None) -> _AmqpParts:
     if text:
-        # Any publisher can have written it.
+        # Any publisher can set this header, so it may be invalid: it is then ignored.
         with contextlib.suppress(InvalidArgument, msgspec.DecodeError, RecursionError):
             check_json_nesting(text, "the header")
             return msgspec.json.decode(text, type=_AmqpParts)

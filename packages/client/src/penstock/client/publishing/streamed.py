@@ -1,4 +1,4 @@
-"""Publishes what comes from an iterator in one step, holding only a part of it at a time."""
+"""Publishes the events of an iterator in one step while only part of them is in memory."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from penstock_core.vocabulary.errors import PenstockError
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
-"""Bytes taken from an iterator before they are sent, at most, plus one event."""
+"""Bytes read from an iterator before they are sent; the last event may exceed it."""
 
 Many: TypeAlias = Iterable[Event] | AsyncIterable[Event]
 
 
 class EventChunk:
-    """Collects events until there are enough."""
+    """Collects events until a chunk is full."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._size = 0
 
     def add(self, event: Event) -> bool:
-        """Whether it is time to send them."""
+        """Add an event. Return whether the chunk is full."""
         self.events.append(event)
         self._size += _size_of(event)
         return len(self.events) >= CHUNK_EVENTS_MAX or self._size >= CHUNK_BYTES_MAX
 
 
 def _size_of(event: Event) -> int:
-    """The size of an event in memory, roughly: nested properties are not examined."""
+    """Return the approximate size of an event in bytes; nested properties are not examined."""
     values = event.properties.values() if event.properties else ()
     return len(event.data) + sum(len(v) if isinstance(v, str | bytes) else 8 for v in values)
 
 
 def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """All events, in lists of bounded size; one empty list if there are none."""
+    """Yield all events in lists of bounded size; one empty list if ``events`` is empty."""
     chunk, was_full = EventChunk(), False
     for event in events:
         if chunk.add(event):
@@ -52,10 +52,11 @@ def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
-    """All events in lists of bounded size, also from asynchronous iterators."""
+    """Yield all events in lists of bounded size, as :func:`chunks` does, also from asynchronous
+    iterators."""
     if isinstance(events, Iterable):
-        for ready in chunks(events):
-            yield ready
+        for part in chunks(events):
+            yield part
         return
     chunk, was_full = EventChunk(), False
     async for event in events:
@@ -67,21 +68,21 @@ async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
 
 
 async def bodies_of_all(events: Many) -> list[pa.RecordBatch]:
-    """All events as batches, in order. Raises ``InvalidEvent``."""
+    """Return all events as record batches, in order. Raises ``InvalidEvent``."""
     return [body async for chunk in all_chunks(events) for body in bodies_of_events(chunk)]
 
 
 class Streamed:
-    """Events of one publish, added chunk by chunk: the realm keeps them aside until the last."""
+    """A publish whose events are added in chunks. The realm stages them until the commit."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._held: list[pa.RecordBatch] = []
-        """Batches not sent yet; if they are all there is, they need not be staged."""
+        """Batches of the last chunk, not sent yet: a publish of one chunk needs no stages."""
         self._stages: list[str] = []
 
     async def add(self, events: list[Event]) -> None:
-        """Raises ``InvalidEvent``, ``EventTooLarge``."""
+        """Add a chunk of events. Raises ``InvalidEvent``, ``EventTooLarge``."""
         bodies = bodies_of_events(events)
         await self._stage()
         self._held = bodies
@@ -92,22 +93,22 @@ class Streamed:
             self._stages += await self._publisher.stage(held)
 
     async def commit(self) -> range:
-        """Publish them; gives their ids. Raises what a publish raises, and ``NoSuchStage`` when
-        the realm was restarted meanwhile."""
+        """Publish all chunks in one step and return the ids. Raises the errors of publishing, and
+        ``NoSuchStage`` if the realm was restarted since the first chunk."""
         if not self._stages:
             return await self._publisher.publish(self._held)
         await self._stage()
         return await self._publisher.commit(self._stages)
 
     async def abandon(self) -> None:
-        """Give up: nothing of it is published."""
+        """End the publish without publishing anything."""
         if self._stages:
-            with contextlib.suppress(PenstockError):  # the realm drops it by itself later
+            with contextlib.suppress(PenstockError):  # the realm drops stages after an hour anyway
                 await self._publisher.drop(self._stages)
 
 
 async def publish_streamed(publisher: Publisher, events: Many) -> range:
-    """Publish all events in one step; gives their ids."""
+    """Publish all events in one step. Return their ids."""
     streamed = Streamed(publisher)
     try:
         async for chunk in all_chunks(events):
@@ -119,7 +120,8 @@ async def publish_streamed(publisher: Publisher, events: Many) -> range:
 
 
 def publish_streamed_from(loop: LoopThread, publisher: Publisher, events: Iterable[Event]) -> range:
-    """Publish for a blocking caller, in whose thread the iterator runs."""
+    """Publish all events in one step for a blocking caller. The iterator runs in the caller's
+    thread, as it may block."""
     streamed = Streamed(publisher)
     try:
         for chunk in chunks(events):

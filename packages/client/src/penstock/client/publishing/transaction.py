@@ -1,4 +1,4 @@
-"""Transactions: publishes that become visible together, or not at all (SEM X)."""
+"""Transactions: publishes that become visible in one step, or not at all (SEM X)."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.identities import ChannelId
 
 Spans = tuple[tuple[int, Span], ...]
-"""The ids that its events got, by number of the store."""
+"""The ids of a transaction's events, by number of the channel or queue."""
 
 SINGLES_MAX = 1_024
-"""Events published one by one are turned into columns in runs of this many."""
+"""Events published one by one are converted into columns in runs of this length."""
 
 
 @runtime_checkable
@@ -69,14 +69,14 @@ class Named(Protocol):
 
 
 class StorePublishes:
-    """What a transaction publishes to one store, in order."""
+    """The events that a transaction publishes to one store, in order."""
 
     def __init__(self) -> None:
         self._singles: list[Event] = []
         self._bodies: list[pa.RecordBatch] = []
 
     def add(self, event: Event) -> None:
-        """Raises ``InvalidEvent`` here, not at the commit."""
+        """Add an event. Raises ``InvalidEvent`` here, not at the commit."""
         _check(body_of([event]))
         self._singles.append(event)
         if len(self._singles) == SINGLES_MAX:
@@ -94,18 +94,21 @@ class StorePublishes:
             self._singles.clear()
 
     def parts(self, event_bytes_max: int) -> list[pa.RecordBatch]:
-        """The events in pieces that fit a frame. Raises ``EventTooLarge``."""
+        """Return the events as batches that fit into a frame. Raises ``EventTooLarge``."""
         self._end_run()
         return [part for body in self._bodies for part in parts_of(body, event_bytes_max)]
 
 
 def _check(body: pa.RecordBatch) -> None:
     if DELIVERY_TIME in body.schema.names:
-        raise InvalidEvent(f"a transaction publishes when it commits; leave out {DELIVERY_TIME}")
+        raise InvalidEvent(
+            f"{DELIVERY_TIME} cannot be used in a transaction, which publishes at its commit; "
+            f"leave it out"
+        )
 
 
 class Inline:
-    """The batches that travel with the commit itself."""
+    """The batches sent in the frame of the commit; batches that do not fit are staged."""
 
     def __init__(self) -> None:
         self.buffers: list[memoryview] = []
@@ -115,7 +118,7 @@ class Inline:
     def take(
         self, connection: RealmConnection, number: ChannelId, bodies: Sequence[pa.RecordBatch]
     ) -> TransactionPart | None:
-        """All of a store's batches, if they are of one schema and still fit in; else None."""
+        """Add all batches of a store; return None if they have several schemas or do not fit."""
         if not bodies:
             return TransactionPart(number, 0, ())
         schema = bodies[0].schema
@@ -133,21 +136,21 @@ class Inline:
 
 
 class Unit:
-    """A unit of work: begun, filled, and ended once, by a commit or by an abort."""
+    """A unit of work, ended once by a commit or an abort."""
 
     id: str
-    """Ask :meth:`Session.is_committed` with it, in this session or another one."""
+    """Identity of the transaction, for :meth:`Session.is_committed` in this or another session."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self.id = uuid.uuid4().hex
         self._connection = connection
-        self._gathered: dict[ChannelId, StorePublishes] = {}
+        self._publishes: dict[ChannelId, StorePublishes] = {}
         self._names: dict[int, str] = {}
         self._ids: dict[int, range] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._has_begun = False
         self._begun_on = 0
-        """The connection on which the realm was told last, by how many there were before it."""
+        """The connection on which the stores were named last, as the number of reconnects."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._connection.place}>"
@@ -155,34 +158,34 @@ class Unit:
     async def __aenter__(self) -> Self:
         return self
 
-    # --- what it holds -------------------------------------------------------------------
+    # --- its events ----------------------------------------------------------------------
 
     async def _on(self, number: ChannelId, name: str) -> StorePublishes:
-        """The place to gather what is published to a store; the realm is told of the store."""
+        """Return the events of the transaction for a store; name the store to the realm first."""
         self._refuse_if_ended()
-        found = self._gathered.get(number)
-        if found is None:
-            await self._begin((*self._untold, number))
+        publishes = self._publishes.get(number)
+        if publishes is None:
+            await self._begin((*self._unnamed, number))
             self._names[number] = name
-            found = self._gathered.setdefault(number, StorePublishes())
-        return found
+            publishes = self._publishes.setdefault(number, StorePublishes())
+        return publishes
 
     @property
-    def _untold(self) -> tuple[ChannelId, ...]:
-        """The stores that are named again, because the connection is another one: it may be another
-        node that serves, which knows of none of them."""
-        is_told = self._begun_on == self._connection.reconnects
-        return () if is_told else tuple(self._gathered)
+    def _unnamed(self) -> tuple[ChannelId, ...]:
+        """The stores not named on the present connection. After a reconnect another node may serve
+        the realm, which does not know the transaction yet."""
+        is_begun = self._begun_on == self._connection.reconnects
+        return () if is_begun else tuple(self._publishes)
 
     async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
         while True:
             self._begun_on = self._connection.reconnects
             await self._connection.request(BeginTransaction(self.id, numbers))
             self._has_begun = True
-            if not (untold := self._untold):
+            if not (unnamed := self._unnamed):
                 return
-            # The connection was lost while this was under way.
-            numbers = tuple(dict.fromkeys((*untold, *numbers)))
+            # The session has reconnected during the request.
+            numbers = tuple(dict.fromkeys((*unnamed, *numbers)))
 
     def _refuse_if_ended(self) -> None:
         if self._state == "committed":
@@ -193,45 +196,51 @@ class Unit:
     # --- ends ----------------------------------------------------------------------------
 
     async def _committed(self) -> Spans:
-        """Commit; gives the spans of the ids, by number of the store. Once, whatever becomes of
-        the connection and the realm: a repeated commit is told of the first one, which is then
-        asked for its ids. A refusal leaves the transaction open."""
+        """Commit, and return the ids as spans, by number of the store.
+
+        The events are published once, even if the connection is lost or the realm restarts: a
+        repeated commit is answered with ``AlreadyCommitted``, and the client then requests the ids
+        of the first one. A refusal leaves the transaction open.
+        """
         self._refuse_if_ended()
         is_begun, attempts = self._has_begun, 0
         while True:
             try:
-                if not is_begun or self._untold:
-                    await self._begin(tuple(self._gathered))
+                if not is_begun or self._unnamed:
+                    await self._begin(tuple(self._publishes))
                 return (await self._send_commit()).spans
             except AlreadyCommitted:  # the answer was lost, and the request was repeated
                 return (await describe(self._connection, self.id)).spans
             except (NoSuchTransaction, NoSuchStage) as forgotten:
-                # The realm has restarted, or another node serves; its events are still here.
+                # The realm has restarted, or another node serves it. The client still has the
+                # events, so it begins and sends them again.
                 attempts += 1
                 if attempts == STAGINGS_MAX:
                     raise
                 is_begun = not isinstance(forgotten, NoSuchTransaction)
 
     def _leaving(self) -> tuple[Leaving, ...]:
-        """The events that leave stores with it."""
+        """Return the events that the commit removes from stores."""
         return ()
 
     def _keep(self, spans: Spans) -> None:
         self._state = "committed"
         self._ids = {number: range(first, end) for number, (first, end) in spans}
-        self._gathered.clear()
+        self._publishes.clear()
 
     def _ids_by_number(self) -> dict[int, range]:
         if self._state != "committed":
-            raise IllegalState(f"transaction {self.id} is {self._state}; ids come with its commit")
+            raise IllegalState(
+                f"transaction {self.id} is {self._state}; its events get ids when it commits"
+            )
         return self._ids
 
     async def _send_commit(self) -> TransactionInfo:
         inline = Inline()
         stages: list[str] = []
         parts = []
-        for number, gathered in self._gathered.items():
-            bodies = gathered.parts(self._connection.event_bytes_max)
+        for number, publishes in self._publishes.items():
+            bodies = publishes.parts(self._connection.event_bytes_max)
             if (part := inline.take(self._connection, number, bodies)) is None:
                 buffers = [memoryview(batch_bytes(body)) for body in bodies]
                 names = await stage(self._connection, number, bodies, buffers=buffers)
@@ -250,17 +259,20 @@ class Unit:
         return msgspec.convert(answer, TransactionInfo)
 
     async def abort(self) -> None:
-        """Publish nothing of it. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        """End the transaction without publishing anything. Raises ``AlreadyCommitted``,
+        ``AlreadyAborted``."""
         self._refuse_if_ended()
         if self._has_begun:
-            # A restart has forgotten it, or the answer was lost and this is the second request.
+            # The realm has forgotten the transaction in a restart, or the answer to the first
+            # request was lost and this is the repeated one.
             with contextlib.suppress(NoSuchTransaction, AlreadyAborted):
                 await self._connection.request(AbortTransaction(self.id))
         self._state = "aborted"
-        self._gathered.clear()
+        self._publishes.clear()
 
     async def is_committed(self) -> bool:
-        """Whether the realm has stored it; it knows for 24 hours (SEM X2)."""
+        """Return whether the realm has committed the transaction. The realm remembers the outcome
+        for 24 hours (SEM X2)."""
         if not self._has_begun:
             return False
         return (await describe(self._connection, self.id)).state == "committed"
@@ -272,16 +284,16 @@ class Unit:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            await self._give_up(error)
+            await self._abort_after(error)
         elif self._state == "open":
             try:
                 self._keep(await self._committed())
             except Refused as refusal:
-                await self._give_up(refusal)
+                await self._abort_after(refusal)
                 raise
 
-    async def _give_up(self, error: BaseException) -> None:
-        """End without publishing anything, because an exception leaves the block."""
+    async def _abort_after(self, error: BaseException) -> None:
+        """Abort because the block has raised ``error``, which gets a note if that fails."""
         if self._state != "open":
             return
         try:
@@ -293,7 +305,8 @@ class Unit:
 class Transaction(Unit):
     """Publishes to one channel or queue in one step: ``channel.transaction()`` (SEM X1).
 
-    Nothing is seen before the commit; then all of it is, with consecutive ids.
+    No event is visible before the commit. Then all of them are, with consecutive ids. The end of
+    the ``async with`` block commits; an exception in the block aborts.
     """
 
     def __init__(self, connection: RealmConnection, number: ChannelId, name: str) -> None:
@@ -311,39 +324,48 @@ class Transaction(Unit):
         data: bytes = b"",
         **attributes: Unpack[EventAttributes],
     ) -> None:
-        """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
+        """Add one event to the transaction. Raises ``InvalidEvent``, ``AlreadyCommitted``,
+        ``AlreadyAborted``."""
         if not attributes.keys() <= PUBLISHED:
             raise unknown_attribute(attributes, PUBLISHED, "publish")
         event = Event(data, **attributes)
         (await self._on(self._number, self._name)).add(event)
 
     async def publish_many(self, events: Many) -> None:
-        """Add events, in their order; from any iterable."""
+        """Add events from any iterable to the transaction, in order. Raises the errors of
+        :meth:`publish`."""
         bodies = await bodies_of_all(events)
         (await self._on(self._number, self._name)).add_bodies(bodies)
 
     async def publish_table(self, table: Any) -> None:
-        """Add the rows of an Arrow, pandas or polars table."""
+        """Add the rows of an Arrow, pandas or polars table to the transaction. Columns are those of
+        :meth:`Channel.publish_table`."""
         (await self._on(self._number, self._name)).add_bodies(bodies_of_table(table))
 
     async def commit(self) -> range:
-        """Publish all of it in one step; gives the ids once they are safe.
+        """Publish all events of the transaction in one step. Return their ids once they are stored
+        safely.
 
-        Raises ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused`` (it stays open then, and
-        may be committed again or aborted), ``AlreadyCommitted``, ``AlreadyAborted``.
+        Raises ``AlreadyCommitted``, ``AlreadyAborted``, and ``CapacityReached``, ``MemoryLimit`` or
+        ``PublishingPaused``. After one of these three the transaction is still open: commit it
+        again, or abort it.
         """
         self._keep(await self._committed())
         return self.ids
 
     @property
     def ids(self) -> range:
-        """The ids of its events, once it is committed. Raises ``IllegalState`` before."""
+        """The ids of the published events. Raises ``IllegalState`` before the commit."""
         return self._ids_by_number().get(self._number, range(0))
 
 
 class JointTransaction(Unit):
     """Publishes to several channels and queues of a realm in one step:
-    ``session.transaction()`` (SEM X4)."""
+    ``session.transaction()`` (SEM X4).
+
+    No event is visible before the commit. The end of the ``async with`` block commits; an exception
+    in the block aborts.
+    """
 
     def __init__(self, connection: RealmConnection) -> None:
         super().__init__(connection)
@@ -357,82 +379,87 @@ class JointTransaction(Unit):
         data: bytes = b"",
         **attributes: Unpack[EventAttributes],
     ) -> None:
-        """Add one event for a channel or queue."""
+        """Add one event for the channel or queue ``store``. Raises ``InvalidEvent``,
+        ``NameDoesNotExist``, ``AlreadyCommitted``, ``AlreadyAborted``."""
         if not attributes.keys() <= PUBLISHED:
             raise unknown_attribute(attributes, PUBLISHED, "publish")
         event = Event(data, **attributes)
         (await self._in(store)).add(event)
 
     async def publish_many(self, store: Named, events: Many) -> None:
-        """Add events for a channel or queue, in their order; from any iterable."""
+        """Add events from any iterable for the channel or queue ``store``, in order. Raises the
+        errors of :meth:`publish`."""
         bodies = await bodies_of_all(events)
         (await self._in(store)).add_bodies(bodies)
 
     async def publish_table(self, store: Named, table: Any) -> None:
-        """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
+        """Add the rows of an Arrow, pandas or polars table for the channel or queue ``store``.
+        Columns are those of :meth:`Channel.publish_table`."""
         (await self._in(store)).add_bodies(bodies_of_table(table))
 
     async def publish_bodies(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> None:
-        """Add batches as :mod:`penstock_core.columns.schema.layout` describes them, for a channel
-        or queue."""
+        """Add record batches in the layout of :mod:`penstock_core.columns.schema.layout` for the
+        channel or queue ``store``."""
         (await self._in(store)).add_bodies(bodies)
 
     async def redrive(self, store: Named, ids: Iterable[int]) -> None:
-        """Remove dead events from their store in the same step, as published again by this
-        transaction, changed or not (SEM T10).
+        """Remove the dead events ``ids`` from the dead event store ``store`` in the same step,
+        because this transaction publishes them again, changed or not (SEM T10).
 
-        Nothing is evicted for what it publishes. If one of them is gone, or a reader holds it, the
-        commit raises ``IllegalState`` and changes nothing.
+        Such a transaction evicts no events to make room for those it publishes. If one of the dead
+        events no longer exists, or a reader holds it, the commit raises ``IllegalState`` and
+        changes nothing.
         """
         await self._in(store)
         self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.from_ids(ids))
 
     async def purge(self, store: Named, ids: Iterable[int]) -> None:
-        """Remove unwanted events in the same step, as :meth:`redrive` does (SEM T9)."""
+        """Remove the events ``ids`` from ``store`` in the same step, as :meth:`redrive` does, but
+        counted as purged (SEM T9)."""
         await self._in(store)
         self._purged.setdefault(store.number, IdSet()).add_all(IdSet.from_ids(ids))
 
     def _leaving(self) -> tuple[Leaving, ...]:
-        none = IdSet()
+        empty = IdSet()
         leaving = tuple(
             Leaving(
                 number,
-                self._redriven.get(number, none).spans,
-                self._purged.get(number, none).spans,
+                self._redriven.get(number, empty).spans,
+                self._purged.get(number, empty).spans,
             )
             for number in sorted({*self._redriven, *self._purged})
         )
-        ranges = sum(len(each.redriven) + len(each.purged) for each in leaving)
+        ranges = sum(len(store.redriven) + len(store.purged) for store in leaving)
         if ranges > SPANS_MAX:
             raise InvalidArgument(
-                f"this transaction takes {ranges} ranges of ids off their stores; {SPANS_MAX} may "
-                "be in one: commit more often"
+                f"this transaction removes {ranges} ranges of ids from their stores; allowed are "
+                f"{SPANS_MAX} in one transaction; commit more often"
             )
         return leaving
 
     async def _in(self, store: Named) -> StorePublishes:
         if not isinstance(store, Named):
             raise InvalidArgument(
-                f"{type(store).__name__} is not a channel or queue; the first argument is where "
-                f"to publish"
+                f"the first argument is a {type(store).__name__}; give the channel or queue to "
+                f"publish on"
             )
         return await self._on(store.number, store.name)
 
     async def commit(self) -> dict[str, range]:
-        """Publish all of it in one step; gives the ids by name of the store, once they are safe.
-
-        Raises as :meth:`Transaction.commit` does.
+        """Publish all events of the transaction in one step. Return their ids by name of the
+        channel or queue, once they are stored safely. Raises the errors of
+        :meth:`Transaction.commit`.
         """
         self._keep(await self._committed())
         return self.ids
 
     @property
     def ids(self) -> dict[str, range]:
-        """The ids of its events by name of the store, once it is committed. Raises
-        ``IllegalState`` before."""
+        """The ids of the published events by name of the channel or queue. Raises ``IllegalState``
+        before the commit."""
         return {self._names[number]: ids for number, ids in self._ids_by_number().items()}
 
 
 async def describe(connection: RealmConnection, transaction: str) -> TransactionInfo:
-    """The outcome of a transaction. Raises ``NoSuchTransaction``."""
+    """Return the outcome of a transaction. Raises ``NoSuchTransaction``."""
     return await connection.ask(DescribeTransaction(transaction), TransactionInfo)

@@ -1,4 +1,5 @@
-"""The pipelined producer for blocking callers: gathers in the caller's thread."""
+"""The pipelined producer for blocking callers. It collects events in the caller's thread and sends
+whole batches on the loop's thread."""
 
 from __future__ import annotations
 
@@ -13,22 +14,30 @@ from penstock_core.vocabulary.errors import SessionClosed
 
 
 class Producer:
-    """Sends without waiting; :meth:`flush` waits until everything sent so far is safe.
+    """Publishes events without waiting for each one to be stored; :meth:`flush` waits until all
+    events sent so far are stored safely::
 
-    May be shared by several threads. See :class:`penstock.aio.Producer`.
+        with orders.producer() as producer:  # flushes at the end of the block
+            for line in lines:
+                producer.send(line)
+
+    Events are published in the order of :meth:`send`, in batches. An event that cannot be stored is
+    left out of its batch. If the realm refuses a batch, none of its events is published. Both kinds
+    of errors are reported to ``on_error``, or without it to the session's error listeners. Several
+    threads may share a producer.
     """
 
     def __init__(self, inner: aio_producer.Producer, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
-        self._gathering = inner._another_gathering()
+        self._builder = inner._new_builder()
         self._lock = threading.Lock()
         self._lingering = False
         self._closed = False
 
     @property
     def acknowledged(self) -> int:
-        """Events known to be safe."""
+        """Number of events that the realm has confirmed as stored safely."""
         return self._inner.acknowledged
 
     def send(
@@ -41,52 +50,53 @@ class Producer:
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> None:
-        """Queue an event; waits only when too much is under way."""
+        """Add an event to the next batch. The call waits only while too many publishes are
+        unanswered. Raises ``InvalidEvent``, ``SessionClosed``."""
         with self._lock:
             if self._closed:
                 raise SessionClosed("the producer is closed")
             if not self._loop.is_usable:
                 raise SessionClosed("the session is closed")
-            full = self._gathering.add(
+            is_full = self._builder.add(
                 data, tag, properties, ttl=ttl, persistent=persistent, priority=priority
             )
-            if full:
-                gathered = self._gathering.take()
-                assert gathered is not None, "an event was just added"
-                self._hand_over(gathered)
+            if is_full:
+                events = self._builder.take()
+                assert events is not None, "an event was just added"
+                self._send_batch(events)
             elif not self._lingering:
                 self._lingering = True
                 self._loop.later(self._inner._linger_s, self._linger_over)
 
-    def _hand_over(self, gathered: ColumnLists) -> None:
-        """Called with the lock held, so that batches leave in the order they were filled."""
-        self._loop.call(self._inner._publish_gathered(gathered))
+    def _send_batch(self, events: ColumnLists) -> None:
+        """Send a batch. Called with the lock held, so that batches are sent in order."""
+        self._loop.call(self._inner._publish_batch(events))
 
     def _linger_over(self) -> None:
-        """Send, on the loop's thread, what has lingered long enough, unless a sender is doing
-        so."""
+        """Send the collected events, on the loop's thread, unless another thread is sending."""
         self._lingering = False
+        # A sender holds the lock while it waits for this thread, so waiting here would deadlock.
         if not self._lock.acquire(blocking=False):
             self._lingering = True
             self._loop.later(self._inner._linger_s, self._linger_over)
             return
         try:
-            gathered = self._gathering.take()
+            events = self._builder.take()
         finally:
             self._lock.release()
-        if gathered is not None:
-            self._inner._publish_soon(gathered)
+        if events is not None:
+            self._inner._publish_soon(events)
 
     def flush(self) -> None:
-        """Wait until everything sent so far is safe or has been reported as refused."""
+        """Wait until every event sent so far is stored safely or reported as refused."""
         with self._lock:
-            gathered = self._gathering.take()
-            if gathered is not None:
-                self._hand_over(gathered)
+            events = self._builder.take()
+            if events is not None:
+                self._send_batch(events)
         self._loop.call(self._inner.flush())
 
     def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush, and refuse further events with ``SessionClosed``."""
         self._closed = True
         self.flush()
 

@@ -18,10 +18,10 @@ from penstock.client.sync.caller_threads import JointStreaming, TransactionStrea
 
 
 class Unit:
-    """A unit of work: begun, filled, and ended once, by a commit or by an abort."""
+    """A unit of work, ended once by a commit or an abort."""
 
     id: str
-    """Ask :meth:`Session.is_committed` with it, in this session or another one."""
+    """Identity of the transaction, for :meth:`Session.is_committed` in this or another session."""
 
     def __init__(self, inner: aio_transaction.Unit, loop: LoopThread) -> None:
         self._inner = inner
@@ -32,11 +32,13 @@ class Unit:
         return repr(self._inner)
 
     def abort(self) -> None:
-        """Publish nothing of it. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        """End the transaction without publishing anything. Raises ``AlreadyCommitted``,
+        ``AlreadyAborted``."""
         self._loop.call(self._inner.abort())
 
     def is_committed(self) -> bool:
-        """Whether the realm has stored it; it knows for 24 hours (SEM X2)."""
+        """Return whether the realm has committed the transaction. The realm remembers the outcome
+        for 24 hours (SEM X2)."""
         return self._loop.call(self._inner.is_committed())
 
     def __enter__(self) -> Self:
@@ -55,7 +57,8 @@ class Unit:
 class Transaction(TransactionStreaming, Unit):
     """Publishes to one channel or queue in one step: ``channel.transaction()`` (SEM X1).
 
-    Nothing is seen before the commit; then all of it is, with consecutive ids.
+    No event is visible before the commit. Then all of them are, with consecutive ids. The end of
+    the ``with`` block commits; an exception in the block aborts.
     """
 
     def __init__(self, inner: aio_transaction.Transaction, loop: LoopThread) -> None:
@@ -64,30 +67,38 @@ class Transaction(TransactionStreaming, Unit):
 
     @spelled_out
     def publish(self, data: bytes = b"", **attributes: Unpack[EventAttributes]) -> None:
-        """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
+        """Add one event to the transaction. Raises ``InvalidEvent``, ``AlreadyCommitted``,
+        ``AlreadyAborted``."""
         self._loop.call(self._inner.publish(data, **attributes))
 
     def publish_table(self, table: Any) -> None:
-        """Add the rows of an Arrow, pandas or polars table."""
+        """Add the rows of an Arrow, pandas or polars table to the transaction. Columns are those of
+        :meth:`Channel.publish_table`."""
         self._loop.call(self._inner.publish_table(table))
 
     def commit(self) -> range:
-        """Publish all of it in one step; gives the ids once they are safe.
+        """Publish all events of the transaction in one step. Return their ids once they are stored
+        safely.
 
-        Raises ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused`` (it stays open then, and
-        may be committed again or aborted), ``AlreadyCommitted``, ``AlreadyAborted``.
+        Raises ``AlreadyCommitted``, ``AlreadyAborted``, and ``CapacityReached``, ``MemoryLimit`` or
+        ``PublishingPaused``. After one of these three the transaction is still open: commit it
+        again, or abort it.
         """
         return self._loop.call(self._inner.commit())
 
     @property
     def ids(self) -> range:
-        """The ids of its events, once it is committed. Raises ``IllegalState`` before."""
+        """The ids of the published events. Raises ``IllegalState`` before the commit."""
         return self._inner.ids
 
 
 class JointTransaction(JointStreaming, Unit):
     """Publishes to several channels and queues of a realm in one step:
-    ``session.transaction()`` (SEM X4)."""
+    ``session.transaction()`` (SEM X4).
+
+    No event is visible before the commit. The end of the ``with`` block commits; an exception
+    in the block aborts.
+    """
 
     def __init__(self, inner: aio_transaction.JointTransaction, loop: LoopThread) -> None:
         super().__init__(inner, loop)
@@ -97,40 +108,44 @@ class JointTransaction(JointStreaming, Unit):
     def publish(
         self, store: Named, data: bytes = b"", **attributes: Unpack[EventAttributes]
     ) -> None:
-        """Add one event for a channel or queue."""
+        """Add one event for the channel or queue ``store``. Raises ``InvalidEvent``,
+        ``NameDoesNotExist``, ``AlreadyCommitted``, ``AlreadyAborted``."""
         self._loop.call(self._inner.publish(store, data, **attributes))
 
     def publish_table(self, store: Named, table: Any) -> None:
-        """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
+        """Add the rows of an Arrow, pandas or polars table for the channel or queue ``store``.
+        Columns are those of :meth:`Channel.publish_table`."""
         self._loop.call(self._inner.publish_table(store, table))
 
     def publish_bodies(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> None:
-        """Add batches as :mod:`penstock_core.columns.schema.layout` describes them, for a channel
-        or queue."""
+        """Add record batches in the layout of :mod:`penstock_core.columns.schema.layout` for the
+        channel or queue ``store``."""
         self._loop.call(self._inner.publish_bodies(store, bodies))
 
     def redrive(self, store: Named, ids: Iterable[int]) -> None:
-        """Remove dead events from their store in the same step, as published again by this
-        transaction, changed or not (SEM T10).
+        """Remove the dead events ``ids`` from the dead event store ``store`` in the same step,
+        because this transaction publishes them again, changed or not (SEM T10).
 
-        Nothing is evicted for what it publishes. If one of them is gone, or a reader holds it, the
-        commit raises ``IllegalState`` and changes nothing.
+        Such a transaction evicts no events to make room for those it publishes. If one of the dead
+        events no longer exists, or a reader holds it, the commit raises ``IllegalState`` and
+        changes nothing.
         """
         self._loop.call(self._inner.redrive(store, ids))
 
     def purge(self, store: Named, ids: Iterable[int]) -> None:
-        """Remove unwanted events in the same step, as :meth:`redrive` does (SEM T9)."""
+        """Remove the events ``ids`` from ``store`` in the same step, as :meth:`redrive` does, but
+        counted as purged (SEM T9)."""
         self._loop.call(self._inner.purge(store, ids))
 
     def commit(self) -> dict[str, range]:
-        """Publish all of it in one step; gives the ids by name of the store, once they are safe.
-
-        Raises as :meth:`Transaction.commit` does.
+        """Publish all events of the transaction in one step. Return their ids by name of the
+        channel or queue, once they are stored safely. Raises the errors of
+        :meth:`Transaction.commit`.
         """
         return self._loop.call(self._inner.commit())
 
     @property
     def ids(self) -> dict[str, range]:
-        """The ids of its events by name of the store, once it is committed. Raises
-        ``IllegalState`` before."""
+        """The ids of the published events by name of the channel or queue. Raises ``IllegalState``
+        before the commit."""
         return self._inner.ids
