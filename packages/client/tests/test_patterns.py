@@ -149,7 +149,7 @@ def test_a_pattern_that_is_none_is_refused_in_words(session: Session) -> None:
         session.subscribe(" , ")
     with pytest.raises(InvalidArgument, match="give durable as well"):
         session.subscribe("a/*", window=5)  # type: ignore[call-overload]  # the point
-    with pytest.raises(InvalidArgument, match="leave out start"):
+    with pytest.raises(InvalidArgument, match="start and merged cannot be combined"):
         session.subscribe("a/*", durable="d", start="earliest")  # type: ignore[call-overload]
     with pytest.raises(NameDoesNotExist, match="has a durable billing"):
         session.subscribe("a/*", durable="billing").open()

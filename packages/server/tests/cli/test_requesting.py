@@ -48,7 +48,7 @@ def test_a_request_without_a_reply_fails(penstock_command: Run, work: Queue) -> 
 
     assert told.exit_code == 1
     assert told.stderr.startswith("error: no reply to ")
-    assert told.stderr.endswith(" on work came within 0.01 s [no-reply]\n")
+    assert told.stderr.endswith(" on work arrived within 0.01 s [no-reply]\n")
 
 
 @pytest.mark.spec("R2")
