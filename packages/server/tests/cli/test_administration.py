@@ -24,7 +24,7 @@ def test_the_realm_says_what_it_is(
     assert f"version      {penstock.__version__}\n" in shown
     assert "channels     1\n" in shown
     assert "queues       1\n" in shown
-    assert "connections  2, this one among them\n" in shown
+    assert "connections  2, including this one\n" in shown
 
 
 def test_memory_is_shown_by_kind(penstock_command: Run, session: penstock.Session) -> None:
@@ -36,7 +36,7 @@ def test_memory_is_shown_by_kind(penstock_command: Run, session: penstock.Sessio
     used = [rows[name].split(" of ")[0] for name in ("memory", "off heap", "paged")]
 
     assert all(amount != "0 B" for amount in used)
-    assert rows["memory"].endswith(" of 1.0 GiB for events that live in memory")
+    assert rows["memory"].endswith(" of 1.0 GiB for events kept in memory")
     assert rows["off heap"].endswith(" of 1.0 GiB for off-heap channels")
     assert rows["paged"].endswith(" of 4.0 GiB for paged channels, on disk")
 
@@ -60,10 +60,10 @@ def test_publishing_can_be_paused_and_resumed(
     resumed = penstock_command("realm", "resume")
     published = penstock_command("publish", "orders", "x")
 
-    assert paused.stdout == "publishing is paused; penstock realm resume ends that\n"
+    assert paused.stdout == "publishing is paused; penstock realm resume ends the pause\n"
     assert "publishing   paused\n" in shown
     assert refused.exit_code == 1
     assert refused.stderr.endswith("[publishing-paused]\n")
     assert "job 0" in popped.stdout
-    assert resumed.stdout == "publishing goes on\n"
+    assert resumed.stdout == "publishing is resumed\n"
     assert published.stdout == "event 5 published on orders\n"

@@ -204,7 +204,7 @@ def test_the_question_says_what_would_be_gone(url: str) -> None:
     assert "Delete orders with 4 events?" in said("channel delete")
     assert "Remove ids 1 to 2 of the 4 events of orders?" in said("channel purge")
     assert "Remove those that match 'event_id = 0' of the 4 events of work?" in said("queue purge")
-    assert "Take all of the 4 outstanding events off billing?" in said("durable purge")
+    assert "Remove all of the 4 outstanding events of billing?" in said("durable purge")
     assert not sys.stdin.isatty()
 
 

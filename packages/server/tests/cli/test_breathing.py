@@ -135,7 +135,7 @@ def test_what_is_read_may_be_rejected(penstock_command: Run, session: Session, w
     ]
     assert work.info().events == 3
     both = penstock_command(*read, "--reject", "x", "--commit")
-    assert "--reject takes the place of --commit and --rollback" in both.stderr
+    assert "--reject excludes --commit and --rollback" in both.stderr
 
 
 @pytest.mark.spec("D19", "Q2")

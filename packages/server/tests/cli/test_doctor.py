@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_there_is_fine_and_is_not_made(
     result = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
 
     assert result.exit_code == 0
-    assert "makes it" in found(result)["data"]["found"]
+    assert "creates it" in found(result)["data"]["found"]
     assert not (tmp_path / "data").exists()
 
 

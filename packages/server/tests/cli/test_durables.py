@@ -216,7 +216,7 @@ def test_a_durable_over_a_pattern_is_made_shown_and_ended(
     (document,) = json.loads(penstock_command("durable", "list", "--format", "json").stdout)
     assert (document["pattern"], document["channels"]) == ("shop/*", 1)
     shown = penstock_command("durable", "show", *pattern)
-    assert "lasts as its channel" in shown.stdout
+    assert "survives a restart if its channel does" in shown.stdout
     refused = penstock_command("durable", "delete", "shop/eu", "billing", "--yes")
     assert "belongs to the pattern shop/*" in refused.stderr
     unsure = penstock_command("durable", "delete", *pattern, given="n\n")
@@ -224,7 +224,7 @@ def test_a_durable_over_a_pattern_is_made_shown_and_ended(
     assert session.durables.list() != []
     ended = penstock_command("durable", "delete", *pattern, "--yes")
     assert ended.stdout == "durable billing over shop/* deleted\n"
-    assert "make one with" in penstock_command("durable", "list").stdout
+    assert "create one with" in penstock_command("durable", "list").stdout
     assert session.channels.get("shop/eu").durables.list() == []
 
 

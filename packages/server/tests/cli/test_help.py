@@ -36,5 +36,8 @@ def test_a_list_of_commands_has_their_whole_sentences() -> None:
     shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
 
     said = " ".join(shown.split())
-    assert "Publish dead events again, each once, and take them out of their store." in said
+    assert (
+        "Publish dead events again, each exactly once, and remove them from the dead event store."
+        in said
+    )
     assert "rates by channel and durable, lag, connections, memory, disk." in said

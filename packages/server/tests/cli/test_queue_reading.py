@@ -40,7 +40,7 @@ def test_pop_of_nothing_ends_at_the_timeout(penstock_command: Run, work: Queue) 
     popped = penstock_command("queue", "pop", "work", "--timeout", "0.1")
 
     assert (popped.exit_code, popped.stdout) == (0, "")
-    assert popped.stderr == "no event came on work\n"
+    assert popped.stderr == "no event arrived on work\n"
 
 
 @pytest.mark.spec("Q4")
@@ -51,7 +51,7 @@ def test_peek_changes_nothing_and_says_whether_there_are_more(
     *_, end = penstock_command("queue", "peek", "work").stdout.splitlines()
 
     assert [row.split()[0] for row in rows] == ["event_id", "0", "1"]
-    assert (more, end) == ("there are more", "there are no more")
+    assert (more, end) == ("the queue has more events", "no more events")
     assert (work.info().events, work.info().redelivered) == (5, 0)
 
 
@@ -126,7 +126,7 @@ def test_what_is_rolled_back_comes_again_counted(
     again = penstock_command("queue", "pop", "work", "--format", "json")
 
     assert ids(printed.stdout) == [0, 1]
-    assert printed.stderr == "2 events given back\n"
+    assert printed.stderr == "2 events rolled back\n"
     assert json.loads(again.stdout)["redelivery_count"] == 1
     assert work.info().redelivered == 1
 
@@ -138,7 +138,7 @@ def test_a_rollback_of_nothing_says_so(penstock_command: Run, work: Queue) -> No
         "queue", "read", "work", "--transactional", "--rollback", "--timeout", "0"
     )
 
-    assert printed.stderr == "0 events given back\nno events came\n"
+    assert printed.stderr == "0 events rolled back\nno events arrived\n"
 
 
 def test_read_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
@@ -146,7 +146,7 @@ def test_read_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
 
     printed = penstock_command("queue", "read", "work", "--timeout", "0")
 
-    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events came\n")
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events arrived\n")
 
 
 def test_more_than_a_window_is_read_window_by_window(penstock_command: Run, work: Queue) -> None:

@@ -235,7 +235,7 @@ def test_a_durable_with_nothing_left_ends_at_the_timeout(
 
     printed = penstock_command("subscribe", "orders", "--durable", "billing", "--timeout", "0")
 
-    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events came\n")
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events arrived\n")
 
 
 def test_a_redelivered_event_says_how_often(penstock_command: Run, orders: Channel) -> None:
@@ -284,7 +284,7 @@ def test_a_held_durable_is_refused(
         (["--durable", "d", "--format", "arrow"], "use --format json"),
         (["--rollback"], "need --durable"),
         (["--reject", "no"], "need --durable"),
-        (["--durable", "d", "--reject", "no", "--rollback"], "give one"),
+        (["--durable", "d", "--reject", "no", "--rollback"], "use one of them"),
         (["--durable", "d", "--delay", "5s"], "--delay needs --rollback"),
         (["--durable", "d", "--rollback", "--count", "1001"], "may not exceed 1000"),
         (["--format", "xml"], "xml"),
@@ -415,4 +415,4 @@ def test_a_channel_that_is_called_like_a_pattern_is_meant_by_it(
 
     assert [json.loads(line)["data"] for line in printed.stdout.splitlines()] == ["a*"]
     refused = penstock_command("subscribe", "b*", "--archive", "")
-    assert "reads no archives" in refused.stderr
+    assert "does not read archives" in refused.stderr

@@ -61,12 +61,12 @@ def test_replies_come_from_a_command_and_who_fails_gives_the_request_back(
         work.push(data, headers={"reply_to": "answers", "correlation_id": data.decode()})
     failed = penstock_command("reply", "work", "--exec", FAILING, "--count", "1")
     assert "request 0: " in failed.stderr
-    assert failed.stderr.endswith("ended with status 3\n0 requests replied to, 1 failed\n")
+    assert failed.stderr.endswith("ended with status 3\n0 requests answered, 1 failed\n")
     assert work.info().events == 2
 
     told = penstock_command("reply", "work", "--exec", UPPER, "--timeout", "0")
 
-    assert told.stderr == "2 requests replied to\n"
+    assert told.stderr == "2 requests answered\n"
     replies = [(event.data, event.headers["correlation_id"]) for event in answers.peek()]
     assert replies == [(b"ONE", "one"), (b"TWO", "two")]
     assert work.info().events == 0
@@ -90,14 +90,14 @@ def test_a_durable_keeps_the_requests_until_they_are_replied_to(
     assert "request 1: there is no channel or queue gone" in told.stderr
     assert "request 2 asks for no reply" not in told.stderr
     assert "event 2 asks for no reply" in told.stderr
-    assert told.stderr.endswith("1 request replied to\n")
+    assert told.stderr.endswith("1 request answered\n")
     assert team.info().outstanding == 0
 
 
 def test_what_cannot_be_is_refused(penstock_command: Run, work: Queue) -> None:
     for arguments, said in (
-        (("reply", "work"), "give --exec or --data"),
-        (("reply", "work", "--data", "a", "--durable", "d"), "--durable is for channels"),
+        (("reply", "work"), "give either --exec or --data"),
+        (("reply", "work", "--data", "a", "--durable", "d"), "--durable works on channels only"),
         (("reply", "work", "--exec", "'"), "No closing quotation"),
         (("reply", "work", "--exec", ""), "--exec is empty"),
         (("reply", "work", "--exec", "no-such-command-at-all"), "cannot be run"),
@@ -115,7 +115,7 @@ def test_subscribers_of_a_channel_reply_without_a_durable(session: Session) -> N
     coming = requesting._of_channel(orders, "")
     assert next(coming) is None  # it is subscribed now
     orders.publish(b"a", headers={"reply_to": "answers"})
-    taken = requesting._so_many(coming, 1, None)
+    taken = requesting._limited(coming, 1, None)
     ((asked, settle),) = taken
     asked.reply(b"b")
     settle(done=True)

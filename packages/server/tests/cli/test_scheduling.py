@@ -58,7 +58,9 @@ def test_what_waits_is_listed(penstock_command: Run, work: Queue) -> None:
 def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
     listed = penstock_command("schedule", "list", "orders").stdout
 
-    assert listed.startswith("nothing waits on orders; penstock publish --deliver-at TIME")
+    assert listed.startswith(
+        "no events are scheduled on orders; schedule one with: penstock publish --deliver-at TIME"
+    )
 
 
 @pytest.mark.spec("X4")
@@ -68,10 +70,10 @@ def test_what_is_cancelled_is_never_published(penstock_command: Run, orders: Cha
     cancelled = penstock_command("schedule", "cancel", "orders", "0", "--yes")
     again = penstock_command("schedule", "cancel", "orders", "0", "--yes")
 
-    assert cancelled.stdout == "event 0 is no longer waiting on orders\n"
+    assert cancelled.stdout == "event 0 is no longer scheduled on orders\n"
     assert orders.scheduled.list() == []
     assert (again.exit_code, again.stdout) == (1, "")
-    assert "number 0 is not waiting on orders" in again.stderr
+    assert "number 0 is not scheduled on orders" in again.stderr
     assert again.stderr.endswith("[illegal-state]\n")
 
 

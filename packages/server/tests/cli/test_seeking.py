@@ -34,7 +34,7 @@ def test_a_preview_asks_nothing_and_changes_nothing(
 ) -> None:
     told = penstock_command("durable", "seek", "mail", "billing", "--to", "1", "--preview")
 
-    assert "durable billing would go on from 1" in told.stdout
+    assert "durable billing would continue from 1" in told.stdout
     assert "2 events that were not outstanding" in told.stdout
     assert billing.info().outstanding == 1
 
@@ -44,13 +44,13 @@ def test_it_asks_with_what_would_change(penstock_command: Run, billing: Durable)
 
     assert refused.exit_code != 0
     said = " ".join(refused.stderr.split())
-    assert "Move billing to 4, with 0 events to come again, 1 skipped and 0 taken back" in said
+    assert "Move billing to 4, with 0 events delivered again, 1 skipped and 0 taken back" in said
     assert billing.info().outstanding == 1
 
 
 def test_it_goes_to_any_place(penstock_command: Run, billing: Durable) -> None:
     done = penstock_command("durable", "seek", "mail", "billing", "--to", "earliest", "--yes")
-    assert "durable billing goes on from 0" in done.stdout
+    assert "durable billing continues from 0" in done.stdout
     assert billing.info().outstanding == 4
 
     as_json = penstock_command(

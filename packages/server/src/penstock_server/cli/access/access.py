@@ -1,4 +1,5 @@
-"""``penstock user``, ``penstock group``, ``penstock acl``, ``penstock audit`` (SEM A)."""
+"""``penstock user``, ``penstock group``, ``penstock acl`` and ``penstock audit``, which manage
+users and rights and show audit logs (SEM A)."""
 
 from __future__ import annotations
 
@@ -35,21 +36,23 @@ Group = Annotated[str, typer.Argument(help="The group's name.", metavar="GROUP")
 Members = Annotated[list[str], typer.Argument(help="Names of users.", metavar="USER...")]
 Kind = Annotated[
     Literal["realm", "channel", "queue", "topic"],
-    typer.Argument(help="What the rights are on.", metavar="realm|channel|queue|topic"),
+    typer.Argument(
+        help="Kind of resource that the rights apply to.", metavar="realm|channel|queue|topic"
+    ),
 ]
 Words = Annotated[
     list[str],
     typer.Argument(
-        help="The name of the channel or queue (none for the realm; folder/* for all below), or a "
-        "topic filter of MQTT with %u for the user and %c for the client id, the "
-        "subject (user@host, user@*, *@*, group:name), and rights.",
+        help="For a channel or queue, its name, or folder/* for all names below a folder; for a "
+        "topic, an MQTT topic filter, with %u for the user and %c for the client id; the realm "
+        "has no name. Then the subject (user@host, user@*, *@*, group:name), and the rights.",
         metavar="[NAME] SUBJECT [RIGHT]...",
     ),
 ]
 
-users = command_group("Who may sign in.")
-groups = command_group("Users that are granted rights together.")
-lists = command_group("Who may do what.")
+users = command_group("Manage users.")
+groups = command_group("Manage groups of users, which share rights.")
+lists = command_group("Manage access rights.")
 
 
 def register(app: typer.Typer) -> None:
@@ -67,13 +70,15 @@ def create_user(
     user: User,
     without_password: Annotated[
         bool,
-        typer.Option("--without-password", help="Signs in with a token or certificate only."),
+        typer.Option(
+            "--without-password", help="The user signs in with a token or certificate only."
+        ),
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a user. It has no rights yet: see `penstock acl grant`.
+    """Create a user. A new user has no rights; grant them with `penstock acl grant`.
 
-    The password is asked for, or taken from PENSTOCK_NEW_PASSWORD.
+    The command prompts for the password, or reads it from PENSTOCK_NEW_PASSWORD.
 
     \b
     Example:
@@ -82,15 +87,15 @@ def create_user(
     password = None if without_password else _new_password()
     with session(url) as realm:
         realm.access.create_user(user, password)
-    write(f"user {user} created; let it in with: penstock acl grant realm {user}@* access")
+    write(f"user {user} created; allow access with: penstock acl grant realm {user}@* access")
 
 
 @users.command("password")
 def change_password(user: User, url: Url = DEFAULT_URL) -> None:
-    """Give a user, or yourself, a new password.
+    """Change the password of a user, or your own.
 
-    It is asked for, or taken from PENSTOCK_NEW_PASSWORD. Your own is changed with the old one,
-    which is what you sign in with: in the URL, or in PENSTOCK_PASSWORD.
+    The command prompts for the new password, or reads it from PENSTOCK_NEW_PASSWORD. To change
+    your own password, sign in with the old one, in the URL or in PENSTOCK_PASSWORD.
 
     \b
     Example:
@@ -109,16 +114,14 @@ def change_password(user: User, url: Url = DEFAULT_URL) -> None:
 
 @users.command("reset-admin")
 def reset_admin(
-    data: Annotated[
-        Path, typer.Option(help="Data directory of a realm that does not run.", metavar="DIR")
-    ],
-    user: Annotated[str, typer.Option(help="The administrator.", metavar="USER")] = "admin",
+    data: Annotated[Path, typer.Option(help="Data directory of a stopped realm.", metavar="DIR")],
+    user: Annotated[str, typer.Option(help="Name of the administrator.", metavar="USER")] = "admin",
     settings: SettingsFile = None,
 ) -> None:
-    """Give the administrator a new password while the realm is stopped, and every right.
+    """Set a new password for the administrator of a stopped realm, and grant every right.
 
-    The password is made up and shown this once, or taken from PENSTOCK_NEW_PASSWORD. Whoever may
-    write to the data directory may do this; the audit log has it.
+    The password is read from PENSTOCK_NEW_PASSWORD, or generated and shown once. The command
+    needs write access to the data directory, and records the change in the audit log.
 
     \b
     Example:
@@ -130,17 +133,19 @@ def reset_admin(
 
     from penstock_server import bootstrap
 
-    wanted = chosen(settings, {"access.mode": "mandatory"})
-    given = os.environ.get(NEW_PASSWORD_VARIABLE, "")
+    mandatory = chosen(settings, {"access.mode": "mandatory"})
+    preset = os.environ.get(NEW_PASSWORD_VARIABLE, "")
     with capture_logs():  # standard output is for the password
-        password = asyncio.run(bootstrap.reset_administrator(data, wanted, user, password=given))
-    shown = "the password in PENSTOCK_NEW_PASSWORD" if given else f"password {password}"
-    write(f"user {user} has {shown}, and every right; it counts from the next start on")
+        password = asyncio.run(
+            bootstrap.reset_administrator(data, mandatory, user, password=preset)
+        )
+    shown = "the password in PENSTOCK_NEW_PASSWORD" if preset else f"password {password}"
+    write(f"user {user} has {shown} and every right, from the next start of the realm")
 
 
 @users.command("delete")
 def delete_user(user: User, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
-    """Delete a user with its rights; its sessions end at once.
+    """Delete a user with its rights; the user's sessions end at once.
 
     \b
     Example:
@@ -177,7 +182,7 @@ def list_users(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 @users.command("me")
 def me(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """Show who you are to the realm.
+    """Show your user name, groups and rights on the realm.
 
     \b
     Example:
@@ -198,9 +203,9 @@ def _identity_facts(identity: Me) -> list[tuple[str, str]]:
 
 
 def _new_password() -> str:
-    given = os.environ.get(NEW_PASSWORD_VARIABLE)
-    if given is not None:
-        return given
+    preset = os.environ.get(NEW_PASSWORD_VARIABLE)
+    if preset is not None:
+        return preset
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")
     password: str = typer.prompt(
@@ -220,15 +225,15 @@ def create_group(
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a group.
+    """Create a group.
 
     \b
     Example:
       penstock group create ops alice bob
     """
     with session(url) as realm:
-        made = realm.access.create_group(group, members or ())
-    write(f"group {group} created: {', '.join(made.members) or 'nobody yet'}")
+        created = realm.access.create_group(group, members or ())
+    write(f"group {group} created: {', '.join(created.members) or 'no members yet'}")
 
 
 @groups.command("add")
@@ -246,7 +251,7 @@ def add(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
 
 @groups.command("remove")
 def remove(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
-    """Take users out of a group; what they had by it is gone at once.
+    """Remove users from a group; they lose its rights at once.
 
     \b
     Example:
@@ -254,7 +259,7 @@ def remove(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         changed = realm.access.change_group(group, remove=members)
-    write(f"group {group}: {', '.join(changed.members) or 'nobody'}")
+    write(f"group {group}: {', '.join(changed.members) or 'no members'}")
 
 
 @groups.command("delete")
@@ -288,7 +293,7 @@ def list_groups(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
             "group": lambda group: group.name,
             "members": lambda group: ", ".join(group.members),
         },
-        nothing="no groups; make one with: penstock group create NAME",
+        nothing="no groups; create one with: penstock group create NAME",
     )
 
 
@@ -297,7 +302,7 @@ def list_groups(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 @lists.command(cls=WordsCommand)
 def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
-    """Add rights; what a subject had it keeps.
+    """Grant rights to a subject, in addition to the rights it has.
 
     \b
     Examples:
@@ -306,39 +311,41 @@ def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
       penstock acl grant queue "work/*" *@10.0.0.7 push
       penstock acl grant topic "dev/%c/#" group:devices publish
     """
-    name, subject, rights = _parted(kind, words)
+    name, subject, rights = _split(kind, words)
     if not rights:
         raise typer.BadParameter("name at least one right, such as access or subscribe")
     with session(url) as realm:
-        found = realm.access.grant(subject, *rights, **_where(kind, name))
-    _show(found)
+        acl = realm.access.grant(subject, *rights, **_resource(kind, name))
+    _show(acl)
 
 
 @lists.command(cls=WordsCommand)
 def revoke(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
-    """Take rights away, all of them when none is named; it counts at once.
+    """Revoke the named rights of a subject, or all its rights if none is named; this takes effect
+    at once.
 
     \b
     Examples:
       penstock acl revoke channel orders alice@* publish
       penstock acl revoke realm alice@*
     """
-    name, subject, rights = _parted(kind, words)
+    name, subject, rights = _split(kind, words)
     with session(url) as realm:
-        found = realm.access.revoke(subject, *rights, **_where(kind, name))
-    _show(found)
+        acl = realm.access.revoke(subject, *rights, **_resource(kind, name))
+    _show(acl)
 
 
 @lists.command("list")
 def list_entries(
     kind: Kind,
     name: Annotated[
-        str, typer.Argument(help="The channel, queue or topic filter.", metavar="[NAME]")
+        str,
+        typer.Argument(help="Name of the channel or queue, or the topic filter.", metavar="[NAME]"),
     ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show what was granted on the realm, a channel, a queue or a topic filter.
+    """List the rights granted on the realm, a channel, a queue or a topic filter.
 
     \b
     Examples:
@@ -352,59 +359,60 @@ def list_entries(
         )
     with session(url) as realm:
         if kind == "topic" and not name:
-            _show_topics(
-                [realm.access.entries(topic=each) for each in realm.access.topics()], format
-            )
+            filters = realm.access.topics()
+            _show_topics([realm.access.entries(topic=text) for text in filters], format)
             return
-        found = realm.access.entries(**_where(kind, name))
+        acl = realm.access.entries(**_resource(kind, name))
     if format == "json":
-        write_json(found)
+        write_json(acl)
     else:
-        _show(found)
+        _show(acl)
 
 
-def _parted(kind: str, words: list[str]) -> tuple[str, str, list[str]]:
-    own = 0 if kind == "realm" else 1
-    if len(words) <= own:
-        raise typer.BadParameter(f"a {kind} takes {'NAME ' if own else ''}SUBJECT RIGHT...")
-    return (words[0] if own else ""), words[own], words[own + 1 :]
+def _split(kind: str, words: list[str]) -> tuple[str, str, list[str]]:
+    """Return the name (empty for the realm), the subject and the rights among ``words``."""
+    names = 0 if kind == "realm" else 1
+    if len(words) <= names:
+        raise typer.BadParameter(f"a {kind} takes {'NAME ' if names else ''}SUBJECT RIGHT...")
+    return (words[0] if names else ""), words[names], words[names + 1 :]
 
 
-def _where(kind: str, name: str) -> dict[str, str]:
+def _resource(kind: str, name: str) -> dict[str, str]:
+    """Return the keyword argument that names the resource of a grant."""
     return {} if kind == "realm" else {kind: name}
 
 
-def _show_topics(found: list[AclInfo], format: ListFormat) -> None:
+def _show_topics(acls: list[AclInfo], format: ListFormat) -> None:
     if format == "json":
-        write_json(found)
+        write_json(acls)
         return
     rows = [
-        (info.name, entry.subject, ", ".join(entry.rights))
-        for info in found
-        for entry in info.entries
+        (acl.name, entry.subject, ", ".join(entry.rights)) for acl in acls for entry in acl.entries
     ]
-    write_table(("topic", "subject", "rights"), rows, "nothing is granted on topics")
+    write_table(("topic", "subject", "rights"), rows, "no rights are granted on topics")
 
 
-def _show(found: AclInfo) -> None:
-    what = f"{found.kind} {found.name}" if found.name else "the realm"
-    rows = [(entry.subject, ", ".join(entry.rights)) for entry in found.entries]
-    write_table(("subject", "rights"), rows, f"nothing is granted on {what}")
+def _show(acl: AclInfo) -> None:
+    resource = f"{acl.kind} {acl.name}" if acl.name else "the realm"
+    rows = [(entry.subject, ", ".join(entry.rights)) for entry in acl.entries]
+    write_table(("subject", "rights"), rows, f"no rights are granted on {resource}")
 
 
 def audit(
-    count: Annotated[int, typer.Option("--count", help="Most records shown.", min=1)] = 50,
+    count: Annotated[
+        int, typer.Option("--count", help="Maximum number of records to show.", min=1)
+    ] = 50,
     kind: Annotated[
         Literal["acts", "sign-ins", "refusals"],
-        typer.Option("--of", help="What was done, who has signed in, or what was refused."),
+        typer.Option("--of", help="Log to show: administrative acts, sign-ins or refusals."),
     ] = "acts",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the newest acts of administration, the newest first, and what they changed.
+    """Show the latest administrative acts and their changes, the newest first.
 
-    Sign-ins and refusals have logs of their own: --of sign-ins, --of refusals. What comes again
-    and again is counted there: `more` says how often it came after the line above it.
+    Sign-ins and refusals have separate logs: --of sign-ins, --of refusals. Repetitions in these
+    are counted: `more` is how often the record above it was repeated.
 
     \b
     Examples:
@@ -431,8 +439,8 @@ def audit(
 
 
 def _detail(record: AuditRecord) -> str:
-    """The rest of a record as text, with what was changed first."""
-    rest = dict(record.detail)
-    changed = rest.pop("changed", {})
-    parts = [f"{name}: {text}" for name, text in changed.items()]
-    return "; ".join([*parts, *(f"{name}={value}" for name, value in rest.items())])
+    """Return the details of a record as text, beginning with the changes."""
+    details = dict(record.detail)
+    changes = details.pop("changed", {})
+    parts = [f"{name}: {text}" for name, text in changes.items()]
+    return "; ".join([*parts, *(f"{name}={value}" for name, value in details.items())])

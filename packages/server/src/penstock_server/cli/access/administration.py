@@ -1,4 +1,5 @@
-"""``penstock realm``: look at a realm; pause publishing, and resume it."""
+"""``penstock realm`` and ``penstock info``, which describe a realm, and pause and resume
+publishing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 if TYPE_CHECKING:
     from penstock_core.api.realm import RealmInfo
 
-commands = command_group("Look at the realm; pause and resume publishing.")
+commands = command_group("Describe the realm; pause and resume publishing.")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 def show(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """Show what the realm says of itself: memory by kind, whether publishing is paused.
+    """Show the realm's name, version, contents and memory use, and whether publishing is paused.
 
     \b
     Example:
@@ -34,7 +35,7 @@ def show(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 
 def info(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """Show what the realm says of itself; the same as `penstock realm show`.
+    """Describe the realm; the same as `penstock realm show`.
 
     \b
     Example:
@@ -45,9 +46,9 @@ def info(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 @commands.command()
 def pause(url: Url = DEFAULT_URL) -> None:
-    """Refuse publishes and commits of all clients from now on, also after a restart.
+    """Refuse publishes and commits of all clients until `penstock realm resume`.
 
-    Reading, joins and administration go on.
+    The pause survives a restart. Reading, joins and administration continue.
 
     \b
     Example:
@@ -55,12 +56,12 @@ def pause(url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         realm.pause_publishing()
-    write("publishing is paused; penstock realm resume ends that")
+    write("publishing is paused; penstock realm resume ends the pause")
 
 
 @commands.command()
 def resume(url: Url = DEFAULT_URL) -> None:
-    """Take publishes and commits again.
+    """Accept publishes and commits again.
 
     \b
     Example:
@@ -68,41 +69,39 @@ def resume(url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         realm.resume_publishing()
-    write("publishing goes on")
+    write("publishing is resumed")
 
 
 def _show(style: str, url: str) -> None:
     from penstock.client.connection.urls import safe
 
     with session(url) as realm:
-        said = realm.info()
+        info = realm.info()
         identity = realm.realm_id
     if style == "json":
-        document: dict[str, Any] = {"url": safe(url), "identity": identity, **asdict(said)}
+        document: dict[str, Any] = {"url": safe(url), "identity": identity, **asdict(info)}
         write_json(document)
         return
     write_facts(
         [
-            ("realm", said.name),
+            ("realm", info.name),
             ("identity", identity),
-            ("version", said.version),
+            ("version", info.version),
             ("url", safe(url)),
-            ("publishing", "paused" if said.publishing_paused else "goes on"),
-            ("channels", f"{said.channels:,}"),
-            ("queues", f"{said.queues:,}"),
-            ("connections", f"{said.connections:,}, this one among them"),
-            ("journal", size(said.journal_bytes)),
-            *_memory_facts(said),
+            ("publishing", "paused" if info.publishing_paused else "allowed"),
+            ("channels", f"{info.channels:,}"),
+            ("queues", f"{info.queues:,}"),
+            ("connections", f"{info.connections:,}, including this one"),
+            ("journal", size(info.journal_bytes)),
+            *_memory_facts(info),
         ]
     )
 
 
-def _memory_facts(said: RealmInfo) -> list[tuple[str, str]]:
+def _memory_facts(info: RealmInfo) -> list[tuple[str, str]]:
     kinds = (
-        ("memory", said.memory_bytes, said.memory_bytes_max, "events that live in memory"),
-        ("off heap", said.off_heap_bytes, said.off_heap_bytes_max, "off-heap channels"),
-        ("paged", said.paged_bytes, said.paged_bytes_max, "paged channels, on disk"),
+        ("memory", info.memory_bytes, info.memory_bytes_max, "events kept in memory"),
+        ("off heap", info.off_heap_bytes, info.off_heap_bytes_max, "off-heap channels"),
+        ("paged", info.paged_bytes, info.paged_bytes_max, "paged channels, on disk"),
     )
-    return [
-        (name, f"{size(used)} of {size(limit)} for {what}") for name, used, limit, what in kinds
-    ]
+    return [(name, f"{size(used)} of {size(limit)} for {use}") for name, used, limit, use in kinds]

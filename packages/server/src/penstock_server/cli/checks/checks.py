@@ -1,4 +1,4 @@
-"""The checks of ``penstock doctor``, one function for each subject."""
+"""The checks of ``penstock doctor``, with one function per subject."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warning", "failed"]
 
 DISK_WARNING: Final = 2 << 30
-"""Bytes of free space below which a warning is given: the journal alone takes 256 MiB, and more."""
+"""Bytes of free space below which the check warns; the journal alone needs 256 MiB or more."""
 DISK_FAILED: Final = 64 << 20
-"""Bytes of free space below which a realm would refuse events almost at once."""
+"""Bytes of free space below which the check fails: a realm would soon refuse events."""
 FILES_ASIDE: Final = 1_024
-"""Open files that a realm needs besides its connections."""
+"""Open files that a realm needs in addition to its connections."""
 EXPIRES_SOON: Final = timedelta(days=21)
+"""The check warns if a certificate expires within this time."""
 ANSWER_S: Final = 3.0
-"""Seconds that a port may take to answer."""
+"""Seconds to wait for the answer of a port."""
 
 AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
 _EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
 _BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""An earlier date than this means that the clock is wrong."""
+"""An earlier time than this proves that the clock is wrong."""
 
 
 class Check(Struct, frozen=True):
@@ -48,11 +49,11 @@ class Check(Struct, frozen=True):
     status: Status
     found: str
     remedy: str = ""
-    """What to do about it; empty if nothing."""
+    """Advice to solve the problem; empty if there is none."""
 
 
 def installation() -> Iterator[Check]:
-    """Python, this package, and what it needs."""
+    """Yield the checks of Python, this package and its dependencies."""
     from penstock_core.version import __version__
 
     python = sys.version.split()[0]
@@ -60,13 +61,16 @@ def installation() -> Iterator[Check]:
     yield Check("penstock", "ok", __version__)
     missing = [name for name in _NEEDED if version_of(name) is None]
     if missing:
-        again = f"{sys.executable} -m pip install --force-reinstall penstock-realm"
-        remedy = f"install it again: {again}"
-        yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy=remedy)
+        command = f"{sys.executable} -m pip install --force-reinstall penstock-realm"
+        remedy = f"install Penstock again: {command}"
+        yield Check("packages", "failed", f"missing: {', '.join(missing)}", remedy=remedy)
     else:
-        known = (*_NEEDED, *_EXTRAS)
-        listed = [f"{name} {found}" for name in known if (found := version_of(name)) is not None]
-        yield Check("packages", "ok", ", ".join(listed))
+        versions = [
+            f"{name} {version}"
+            for name in (*_NEEDED, *_EXTRAS)
+            if (version := version_of(name)) is not None
+        ]
+        yield Check("packages", "ok", ", ".join(versions))
     if version_of("uvloop") is None:
         yield Check(
             "event loop", "warning", "asyncio's own", remedy="uvloop is faster: pip install uvloop"
@@ -75,7 +79,8 @@ def installation() -> Iterator[Check]:
 
 
 def amqp(version: str | None) -> Check:
-    """Whether a realm can serve AMQP with this version of the engine, None without one."""
+    """Check whether a realm can serve AMQP; ``version`` is that of the AMQP engine, None if the
+    engine is not installed."""
     if version is None:
         return Check("amqp", "ok", "not installed; pip install 'penstock-realm[amqp]' compiles it")
     return Check("amqp", "ok", f"{AMQP_ENGINE} {version}")
@@ -89,7 +94,7 @@ def version_of(name: str) -> str | None:
 
 
 def data_directory(directory: Path) -> Iterator[Check]:
-    """Whether a realm can be served from a directory; nothing is made or changed in it."""
+    """Yield the checks whether a realm can use a data directory; the directory is not changed."""
     from penstock_server.bootstrap import inspect_directory
 
     existing = directory
@@ -99,21 +104,21 @@ def data_directory(directory: Path) -> Iterator[Check]:
         yield Check("data", "failed", f"{existing} is a file", remedy="name a directory")
         return
     if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
-        remedy = "let the user of the realm write there, or name another directory"
+        remedy = "make it writable for the realm's user, or name another directory"
         yield Check("data", "failed", f"{existing} cannot be written", remedy=remedy)
         return
     yield _space(existing)
     if existing != directory:
-        yield Check("data", "ok", f"{directory} is not there; `penstock serve` makes it")
+        yield Check("data", "ok", f"{directory} does not exist; `penstock serve` creates it")
         return
     try:
-        look = inspect_directory(directory)
+        content = inspect_directory(directory)
     except PenstockError as error:
         yield Check("data", "failed", str(error), remedy="check its owner and its disk")
         return
-    if look.others:
-        shown = ", ".join(look.others[:5])
-        remedy = "name an empty directory, or one that is not there yet"
+    if content.others:
+        shown = ", ".join(content.others[:5])
+        remedy = "name an empty directory or one that does not exist yet"
         yield Check(
             "data",
             "failed",
@@ -121,52 +126,57 @@ def data_directory(directory: Path) -> Iterator[Check]:
             remedy=remedy,
         )
         return
-    if not look.is_realm:
-        yield Check("data", "ok", f"{directory} is empty; a realm can begin there")
+    if not content.is_realm:
+        yield Check("data", "ok", f"{directory} is empty; a realm can start there")
         return
-    yield format_of(directory, look.format, look.format_max)
+    yield format_of(directory, content.format, content.format_max)
     yield _openness(directory)
-    yield _lock(look.holder)
+    yield _lock(content.holder)
 
 
 def _openness(directory: Path) -> Check:
     from penstock_server.bootstrap import openness
 
-    found = openness(directory)
+    exposure = openness(directory)
     mode = f"{directory.stat().st_mode & 0o777:04o}"
-    if found:
-        remedy = f"take it from them: chmod g-w,o= {directory}"
+    if exposure:
+        remedy = f"remove these permissions: chmod g-w,o= {directory}"
         return Check(
-            "permissions", "warning", f"{directory} has mode {mode}: {found}", remedy=remedy
+            "permissions", "warning", f"{directory} has mode {mode}: {exposure}", remedy=remedy
         )
     return Check("permissions", "ok", f"mode {mode}")
 
 
 def _space(directory: Path) -> Check:
     free = shutil.disk_usage(directory).free
-    found = f"{size(free)} free at {directory}"
+    free_text = f"{size(free)} free at {directory}"
     if free < DISK_FAILED:
         return Check(
-            "disk", "failed", found, remedy="make room: a realm refuses events on a full disk"
+            "disk", "failed", free_text, remedy="free space: a realm refuses events on a full disk"
         )
     if free < DISK_WARNING:
-        return Check("disk", "warning", found, remedy="make room, or lower limits.unsealed_bytes")
-    return Check("disk", "ok", found)
+        return Check(
+            "disk", "warning", free_text, remedy="free space, or lower limits.unsealed_bytes"
+        )
+    return Check("disk", "ok", free_text)
 
 
-def format_of(directory: Path, found: int | None, newest: int) -> Check:
-    if found is None:
+def format_of(directory: Path, version: int | None, newest: int) -> Check:
+    """Check whether this version of Penstock reads the storage format of a data directory."""
+    if version is None:
         remedy = f"see `penstock store verify {directory}`; restore registry/ from a backup"
         return Check("format", "failed", "the record of the format cannot be read", remedy=remedy)
-    if found > newest:
-        remedy = "run the newer version that wrote it"
+    if version > newest:
+        remedy = "use the newer version of Penstock that wrote it"
         return Check(
-            "format", "failed", f"{found}; this version reads up to {newest}", remedy=remedy
+            "format", "failed", f"{version}; this version reads up to {newest}", remedy=remedy
         )
-    if found < newest:
-        remedy = "back it up first: from its first start on, older versions cannot read it"
-        return Check("format", "warning", f"{found}; this version makes it {newest}", remedy=remedy)
-    return Check("format", "ok", str(found))
+    if version < newest:
+        remedy = "back it up first: once this version has started, older ones cannot read it"
+        return Check(
+            "format", "warning", f"{version}; this version converts it to {newest}", remedy=remedy
+        )
+    return Check("format", "ok", str(version))
 
 
 def _lock(holder: str) -> Check:
@@ -176,7 +186,7 @@ def _lock(holder: str) -> Check:
 
 
 def ports(settings: Settings) -> Iterator[Check]:
-    """Whether the realm can listen, or listens already."""
+    """Yield the checks whether the realm's ports are free or used by the realm itself."""
     listen, http_ = settings.listen, settings.http
     secure = bool(listen.tls_certificate or listen.tls_self_signed)
     scheme = "penstocks" if secure else "penstock"
@@ -203,105 +213,110 @@ def ports(settings: Settings) -> Iterator[Check]:
 
 def _port(name: str, host: str, port: int, option: str, answers: Callable[[], str]) -> Check:
     if port == 0:
-        return Check(name, "ok", "any free one")
+        return Check(name, "ok", "any free port")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = addresses[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        who = answers()
-        if who:
-            return Check(name, "ok", f"{host}:{port}: {who}")
-        remedy = f"end what has it, or take another one: penstock serve {option} N"
+        description = answers()
+        if description:
+            return Check(name, "ok", f"{host}:{port}: {description}")
+        remedy = f"stop the program that uses it, or use another: penstock serve {option} N"
         return Check(name, "failed", f"{host}:{port}: {error.strerror or error}", remedy=remedy)
     return Check(name, "ok", f"{host}:{port} is free")
 
 
 def _realm(scheme: str, host: str, port: int) -> str:
-    """The realm that answers; empty if none does."""
+    """Describe the realm that answers at a native port; empty if no realm answers."""
     from penstock.client.sync.sync import connect
 
-    place = "localhost" if host in ("0.0.0.0", "::", "") else host
+    name = "localhost" if host in ("0.0.0.0", "::", "") else host
     try:
-        with connect(f"{scheme}://{place}:{port}", reconnect_timeout=0) as opened:
-            said = opened.info()
-            return f"realm {said.name}, version {said.version}, answers"
+        with connect(f"{scheme}://{name}:{port}", reconnect_timeout=0) as opened:
+            info = opened.info()
+            return f"realm {info.name}, version {info.version}, answers"
     except CannotConnect:
         return ""
-    except PenstockError as error:  # it speaks our protocol, and refused us
+    except PenstockError as error:  # a refusal proves that a realm answers
         return f"a realm answers: {error}"
 
 
 def _health(host: str, port: int, *, secure: bool) -> str:
     from penstock_server.cli.checks import probing
 
-    place = probing.Endpoint(probing.near(host), port, secure)
-    answer = probing.over_http(place, "/health", ANSWER_S)
+    endpoint = probing.Endpoint(probing.near(host), port, secure)
+    answer = probing.over_http(endpoint, "/health", ANSWER_S)
     return f"a realm answers: {answer.said}" if answer.is_good else ""
 
 
 def file_limit(settings: Settings) -> Iterator[Check]:
-    """Whether the limit of open files allows as many connections as the settings do."""
+    """Check whether the limit of open files allows the configured number of connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.listen.connections_max + FILES_ASIDE
-    if hard == resource.RLIM_INFINITY or hard >= wanted:
+    needed = settings.listen.connections_max + FILES_ASIDE
+    if hard == resource.RLIM_INFINITY or hard >= needed:
         shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}"
-        yield Check("open files", "ok", f"{shown}, and {wanted:,} are wanted")
+        yield Check("open files", "ok", f"{shown}, and {needed:,} are needed")
         return
-    remedy = f"raise it (LimitNOFILE={wanted} in a unit), or lower listen.connections_max"
+    remedy = f"raise it (LimitNOFILE={needed} in a unit), or lower listen.connections_max"
     yield Check(
-        "open files", "warning", f"{hard:,} are allowed, {wanted:,} are wanted", remedy=remedy
+        "open files", "warning", f"{hard:,} are allowed, {needed:,} are needed", remedy=remedy
     )
 
 
 def clock(directory: Path | None) -> Iterator[Check]:
-    """Whether the clock is plausible: TTLs, schedules and ages depend on it."""
+    """Check whether the clock is plausible; TTLs, schedules and ages depend on it."""
     from penstock_server.runtime.writer.clock import SystemClock
 
     now = moment_of(SystemClock().now_us())
-    found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-    remedy = "set it, and keep it right (chrony, systemd-timesyncd)"
+    time_text = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    remedy = "set the clock and synchronise it (chrony, systemd-timesyncd)"
     if now < _BUILT:
-        yield Check("clock", "failed", found, remedy=remedy)
+        yield Check("clock", "failed", time_text, remedy=remedy)
         return
-    newest = max(_changed(directory), default=now) if directory is not None else now
+    newest = max(_journal_times(directory), default=now) if directory is not None else now
+    # A minute of tolerance: the journal may be on a file server whose clock differs slightly.
     if newest > now + timedelta(minutes=1):
-        written = f"{found}; the data directory was written at {newest:%Y-%m-%d %H:%M:%S}"
-        yield Check("clock", "failed", written, remedy=remedy)
+        conflict = f"{time_text}; the data directory was written at {newest:%Y-%m-%d %H:%M:%S}"
+        yield Check("clock", "failed", conflict, remedy=remedy)
         return
-    yield Check("clock", "ok", found)
+    yield Check("clock", "ok", time_text)
 
 
-def _changed(directory: Path) -> Iterable[datetime]:
+def _journal_times(directory: Path) -> Iterable[datetime]:
+    """Yield the modification times of the journal files."""
     for file in (directory / "journal").glob("*.log"):
         yield datetime.fromtimestamp(file.stat().st_mtime, UTC)
 
 
 def eavesdroppers(settings: Settings) -> Iterator[Check]:
-    """Whether somebody on the network could read passwords and events."""
+    """Check whether passwords and events travel over the network without encryption."""
     from penstock_core.wire.addresses import is_loopback
 
     listen, access = settings.listen, settings.access
     hosts = {listen.host, settings.http.host or listen.host}
-    open_ = ", ".join(sorted(host for host in hosts if not is_loopback(host)))
-    if not open_ or listen.tls_certificate or listen.tls_self_signed:
+    reachable = ", ".join(sorted(host for host in hosts if not is_loopback(host)))
+    if not reachable or listen.tls_certificate or listen.tls_self_signed:
         return
-    what = f"{open_} without TLS: events can be read on the way"
-    remedy = "name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed"
+    problem = f"{reachable} without TLS: events can be read on the network"
+    remedy = "set listen.tls_certificate and listen.tls_key, or listen.tls_self_signed"
     if access.cleartext_passwords:
         yield Check(
-            "network", "warning", f"{what}, and passwords and tokens as well", remedy=remedy
+            "network", "warning", f"{problem}, and so can passwords and tokens", remedy=remedy
         )
     else:
         yield Check(
-            "network", "warning", f"{what}; passwords and tokens are refused there", remedy=remedy
+            "network",
+            "warning",
+            f"{problem}; passwords and tokens are refused there",
+            remedy=remedy,
         )
 
 
 def certificates(settings: Settings) -> Iterator[Check]:
-    """Whether the files for TLS can be used, and for how long."""
+    """Yield the checks whether the TLS files are usable and when they expire."""
     listen = settings.listen
     if not listen.tls_certificate:
         return
@@ -317,7 +332,7 @@ def certificates(settings: Settings) -> Iterator[Check]:
         )
     except PenstockError as error:
         yield Check(
-            "tls", "failed", str(error), remedy="mend the file, or its path in the settings"
+            "tls", "failed", str(error), remedy="correct the file or its path in the settings"
         )
         return
     yield _expiry("tls certificate", Path(listen.tls_certificate), first_only=True)
@@ -331,13 +346,17 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
     from penstock_server.runtime.writer.clock import SystemClock
 
     now = moment_of(SystemClock().now_us())
-    found = x509.load_pem_x509_certificates(file.read_bytes())
-    ends = min(each.not_valid_after_utc for each in (found[:1] if first_only else found))
-    begins = max(each.not_valid_before_utc for each in (found[:1] if first_only else found))
+    certificates = x509.load_pem_x509_certificates(file.read_bytes())
+    if first_only:
+        certificates = certificates[:1]
+    ends = min(certificate.not_valid_after_utc for certificate in certificates)
+    begins = max(certificate.not_valid_before_utc for certificate in certificates)
     remedy = "renew it; SIGHUP makes a running realm read it again"
     if ends <= now:
-        return Check(name, "failed", f"{file} ended {ends:%Y-%m-%d}", remedy=remedy)
+        return Check(name, "failed", f"{file} expired on {ends:%Y-%m-%d}", remedy=remedy)
     if begins > now:
-        return Check(name, "failed", f"{file} begins {begins:%Y-%m-%d}", remedy="check the clock")
-    until = f"{file}, good until {ends:%Y-%m-%d}"
+        return Check(
+            name, "failed", f"{file} is valid from {begins:%Y-%m-%d}", remedy="check the clock"
+        )
+    until = f"{file}, valid until {ends:%Y-%m-%d}"
     return Check(name, "warning" if ends < now + EXPIRES_SOON else "ok", until, remedy=remedy)

@@ -1,4 +1,4 @@
-"""``penstock doctor``: checks whether this machine has everything that a realm needs."""
+"""``penstock doctor``, which checks whether this machine has everything that a realm needs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from penstock_server.cli.checks.checks import Check
 
 CHECKS: Final = "penstock.checks"
-"""Group of functions that yield a :class:`~penstock_server.cli.checks.checks.Check` for each thing
-they check."""
-FOUND: Final = 1
-"""Exit status when a check has failed."""
+"""Entry point group of functions that yield further checks, as
+:class:`~penstock_server.cli.checks.checks.Check`."""
+CHECK_FAILED: Final = 1
+"""Exit status if a check failed."""
 
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 
@@ -33,16 +33,18 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     data: Annotated[
-        Path | None, typer.Option("--data", help="Data directory to look at.", metavar="DIR")
+        Path | None, typer.Option("--data", help="Data directory to check.", metavar="DIR")
     ] = None,
     settings: SettingsFile = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Start a Spark session, too.")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also check Spark by starting a session.")
+    ] = False,
     format: ListFormat = "table",
 ) -> None:
     """Check this machine: installation, data directory, ports, limits, clock, TLS files.
 
-    Nothing is made or changed. Exit status: 0 nothing has failed (there may be warnings), 1
-    something has.
+    Nothing is created or changed. Exit status: 0 if no check failed (warnings are possible), 1 if
+    a check failed.
 
     \b
     Examples:
@@ -52,11 +54,11 @@ def doctor(
     report(_checks(data, settings, spark=spark), is_json=format == "json")
 
 
-def report(made: Iterable[Check], *, is_json: bool) -> None:
-    """Print each check as it is made, and how many failed; or all of them at the end as JSON.
-    Exit with 1 if one has failed."""
+def report(results: Iterable[Check], *, is_json: bool) -> None:
+    """Print each check when it is done and then the number of failures, or all checks at the end
+    as JSON. Exit with 1 if a check failed."""
     checks = []
-    for check in made:
+    for check in results:
         checks.append(check)
         if not is_json:
             _show(check)
@@ -67,7 +69,7 @@ def report(made: Iterable[Check], *, is_json: bool) -> None:
         warned = sum(check.status == "warning" for check in checks)
         write(f"{count(failed, 'failure')}, {count(warned, 'warning')}")
     if failed:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Check]:
@@ -107,7 +109,7 @@ def _spark() -> Iterator[Check]:
 
 
 def _show(check: Check) -> None:
-    """Print a check, and what to do about it."""
+    """Print a check and its remedy."""
     word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
     typer.echo(f"{word} {check.name.ljust(15)}  {plain(check.found)}")
     if check.remedy and check.status != "ok":

@@ -1,4 +1,4 @@
-"""``penstock health``: asks the realm on this machine whether it serves."""
+"""``penstock health``, which tests whether the realm on this machine serves."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock_server.settings import Settings
 
 UNHEALTHY: Final = 1
+"""Exit status if a port does not answer correctly."""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,72 +30,73 @@ def health(
     *,
     ready: Annotated[
         bool,
-        typer.Option("--ready", help="Also fail while the realm stops or stands still."),
+        typer.Option("--ready", help="Also fail while the realm is stopping or suspended."),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Seconds a port may take to answer.", min=0.1)
+        float, typer.Option(help="Seconds to wait for the answer of a port.", min=0.1)
     ] = 3.0,
     format: ListFormat = "table",
     **written: Any,
 ) -> None:
-    """Ask the realm on this machine whether it serves, on each of its ports.
+    """Test whether the realm on this machine answers on each of its ports.
 
-    The ports, and whether they speak TLS, are read where `penstock serve` reads them: the
-    settings file, the environment, flags. Nobody signs in and no line is logged, so it may run
-    every few seconds. Exit status: 0 every port answers as it should, 1 one does not.
+    The ports and their use of TLS come from the settings file, the environment and flags, as for
+    `penstock serve`. The test does not sign in and writes no log line, so it may run every few
+    seconds. Exit status: 0 if every port answers correctly, 1 if not.
 
     \b
     Examples:
       penstock health
       penstock health --settings /etc/penstock/realm.toml --ready
     """
-    wanted = chosen(written["settings"], flags_of(written))
-    found = [
-        (name, str(place), answer)
-        for name, place, answer in _asked(wanted, "/ready" if ready else "/health", timeout)
+    settings = chosen(written["settings"], flags_of(written))
+    answers = [
+        (name, str(endpoint), answer)
+        for name, endpoint, answer in _probe(settings, "/ready" if ready else "/health", timeout)
     ]
-    is_good = all(answer.is_good for _, _, answer in found)
+    is_good = all(answer.is_good for _, _, answer in answers)
     if format == "json":
         ports = [
-            {"port": name, "address": place, "ok": answer.is_good, "said": answer.said}
-            for name, place, answer in found
+            {"port": name, "address": address, "ok": answer.is_good, "said": answer.said}
+            for name, address, answer in answers
         ]
         write_json({"ok": is_good, "ports": ports})
     else:
-        for name, place, answer in found:
-            write(f"{'ok' if answer.is_good else 'failed':6}  {name:6}  {place}  {answer.said}")
+        for name, address, answer in answers:
+            write(f"{'ok' if answer.is_good else 'failed':6}  {name:6}  {address}  {answer.said}")
     if not is_good:
         raise typer.Exit(UNHEALTHY)
 
 
-def _asked(
-    wanted: Settings, path: str, timeout_s: float
+def _probe(
+    settings: Settings, path: str, timeout_s: float
 ) -> Iterator[tuple[str, Endpoint, PortAnswer]]:
+    """Probe each configured port; yield its protocol, its endpoint and its answer."""
     from penstock_server.cli.checks import probing
     from penstock_server.settings import HTTP_PORT
 
-    listen, own = wanted.listen, wanted.http
+    listen, http = settings.listen, settings.http
     host = probing.near(listen.host)
-    place = _place(wanted, host, listen.port, option="listen.port")
-    yield "native", place, probing.native(place, timeout_s)
-    if own.enabled:
-        number = HTTP_PORT if own.port is None else own.port
-        place = _place(
-            wanted, probing.near(own.host) if own.host else host, number, option="http.port"
+    endpoint = _endpoint(settings, host, listen.port, option="listen.port")
+    yield "native", endpoint, probing.native(endpoint, timeout_s)
+    if http.enabled:
+        port = HTTP_PORT if http.port is None else http.port
+        endpoint = _endpoint(
+            settings, probing.near(http.host) if http.host else host, port, option="http.port"
         )
-        answer = probing.over_http(place, path, timeout_s)
-        # If no HTTP port was named, a realm does without HTTP when the default port is taken.
-        if answer.is_good or own.port is not None:
-            yield "http", place, answer
+        answer = probing.over_http(endpoint, path, timeout_s)
+        # Without a configured HTTP port, a realm runs without HTTP if the default port is in use.
+        if answer.is_good or http.port is not None:
+            yield "http", endpoint, answer
     if listen.amqp_port is not None:
-        place = _place(wanted, host, listen.amqp_port, option="listen.amqp_port")
-        yield "amqp", place, probing.amqp(place, timeout_s)
+        endpoint = _endpoint(settings, host, listen.amqp_port, option="listen.amqp_port")
+        yield "amqp", endpoint, probing.amqp(endpoint, timeout_s)
     if listen.mqtt_port is not None:
-        place = _place(wanted, host, listen.mqtt_port, option="listen.mqtt_port")
-        yield "mqtt", place, probing.mqtt(place, timeout_s)
+        endpoint = _endpoint(settings, host, listen.mqtt_port, option="listen.mqtt_port")
+        yield "mqtt", endpoint, probing.mqtt(endpoint, timeout_s)
 
 
-def _place(wanted: Settings, host: str, port: int, option: str) -> Endpoint:
+def _endpoint(settings: Settings, host: str, port: int, option: str) -> Endpoint:
     from penstock_server.cli.checks.probing import Endpoint
 
     if not port:
@@ -102,5 +104,5 @@ def _place(wanted: Settings, host: str, port: int, option: str) -> Endpoint:
             f"{option} is 0, so the realm chose a free port itself: pass that port ("
             f"--{option.removeprefix('listen.').replace('.', '-').replace('_', '-')} N)"
         )
-    secure = bool(wanted.listen.tls_certificate or wanted.listen.tls_self_signed)
-    return Endpoint(host, port, secure, wants_certificate=wanted.listen.tls_client_required)
+    secure = bool(settings.listen.tls_certificate or settings.listen.tls_self_signed)
+    return Endpoint(host, port, secure, wants_certificate=settings.listen.tls_client_required)

@@ -1,7 +1,7 @@
-"""Asks the ports of a realm on this machine whether it serves, without signing in.
+"""Probes the ports of a realm on this machine without signing in.
 
-The identity of the server is not verified, since its certificate is for the realm's name and not
-for the loopback address; nothing secret is sent.
+The server's certificate is not verified, because it names the realm and not the loopback address.
+The probes send nothing secret.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from penstock_core.vocabulary.errors import PenstockError
 
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _AMQP: Final = b"AMQP\x03\x01\x00\x00"
+"""Protocol header of an AMQP client that wants to sign in; every realm answers with these bytes."""
 _MQTT: Final = bytes.fromhex("100c00044d5154547f0000000000")
-"""The header of an AMQP client that wants to sign in; every realm answers with the same bytes."""
+"""CONNECT packet with protocol version 127, which every server refuses with a CONNACK."""
 
 
 class Endpoint(Struct, frozen=True):
-    """A port, and the protocol to use."""
+    """The address of a port, and whether to use TLS."""
 
     host: str
     port: int
     secure: bool
     wants_certificate: bool = False
-    """Whether clients need a certificate; without one the port closes after the handshake."""
+    """Whether the port requires client certificates; it then closes probes after the handshake."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -40,78 +41,80 @@ class PortAnswer(Struct, frozen=True):
 
     is_good: bool
     said: str
+    """Text of the answer, or a description of the problem."""
 
 
 def near(host: str) -> str:
-    """The address at which this machine reaches its own listener on ``host``."""
+    """Return the address at which this machine reaches its own listener on ``host``."""
     return _EVERYWHERE.get(host, host)
 
 
-def native(place: Endpoint, timeout_s: float) -> PortAnswer:
+def native(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
     """Ping over the native protocol."""
     from penstock.client.connection.ping import PingProbe
 
     ping = PingProbe()
     try:
-        with closing(_connected(place, timeout_s)) as line:
-            line.sendall(ping.request)
+        with closing(_connected(endpoint, timeout_s)) as connection:
+            connection.sendall(ping.request)
             while not ping.is_too_long:
-                received = line.recv(4_096)
+                received = connection.recv(4_096)
                 if not received:
-                    return _hung_up(place)
+                    return _closed(endpoint)
                 if (pong := ping.receive(received)) is not None:
                     return PortAnswer(pong.is_good, pong.said)
     except (OSError, PenstockError) as error:
-        return _failed(place, error)
+        return _failed(endpoint, error)
     return PortAnswer(is_good=False, said="speaks another protocol")
 
 
-def over_http(place: Endpoint, path: str, timeout_s: float) -> PortAnswer:
-    """Ask ``/health`` or ``/ready``."""
-    talk = http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
+def over_http(endpoint: Endpoint, path: str, timeout_s: float) -> PortAnswer:
+    """Request ``/health`` or ``/ready``."""
+    client = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
     try:
-        with closing(talk):
-            talk.sock = _connected(place, timeout_s)
-            talk.request("GET", path)
-            reply = talk.getresponse()
-            said = reply.read(200).decode("utf-8", "replace")
+        with closing(client):
+            client.sock = _connected(endpoint, timeout_s)
+            client.request("GET", path)
+            reply = client.getresponse()
+            body = reply.read(200).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
-        return _failed(place, error)
-    if '"status"' not in said:
+        return _failed(endpoint, error)
+    if '"status"' not in body:
         return PortAnswer(is_good=False, said=f"is not a realm's answer: status {reply.status}")
-    return PortAnswer(reply.status == http.client.OK, said)
+    return PortAnswer(reply.status == http.client.OK, body)
 
 
-def amqp(place: Endpoint, timeout_s: float) -> PortAnswer:
+def amqp(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
     """Begin to sign in over AMQP."""
     try:
-        with closing(_connected(place, timeout_s)) as line:
-            line.sendall(_AMQP)
-            said = line.recv(len(_AMQP))
+        with closing(_connected(endpoint, timeout_s)) as connection:
+            connection.sendall(_AMQP)
+            received = connection.recv(len(_AMQP))
     except OSError as error:
-        return _failed(place, error)
-    if not said:
-        return _hung_up(place)
-    return PortAnswer(said == _AMQP, "answers" if said == _AMQP else "speaks another protocol")
-
-
-def mqtt(place: Endpoint, timeout_s: float) -> PortAnswer:
-    """Ask over MQTT for a protocol version that nobody speaks."""
-    try:
-        with closing(_connected(place, timeout_s)) as line:
-            line.sendall(_MQTT)
-            said = line.recv(2)
-    except OSError as error:
-        return _failed(place, error)
-    if not said:
-        return _hung_up(place)
-    is_good = said[:1] == b"\x20"
+        return _failed(endpoint, error)
+    if not received:
+        return _closed(endpoint)
+    is_good = received == _AMQP
     return PortAnswer(is_good, "answers" if is_good else "speaks another protocol")
 
 
-def _connected(place: Endpoint, timeout_s: float) -> socket.socket:
-    plain = socket.create_connection((place.host, place.port), timeout_s)
-    if not place.secure:
+def mqtt(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
+    """Connect over MQTT with an unsupported protocol version, so that no session is created."""
+    try:
+        with closing(_connected(endpoint, timeout_s)) as connection:
+            connection.sendall(_MQTT)
+            received = connection.recv(2)
+    except OSError as error:
+        return _failed(endpoint, error)
+    if not received:
+        return _closed(endpoint)
+    is_good = received[:1] == b"\x20"  # the first byte of a CONNACK packet
+    return PortAnswer(is_good, "answers" if is_good else "speaks another protocol")
+
+
+def _connected(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    plain = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    if not endpoint.secure:
         return plain
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -122,17 +125,17 @@ def _connected(place: Endpoint, timeout_s: float) -> socket.socket:
         raise
 
 
-def _hung_up(place: Endpoint) -> PortAnswer:
-    """The answer of a port that closed: one that asks for a certificate has answered by its
-    handshake."""
-    if place.secure and place.wants_certificate:
-        return PortAnswer(is_good=True, said="speaks TLS, and wants a client certificate")
-    return PortAnswer(is_good=False, said="hung up without an answer")
+def _closed(endpoint: Endpoint) -> PortAnswer:
+    """Return the answer of a port that closed the connection. If it requires client certificates,
+    the TLS handshake proves that it works."""
+    if endpoint.secure and endpoint.wants_certificate:
+        return PortAnswer(is_good=True, said="speaks TLS and requires a client certificate")
+    return PortAnswer(is_good=False, said="closed the connection without an answer")
 
 
-def _failed(place: Endpoint, error: Exception) -> PortAnswer:
+def _failed(endpoint: Endpoint, error: Exception) -> PortAnswer:
     if isinstance(error, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError):
-        met = _hung_up(place)
-        if met.is_good:
-            return met
+        answer = _closed(endpoint)
+        if answer.is_good:
+            return answer
     return PortAnswer(is_good=False, said=str(error) or type(error).__name__)

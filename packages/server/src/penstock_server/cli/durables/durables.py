@@ -1,4 +1,4 @@
-"""``penstock durable``: create, show, purge, move and delete durables."""
+"""``penstock durable``, whose commands create, show, purge, seek and delete durables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Channel = Annotated[
 ChannelOrPattern = Annotated[
     str,
     typer.Argument(
-        help="Name of the channel; or a pattern, for one durable on each channel that it fits.",
+        help="Name of the channel, or a pattern for a durable on every matching channel.",
         metavar="CHANNEL",
         autocompletion=completing.channels,
     ),
@@ -51,7 +51,7 @@ Name = Annotated[
     typer.Argument(help="Name of the durable.", metavar="NAME", autocompletion=completing.durables),
 ]
 
-commands = command_group("Make, look at, browse, purge, move, unbind and remove durables.")
+commands = command_group("Create, inspect, browse, purge, seek, unbind and delete durables.")
 
 
 def register(app: typer.Typer) -> None:
@@ -66,27 +66,31 @@ def create(
     type: Annotated[
         str,
         typer.Option(
-            help="shared, serial or exclusive; deprecated: priority, shared_queued.",
+            help="Type: shared, serial or exclusive; deprecated: priority, shared_queued.",
             autocompletion=completing.durable_types,
         ),
     ] = "shared",
     start: Annotated[
-        str, typer.Option("--from", help="earliest, latest, an event id, or a time (UTC).")
+        str,
+        typer.Option(
+            "--from", help="Start position: earliest, latest, an event id, or a time (UTC)."
+        ),
     ] = "earliest",
-    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    selector: Annotated[str, typer.Option(help="Selector; only events that match it.")] = "",
     persistent: Annotated[
         bool | None,
-        typer.Option("--persistent/--volatile", help="Whether it survives a restart."),
+        typer.Option("--persistent/--volatile", help="Whether the durable survives a restart."),
     ] = None,
     *,
     url: Url = DEFAULT_URL,
-    **more: Any,
+    **written: Any,
 ) -> None:
-    """Make a durable.
+    """Create a durable.
 
-    For it the realm keeps what its clients have not acknowledged. With a pattern there is one of
-    the name on each channel that it fits, also on those that are made later: * is any part of a
-    name up to the next /, ** any part across them, ? one character.
+    The realm keeps the events that the durable's clients have not acknowledged. With a pattern,
+    every matching channel gets a durable of this name, including channels created later. In a
+    pattern, * matches any part of a name up to the next /, ** any part including /, and ? one
+    character.
 
     \b
     Examples:
@@ -96,30 +100,30 @@ def create(
       penstock durable create orders accounts --type serial --order-by account
       penstock durable create "orders/*" billing --type serial
     """
-    begin, attributes_of = parsers.start(start), attributes.parsed(attributes.OF_DURABLES, more)
+    begin, chosen = parsers.start(start), attributes.parsed(attributes.OF_DURABLES, written)
     with session(url) as realm:
         if means_several(realm, channel):
-            over = realm.durables.create(
+            info = realm.durables.create(
                 channel,
                 name,
                 type=cast("DurableType", type),
                 start=begin,
                 selector=selector,
                 persistent=persistent,
-                **attributes_of,
+                **chosen,
             )
-            many = count(over.channels, "channel")
-            write(f"durable {name} created over {over.pattern}: {type}, on {many} now")
+            channels = count(info.channels, "channel")
+            write(f"durable {name} created over {info.pattern}: {type}, on {channels} now")
             return
-        made = realm.channels.get(channel).durables.create(
+        durable = realm.channels.get(channel).durables.create(
             name,
             type=cast("DurableType", type),  # the realm checks the type
             start=begin,
             selector=selector,
             persistent=persistent,
-            **attributes_of,
+            **chosen,
         )
-        outstanding = made.info().outstanding
+        outstanding = durable.info().outstanding
     shown = attributes.durable_type_shown(type)
     write(f"durable {name} created: {shown}, {count(outstanding, 'event')} outstanding")
 
@@ -129,7 +133,7 @@ def list_(
     channel: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the channel; without one: the durables over patterns.",
+            help="Name of the channel; without one, the durables over patterns are listed.",
             metavar="CHANNEL",
             autocompletion=completing.channels,
         ),
@@ -163,7 +167,7 @@ def list_(
             "oldest": lambda info: _age(info.oldest_outstanding_ms),
             "selector": lambda info: info.selector,
         },
-        nothing=f"no durables; make one with: penstock durable create {channel} NAME",
+        nothing=f"no durables; create one with: penstock durable create {channel} NAME",
     )
 
 
@@ -180,7 +184,9 @@ def _list_over_patterns(format: ListFormat, url: str) -> None:
             "channels": lambda info: info.channels,
             "selector": lambda info: info.selector,
         },
-        nothing='no durables over patterns; make one with: penstock durable create "PATTERN" NAME',
+        nothing=(
+            'no durables over patterns; create one with: penstock durable create "PATTERN" NAME'
+        ),
     )
 
 
@@ -191,7 +197,7 @@ def show(
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a durable: position, what is outstanding, clients.
+    """Show a durable: its position, its outstanding events and its clients.
 
     \b
     Example:
@@ -199,20 +205,23 @@ def show(
     """
     with session(url) as realm:
         if means_several(realm, channel):
-            over = realm.durables.get(channel, name)
-            write_description(format, over, _facts_of_pattern)
+            write_description(format, realm.durables.get(channel, name), _facts_of_pattern)
         else:
             info = realm.channels.get(channel).durables.get(name).info()
             write_description(format, info, _facts)
 
 
 def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
-    lasting = {True: "survives a restart", False: "ends with the realm"}
-    lasts = "lasts as its channel" if info.persistent is None else lasting[info.persistent]
+    lifetimes = {
+        None: "survives a restart if its channel does",
+        True: "survives a restart",
+        False: "ends with the realm",
+    }
+    lifetime = lifetimes[info.persistent]
     return [
         ("durable", info.name),
         ("pattern", info.pattern),
-        ("type", f"{attributes.durable_type_shown(info.type)}, {lasts}"),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lifetime}"),
         ("selector", info.selector or "none"),
         *attributes.of_durable(info),
         ("channels", f"{info.channels:,} have it now"),
@@ -220,11 +229,11 @@ def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
 
 
 def _facts(info: DurableInfo) -> list[tuple[str, str]]:
-    lasting = "survives a restart" if info.persistent else "ends with the realm"
+    lifetime = "survives a restart" if info.persistent else "ends with the realm"
     return [
         ("durable", info.name),
         ("channel", info.channel),
-        ("type", f"{attributes.durable_type_shown(info.type)}, {lasting}"),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lifetime}"),
         ("selector", info.selector or "none"),
         *attributes.of_durable(info),
         ("position", f"{info.position}; events below it were offered or settled"),
@@ -250,12 +259,13 @@ def browse(
     channel: Channel,
     name: Name,
     limit: Annotated[
-        int | None, typer.Option("--count", min=1, help="Stop after so many.", metavar="N")
+        int | None,
+        typer.Option("--count", min=1, help="Stop after this many events.", metavar="N"),
     ] = None,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print what is outstanding, in order; nothing changes.
+    """Print the outstanding events in order; the durable does not change.
 
     \b
     Example:
@@ -284,9 +294,9 @@ def purge(
     yes: Yes = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Take events off what is outstanding; other durables keep them.
+    """Remove outstanding events from a durable; other durables keep them.
 
-    For shared and serial durables: the others keep no more than a position.
+    Only shared and serial durables can be purged: the other types store only a position.
 
     \b
     Examples:
@@ -297,7 +307,7 @@ def purge(
         durable = realm.channels.get(channel).durables.get(name)
         outstanding = count(durable.info().outstanding, "outstanding event")
         which = chosen_events(first, last, selector) or "all"
-        confirm(f"Take {which} of the {outstanding} off {name}?", yes=yes)
+        confirm(f"Remove {which} of the {outstanding} of {name}?", yes=yes)
         purged = durable.purge(start=first, end=last, selector=selector)
     write(f"durable {name}: {count(purged, 'event')} purged")
 
@@ -306,18 +316,20 @@ def purge(
 def seek(
     channel: Channel,
     name: Name,
-    to: Annotated[str, typer.Option(help="earliest, latest, an event id, or a time (UTC).")],
+    to: Annotated[
+        str, typer.Option(help="New position: earliest, latest, an event id, or a time (UTC).")
+    ],
     preview: Annotated[
-        bool, typer.Option("--preview", help="Only tell what would change.")
+        bool, typer.Option("--preview", help="Only show the changes, without making them.")
     ] = False,
     yes: Yes = False,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Have a durable go on from another place, back or forward.
+    """Move a durable to another position, back or forward.
 
-    What is stored from there on comes, also what was acknowledged. What was outstanding
-    before it is skipped. Subscriptions stay.
+    It delivers all stored events from that position on, including acknowledged ones, and skips
+    outstanding events before it. Subscriptions stay open.
 
     \b
     Examples:
@@ -325,45 +337,47 @@ def seek(
       penstock durable seek orders billing --to 2026-05-04T12:00:00 --yes
       penstock durable seek orders billing --to latest --yes
     """
-    place = parsers.start(to)
+    position = parsers.start(to)
     with session(url) as realm:
         durable = realm.channels.get(channel).durables.get(name)
         if preview:
-            _told(name, durable.seek(place, preview=True), format, verb="would go on")
+            _write_outcome(
+                name, durable.seek(position, preview=True), format, verb="would continue"
+            )
             return
         if not yes:
-            would = durable.seek(place, preview=True)
+            outcome = durable.seek(position, preview=True)
             confirm(
-                f"Move {name} to {would.position}, with {count(would.again, 'event')} to come "
-                f"again, {would.skipped:,} skipped and {would.taken_back:,} taken back from "
-                "clients?",
+                f"Move {name} to {outcome.position}, with {count(outcome.again, 'event')} "
+                f"delivered again, {outcome.skipped:,} skipped and {outcome.taken_back:,} taken "
+                "back from clients?",
                 yes=yes,
             )
-        _told(name, durable.seek(place), format, verb="goes on")
+        _write_outcome(name, durable.seek(position), format, verb="continues")
 
 
-def _told(name: str, outcome: SeekOutcome, format: str, verb: str) -> None:
+def _write_outcome(name: str, outcome: SeekOutcome, format: str, verb: str) -> None:
     if format == "json":
         write_json(outcome)
         return
     write(f"durable {name} {verb} from {outcome.position}")
-    gone = ", ".join(f"{number:,} {cause}" for cause, number in outcome.gone.items())
+    removed = ", ".join(f"{number:,} {cause}" for cause, number in outcome.gone.items())
     write_facts(
         [
             ("again", f"{count(outcome.again, 'event')} that were not outstanding"),
             ("skipped", f"{count(outcome.skipped, 'event')} that were outstanding"),
-            ("taken back", f"{count(outcome.taken_back, 'event')} from clients' hands"),
+            ("taken back", f"{count(outcome.taken_back, 'event')} in flight to clients"),
             ("outstanding", f"{count(outcome.outstanding, 'event')} then"),
-            ("gone", f"{gone}; these come no more" if gone else "none"),
+            ("gone", f"{removed}; these are no longer stored" if removed else "none"),
         ]
     )
 
 
 @commands.command()
 def unbind(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
-    """End all subscriptions of a durable; what they held goes back.
+    """End all subscriptions of a durable; their unacknowledged events go back to it.
 
-    For an exclusive durable whose client hangs: the next may subscribe.
+    Use this for an exclusive durable whose client hangs, so that another client can subscribe.
 
     \b
     Example:
@@ -379,8 +393,8 @@ def unbind(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_UR
 
 @commands.command()
 def delete(channel: ChannelOrPattern, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
-    """End a durable for good; what only it kept leaves the channel. With a pattern, on all its
-    channels.
+    """Delete a durable. Events that only this durable kept leave the channel. With a pattern, the
+    durable is deleted on all its channels.
 
     \b
     Examples:
@@ -389,11 +403,14 @@ def delete(channel: ChannelOrPattern, name: Name, yes: Yes = False, url: Url = D
     """
     with session(url) as realm:
         if means_several(realm, channel):
-            over = realm.durables.get(channel, name)
-            many = count(over.channels, "channel")
-            confirm(f"Delete {name} over {over.pattern}, on {many}, with what it keeps?", yes=yes)
+            info = realm.durables.get(channel, name)
+            channels = count(info.channels, "channel")
+            confirm(
+                f"Delete {name} over {info.pattern}, on {channels}, with the events it keeps?",
+                yes=yes,
+            )
             realm.durables.delete(channel, name)
-            write(f"durable {name} over {over.pattern} deleted")
+            write(f"durable {name} over {info.pattern} deleted")
             return
         durables = realm.channels.get(channel).durables
         outstanding = count(durables.get(name).info().outstanding, "outstanding event")

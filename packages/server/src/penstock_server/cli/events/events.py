@@ -1,4 +1,4 @@
-"""Prints events: as a table, JSON lines, or an Arrow stream."""
+"""Prints events as a table, JSON lines or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -23,39 +23,47 @@ if TYPE_CHECKING:
     from penstock_core.columns.protobuf import Messages
 
     OfChannel = Callable[[str], Messages | None]
-    """Gives the decoder of a channel's Protocol Buffers messages; None: it has none."""
+    """Returns the decoder of a channel's Protocol Buffers messages, or None."""
 
 Format = Literal["table", "json", "arrow"]
 
 EventFormat = Annotated[
     Format,
-    typer.Option("--format", help="For people; JSON lines; an Arrow IPC stream (at the end)."),
+    typer.Option(
+        "--format",
+        help="table is for people, json prints JSON lines, arrow an Arrow IPC stream at the end.",
+    ),
 ]
 
 
 class Printer(Protocol):
-    def add(self, batch: EventBatch, taken: int) -> None:
-        """Print the first ``taken`` events of a batch; they are written on return."""
+    """Prints batches of events."""
+
+    def add(self, batch: EventBatch, printed: int) -> None:
+        """Print the first ``printed`` events of a batch; they are written on return."""
         ...
 
     def close(self) -> None:
-        """Print what is still pending."""
+        """Print events that are still pending."""
         ...
 
 
 def printer(
     style: Format, messages: Messages | None = None, *, of_channel: OfChannel | None = None
 ) -> Printer:
-    """A printer; ``messages`` decodes Protocol Buffers data. With ``of_channel`` instead, which
-    gives them for a channel, each event says which channel it is of. Raises ``InvalidArgument`` for
-    Arrow on a terminal."""
+    """Return a printer for a format.
+
+    ``messages`` decodes Protocol Buffers data. Pass ``of_channel`` instead for events of several
+    channels: it returns the decoder of a channel, and each event is printed with its channel.
+    Raises ``InvalidArgument`` for Arrow on a terminal.
+    """
     if style == "json":
         return _Lines(messages, of_channel)
     if style == "table":
         return _Rows(messages, of_channel)
     if sys.stdout.isatty():
         raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
-    return _Stream(tells_channels=of_channel is not None)
+    return _Stream(has_channels=of_channel is not None)
 
 
 def print_events(
@@ -66,23 +74,23 @@ def print_events(
     messages: Messages | None = None,
     of_channel: OfChannel | None = None,
 ) -> int:
-    """Print arriving events, at most ``limit``; gives their number.
+    """Print arriving events, at most ``limit``, and return their number.
 
-    The next batch is asked for only when the one before is printed.
+    The next batch is requested only after the previous one is printed.
     """
-    printed = 0
+    total = 0
     with closing(printer(style, messages, of_channel=of_channel)) as out:
         for batch in batches:
-            taken = len(batch) if limit is None else min(len(batch), limit - printed)
-            out.add(batch, taken)
-            printed += taken
-            if printed == limit:
+            printed = len(batch) if limit is None else min(len(batch), limit - total)
+            out.add(batch, printed)
+            total += printed
+            if total == limit:
                 break
-    return printed
+    return total
 
 
 class _Rows:
-    """A line for each event; a new header when the properties change."""
+    """Prints one line per event, and a new header if an event has further properties."""
 
     def __init__(self, messages: Messages | None, of_channel: OfChannel | None = None) -> None:
         self._messages = messages
@@ -90,8 +98,8 @@ class _Rows:
         self._table: TextTable | None = None
         self._names: tuple[str, ...] = ()
 
-    def add(self, batch: EventBatch, taken: int) -> None:
-        self.write(islice(batch, taken))
+    def add(self, batch: EventBatch, printed: int) -> None:
+        self.write(islice(batch, printed))
 
     def write(self, events: Iterable[Event]) -> None:
         lines = [self._line(event) for event in events]
@@ -109,7 +117,7 @@ class _Rows:
             return _fields(event, self._messages)
         channel = _channel(event)
         fields = _fields(event, self._of_channel(channel))
-        if "channel" in fields:  # a property
+        if "channel" in fields:  # a property of that name
             fields["properties.channel"] = fields.pop("channel")
         return {"channel": channel, **fields}
 
@@ -131,7 +139,7 @@ def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
     if event.tag is not None:
         fields["tag"] = event.tag
     if event.origin is not None:
-        fields["came_from"] = _whence(event.origin)
+        fields["came_from"] = _origin_text(event.origin)
     fields["data"] = shown(event, messages)
     for name, value in event.properties.items():
         fields[f"properties.{name}" if name in fields else name] = value
@@ -144,21 +152,22 @@ def _channel(event: Event) -> str:
     return channel_of(event)
 
 
-def _whence(origin: Origin) -> str:
-    said = " ".join(origin.reason.split())
-    why = f": {said}" if said else ""
-    return f"{origin.store} {origin.event_id}, {origin.cause}{why}"
+def _origin_text(origin: Origin) -> str:
+    """Return store, event id, cause and reason of an origin, on one line."""
+    reason = " ".join(origin.reason.split())
+    suffix = f": {reason}" if reason else ""
+    return f"{origin.store} {origin.event_id}, {origin.cause}{suffix}"
 
 
 class _Lines:
-    """A JSON object for each event, which ``penstock publish --file`` accepts."""
+    """Prints one JSON object per event, in the form that ``penstock publish --file`` accepts."""
 
     def __init__(self, messages: Messages | None, of_channel: OfChannel | None) -> None:
         self._messages = messages
         self._of_channel = of_channel
 
-    def add(self, batch: EventBatch, taken: int) -> None:
-        for event in islice(batch, taken):
+    def add(self, batch: EventBatch, printed: int) -> None:
+        for event in islice(batch, printed):
             if self._of_channel is None:
                 document = document_of(event, self._messages)
             else:
@@ -172,24 +181,24 @@ class _Lines:
 
 
 class _Stream:
-    """One Arrow stream of all events, written at the end, because a stream has one schema."""
+    """Writes one Arrow stream of all events at the end, because a stream has a single schema."""
 
-    def __init__(self, *, tells_channels: bool = False) -> None:
+    def __init__(self, *, has_channels: bool = False) -> None:
         self._batches: list[pa.RecordBatch] = []
-        self._tells_channels = tells_channels
+        self._has_channels = has_channels
         self._channels: list[str] = []
         """The channel of each event."""
 
-    def add(self, batch: EventBatch, taken: int) -> None:
-        self._batches.append(batch.to_arrow().slice(0, taken))
-        if self._tells_channels and taken:
-            self._channels += [_channel(batch[0])] * taken
+    def add(self, batch: EventBatch, printed: int) -> None:
+        self._batches.append(batch.to_arrow().slice(0, printed))
+        if self._has_channels and printed:
+            self._channels += [_channel(batch[0])] * printed
 
     def close(self) -> None:
         from pyarrow import ipc
 
         table = one_table(self._batches)
-        if self._tells_channels:
+        if self._has_channels:
             table = _with_channels(table, self._channels)
         with ipc.new_stream(sys.stdout.buffer, table.schema) as out:
             out.write_table(table)
@@ -204,7 +213,7 @@ def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:
 
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Stored batches under one schema that fits all of them."""
+    """Return stored batches as one table, with a schema that fits all of them."""
     from penstock_core.columns.events.lifted_columns import table_of, typed_note
 
     return table_of(batches, on_typed=lambda names: note(typed_note(names)))

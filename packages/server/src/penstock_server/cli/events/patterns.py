@@ -1,4 +1,4 @@
-"""Patterns on the command line (SEM D21)."""
+"""Reading from all channels of a pattern on the command line (SEM D21)."""
 
 from __future__ import annotations
 
@@ -14,81 +14,83 @@ if TYPE_CHECKING:
     from penstock.client.sync.sync_delivered import DeliveredBatch
     from penstock_core.columns.protobuf import Messages
 
-LOOKS: Final = 16
-"""Fetches after which new channels are looked for, also where there is always something."""
+FETCHES_PER_SCAN: Final = 16
+"""Fetches after which the command searches for new channels even if events keep arriving."""
 
 
 def means_several(realm: Session, name: str) -> bool:
-    """Whether it is a pattern or a list, and not a channel that is called just that."""
+    """Return whether ``name`` is a pattern or a list of names. False if a channel has exactly this
+    name."""
     if not (is_pattern(name) or "," in name):
         return False
     try:
         realm.channels.get(name)
-    except PenstockError:  # no such channel, or no such name
+    except PenstockError:  # the channel does not exist, or the name is not valid
         return True
     return False
 
 
 class MessagesOfChannels:
-    """Decoders for the Protocol Buffers messages of several channels, each asked for once."""
+    """Decoders for the Protocol Buffers messages of several channels, requested once each."""
 
     def __init__(self, realm: Session) -> None:
         self._realm = realm
-        self._known: dict[str, Messages | None] = {}
+        self._decoders: dict[str, Messages | None] = {}
 
     def __call__(self, channel: str) -> Messages | None:
-        if channel not in self._known:
+        if channel not in self._decoders:
             try:
-                self._known[channel] = decoder_of(self._realm.channels.get(channel))
-            except (NameDoesNotExist, AccessDenied):  # it is gone since
+                self._decoders[channel] = decoder_of(self._realm.channels.get(channel))
+            except (NameDoesNotExist, AccessDenied):  # deleted after the event was read
                 return None
-        return self._known[channel]
+        return self._decoders[channel]
 
 
 class FetchedInTurn:
-    """The durables of one name on all channels of a pattern, which are fetched from as from one.
+    """Fetches from the durables of one name on all channels of a pattern, in turn.
 
-    A subscription has more in hand than it hands out, and what it gives back is counted as
-    delivered (SEM D13). Here nothing is taken that is not asked for.
+    A subscription would receive more events than it prints, and events that it returns count as
+    delivered (SEM D13). Fetching takes only the events that are requested.
     """
 
     def __init__(self, realm: Session, pattern: str, durable: str) -> None:
-        """Raises ``NameDoesNotExist`` where no channel has it, and it is over no pattern."""
+        """Raise ``NameDoesNotExist`` if neither a channel nor a pattern has the durable."""
         self._realm = realm
         self._choice = choice_of(pattern)
         self._name = durable
         self._seats: dict[str, Durable] = {}
-        """By channel; the one whose turn is next stands first."""
+        """Durables by channel; the first is the next to fetch from."""
         self._fetches = 0
-        self._look()
-        if not (self._seats or durable in {each.name for each in realm.durables.list()}):
+        self._find_channels()
+        if not (self._seats or durable in {info.name for info in realm.durables.list()}):
             raise NameDoesNotExist(
                 f"no channel of {self._choice.text} that you may read has a durable {durable}; "
                 "create it there first"
             )
 
     def fetch_batches(self, most: int, timeout_s: float) -> list[DeliveredBatch]:
-        """At most so many events, all of one channel; none if none come in time."""
+        """Return at most ``most`` events, all of one channel; empty if none arrive in time."""
         self._fetches += 1
-        if self._fetches % LOOKS == 0:
-            self._look()
+        if self._fetches % FETCHES_PER_SCAN == 0:
+            self._find_channels()
         if not self._seats:
             time.sleep(timeout_s)
-        each_s = timeout_s / max(1, len(self._seats))
+        share_s = timeout_s / max(1, len(self._seats))
         for channel in list(self._seats):
+            # Move the seat to the end, so that the next fetch begins with another channel.
             seat = self._seats[channel] = self._seats.pop(channel)
             try:
-                batches = seat.fetch_batches(most, each_s)
-            except (NameDoesNotExist, AccessDenied):  # its channel is gone, or the right to it
+                batches = seat.fetch_batches(most, share_s)
+            except (NameDoesNotExist, AccessDenied):  # the channel was deleted, or a right revoked
                 self._seats.pop(channel).close()
                 continue
             if batches:
                 return batches
-        self._look()
+        self._find_channels()
         return []
 
-    def _look(self) -> None:
-        """Find the channels that have the durable now."""
+    def _find_channels(self) -> None:
+        """Take a seat at each channel that has the durable now."""
         for name in self._choice.select(self._realm.channels.list()):
             if name in self._seats:
                 continue
@@ -98,6 +100,6 @@ class FetchedInTurn:
                 continue
 
     def close(self) -> None:
-        """Confirm settlements, and leave the seats."""
+        """Wait for the settlements and leave the seats."""
         for seat in self._seats.values():
             seat.close()

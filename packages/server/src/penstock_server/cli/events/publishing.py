@@ -1,5 +1,5 @@
-"""``penstock publish``: publishes one event, or a file of them; ``penstock queue push`` uses it,
-too."""
+"""``penstock publish``, which publishes one event or a file of events. ``penstock queue push``
+shares its functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock_server.cli.shared.files import FileEvents, OpenedFile
 
 RATED_EVENTS = 1_000
-"""Events below which no rate is shown, because it would mean nothing."""
+"""Number of events from which on a rate is shown; with fewer events it is meaningless."""
 
 Data = Annotated[
     str | None,
@@ -50,14 +50,20 @@ Properties = Annotated[
     typer.Option(
         "--property",
         "-p",
-        help="A property: price=9.5, open=true, zip:string=0815. Types: string, int, float, "
-        "bool, time, json, null.",
+        help="Property of the event: price=9.5, open=true, zip:string=0815. Types: string, int, "
+        "float, bool, time, json, null.",
         metavar="K=V",
     ),
 ]
-Tag = Annotated[str | None, typer.Option(help="A word to tell events apart by.")]
-Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 10s, 5m, 2h, 1d.")]
-Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
+Tag = Annotated[
+    str | None, typer.Option(help="Tag of the event, a short label that selectors can test.")
+]
+Ttl = Annotated[
+    str | None, typer.Option(help="Time after which the event expires: 500ms, 10s, 5m, 2h, 1d.")
+]
+Priority = Annotated[
+    int | None, typer.Option(min=0, max=9, help="Priority of the event, 0 to 9; 9 is the highest.")
+]
 
 OF_EVENTS: Final = (
     Attribute("properties", Properties, parsers.properties),
@@ -69,7 +75,8 @@ OF_EVENTS: Final = (
         Annotated[
             bool | None,
             typer.Option(
-                "--persistent/--volatile", help="Where the type is mixed: survive a restart?"
+                "--persistent/--volatile",
+                help="On a mixed channel or queue: whether the event survives a restart.",
             ),
         ],
     ),
@@ -77,7 +84,9 @@ OF_EVENTS: Final = (
         "transient",
         Annotated[
             bool | None,
-            typer.Option("--transient", help="Only for those who are there; it is not stored."),
+            typer.Option(
+                "--transient", help="Send the event to current subscribers only; do not store it."
+            ),
         ],
         only="channel",
     ),
@@ -86,21 +95,22 @@ OF_EVENTS: Final = (
         Annotated[
             str | None,
             typer.Option(
-                help="Publish it later: at a time (UTC), or after a wait, +30 (seconds), +5m.",
+                help="Publish the event later: at a time (UTC), or after a wait such as +30 "
+                "(seconds) or +5m.",
                 metavar="TIME",
             ),
         ],
         parsers.delivery,
     ),
 )
-"""The parts of an event besides its data."""
+"""Options for the parts of an event other than its data."""
 
 MessageType = Annotated[
     str | None,
     typer.Option(
         "--message",
-        help="DATA, or each line of an .ndjson file, is a Protocol Buffers message of this type, "
-        "as JSON.",
+        help="Type of Protocol Buffers message; DATA, or each line of an .ndjson file, is such a "
+        "message as JSON.",
         metavar="TYPE",
     ),
 ]
@@ -111,8 +121,9 @@ def register(app: typer.Typer) -> None:
 
 
 def event_options(kind: Kind) -> Callable[[Command], Command]:
-    """Add an option for each part of an event to a command; those parts are in ``**written``."""
-    added = [option(each.name, each.option) for each in OF_EVENTS if each.only in (None, kind)]
+    """Return a decorator that adds an option for each part of an event to a command; the command
+    receives the values in ``**written``."""
+    added = [option(part.name, part.option) for part in OF_EVENTS if part.only in (None, kind)]
     return lambda command: with_options(command, added)
 
 
@@ -130,15 +141,18 @@ def publish(
     message: MessageType = None,
     delta: Annotated[
         bool,
-        typer.Option("--delta", help="On a merge channel: the key, and the properties to change."),
+        typer.Option(
+            "--delta",
+            help="On a merge channel: the event has only its key and the properties to change.",
+        ),
     ] = False,
     url: Url = DEFAULT_URL,
     **written: Any,
 ) -> None:
     """Publish events and wait until they are stored safely.
 
-    In a file a column, or a field of a JSON object, is a property, except data, tag, ttl,
-    priority, persistent and deliver_at, which mean what they say.
+    Columns of a file, or fields of its JSON objects, become properties, except data, tag, ttl,
+    priority, persistent and deliver_at, which set these parts of the event.
 
     \b
     Examples:
@@ -171,7 +185,7 @@ def send(
     message: str | None = None,
     delta: bool = False,
 ) -> None:
-    """Publish the given event or file on a channel, or push it to a queue."""
+    """Publish an event or a file on a channel, or push it to a queue."""
     if message is not None and delta:
         raise typer.BadParameter(
             "--delta changes properties and a message is data; give one of them"
@@ -182,30 +196,30 @@ def send(
         _publish_file(kind, name, file, url=url, message=message, delta=delta)
         return
     if data is None and (message is not None or not parts):
-        wanted = "the message as DATA" if message is not None else "DATA, a --property"
-        raise typer.BadParameter(f"give {wanted} or a --file")
+        choices = "the message as DATA" if message is not None else "DATA, a --property"
+        raise typer.BadParameter(f"give {choices} or a --file")
     body = data_of(data)
     with session(url) as realm:
         target = _target(realm, kind, name, delta=delta)
         if message is None:
-            number = target.one(body, **parts)
+            event_id = target.one(body, **parts)
         else:
-            number = target.many([target.store.messages().event(message, body, **parts)])[0]
-    at: datetime | None = parts.get("deliver_at")
-    if at is None:
-        write(f"event {number} {target.done} {target.store.name}")
+            event_id = target.many([target.store.messages().event(message, body, **parts)])[0]
+    deliver_at: datetime | None = parts.get("deliver_at")
+    if deliver_at is None:
+        write(f"event {event_id} {target.done} {target.store.name}")
     else:
-        write(f"event scheduled on {target.store.name} for {moment(at)}, number {number}")
+        write(f"event scheduled on {target.store.name} for {moment(deliver_at)}, number {event_id}")
 
 
 def data_of(written: str | None) -> bytes:
     """Return the bytes of a DATA argument; ``-`` reads them from standard input."""
-    # A shell passes bytes, not characters: fsencode gives back those that are not UTF-8, too.
+    # A shell passes bytes, not characters: fsencode also restores bytes that are not UTF-8.
     return sys.stdin.buffer.read() if written == "-" else os.fsencode(written or "")
 
 
 class Target(NamedTuple):
-    """Where events are published."""
+    """The store to publish to, with the methods that do so."""
 
     store: Channel | Queue
     one: Callable[..., int]
@@ -231,7 +245,7 @@ def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Ta
 
 
 def _deltas_to(channel: Channel) -> Target:
-    """A target that publishes deltas to a channel."""
+    """Return a target that publishes deltas to a channel."""
     from penstock_core.columns.events.event import Event
 
     def one(data: bytes, **parts: Any) -> int:
@@ -276,26 +290,26 @@ def _publish_file(
         else:
             parse = partial(target.store.messages().event, message)
         opened = open_events(file, parse)
-        begun = perf_counter()
-        first, last, published, waits = _publish_pieces(target, opened)
-        took_s = perf_counter() - begun
+        start = perf_counter()
+        first, last, published, is_scheduled = _publish_pieces(target, opened)
+        took_s = perf_counter() - start
     if not published:
         write(f"no events in {file}")
         return
     rate = f", {published / took_s:,.0f} a second" if published >= RATED_EVENTS else ""
-    done, given_are = ("scheduled on", "numbers") if waits else (target.done, "ids")
+    done, noun = ("scheduled on", "numbers") if is_scheduled else (target.done, "ids")
     write(
-        f"{count(published, 'event')} {done} {target.store.name}, {given_are} {first} .. {last}, "
+        f"{count(published, 'event')} {done} {target.store.name}, {noun} {first} .. {last}, "
         f"in {took_s:.1f} s{rate}"
     )
 
 
 def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, bool]:
-    """Publish each piece in one step; gives the first and last id, their number, and whether they
-    are scheduled."""
+    """Publish each piece in one request; return the first and last id, the number of events, and
+    whether they are scheduled."""
     first = last = -1
-    published, waits = 0, False
-    with closing(opened.pieces), progress("publishing", opened.total) as seen:
+    published, is_scheduled = 0, False
+    with closing(opened.pieces), progress("publishing", opened.total) as display:
         try:
             for piece in opened.pieces:
                 if not len(piece.events):
@@ -303,8 +317,8 @@ def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, 
                 ids = _publish_piece(target, piece)
                 first, last = ids[0] if first < 0 else first, ids[-1]
                 published += len(ids)
-                waits = waits or _waits(piece)
-                seen.reached(piece.read)
+                is_scheduled = is_scheduled or _is_scheduled(piece)
+                display.reached(piece.read)
         except PenstockError as error:
             if not published:
                 raise
@@ -312,7 +326,7 @@ def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, 
                 f"{error}; {count(published, 'event')} before it were published, ids "
                 f"{first} .. {last}"
             ) from error
-    return first, last, published, waits
+    return first, last, published, is_scheduled
 
 
 def _publish_piece(target: Target, piece: FileEvents) -> range:
@@ -321,9 +335,9 @@ def _publish_piece(target: Target, piece: FileEvents) -> range:
     return target.table(piece.events)
 
 
-def _waits(piece: FileEvents) -> bool:
-    """Whether the events of a piece are scheduled; the realm accepts all or none of a piece as
-    such."""
+def _is_scheduled(piece: FileEvents) -> bool:
+    """Return whether the events of a piece are scheduled. The realm refuses pieces in which only
+    some are."""
     if isinstance(piece.events, list):
         return piece.events[0].deliver_at is not None
     columns = piece.events.schema.names

@@ -1,4 +1,4 @@
-"""``penstock subscribe`` and ``penstock browse``: print the events of a channel."""
+"""``penstock subscribe`` and ``penstock browse``, which print the events of a channel."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from penstock_core.columns.events.batch import EventBatch
 
 FETCH_EVENTS = 1_000
-"""Most events of a durable held at a time, which a crash would have delivered again."""
+"""Maximum number of unacknowledged events of a durable; after a crash they are redelivered."""
 ROLLED_BACK = 10
-"""Most events that ``--rollback`` reads, unless the command says otherwise."""
+"""Default number of events that ``--rollback`` reads."""
 WAIT_S = 0.1
-"""Seconds of a single wait: Ctrl-C that arrives as a wait begins is noticed only after it."""
+"""Seconds of a single wait. Short, because Ctrl-C may take effect only when a wait ends."""
 
 Name = Annotated[
     str,
@@ -37,23 +37,24 @@ Name = Annotated[
 NameOrPattern = Annotated[
     str,
     typer.Argument(
-        help="Name of the channel; or a pattern, or several names and patterns between commas.",
+        help="Name of the channel, a pattern, or several names and patterns separated by commas.",
         metavar="NAME",
         autocompletion=completing.channels,
     ),
 ]
 Selector = Annotated[
-    str, typer.Option(help="Only events that match, e.g. \"price > 5 AND sku LIKE 'a%'\".")
+    str,
+    typer.Option(help="Selector; only events that match it, e.g. \"price > 5 AND sku LIKE 'a%'\"."),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")
+    int | None, typer.Option("--count", min=1, help="Stop after this many events.", metavar="N")
 ]
 
 
 Archive = Annotated[
     str | None,
     typer.Option(
-        help="A table with events that have left, instead of the channel's own archive; "
+        help="Table with events that have left the channel, instead of the channel's archive; "
         "'' for none.",
         metavar="URI",
     ),
@@ -64,10 +65,10 @@ BatchT = TypeVar("BatchT", bound="EventBatch", covariant=True)
 
 
 class _BatchSource(Protocol[BatchT]):
-    """What is read batch by batch."""
+    """A source of batches of events."""
 
     def next_batch(self, timeout: float | None = None) -> BatchT | None:
-        """The next one; None: none came in time."""
+        """Return the next batch; None if none arrives in time."""
         ...
 
 
@@ -82,7 +83,8 @@ def subscribe(
         str | None,
         typer.Option(
             "--from",
-            help="earliest, latest, an event id, or a time (UTC). [default: latest]",
+            help="Start position: earliest, latest, an event id, or a time (UTC). [default: "
+            "latest]",
             metavar="START",
         ),
     ] = None,
@@ -90,13 +92,13 @@ def subscribe(
     limit: Count = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+        typer.Option(min=0, help="Stop if no event arrives for this long.", metavar="SECONDS"),
     ] = None,
     durable: Annotated[
         str | None,
         typer.Option(
-            help="Consume a durable: what is printed is acknowledged, or as --rollback or --reject "
-            "say.",
+            help="Consume from this durable; printed events are acknowledged, unless --rollback or "
+            "--reject is used.",
             metavar="NAME",
             autocompletion=completing.durables,
         ),
@@ -105,37 +107,39 @@ def subscribe(
         bool,
         typer.Option(
             "--rollback",
-            help="With --durable: give back all that is printed, at the end; 10 events unless "
-            "--count says otherwise.",
+            help="With --durable: roll back all printed events at the end; reads 10 events unless "
+            "--count is set.",
         ),
     ] = False,
     delay: Annotated[
         str,
         typer.Option(
-            help="With --rollback: how long the events wait before they come again: 5s.",
+            help="With --rollback: wait before the events are redelivered: 5s.",
             metavar="TIME",
         ),
     ] = "",
     reject: Annotated[
         str,
         typer.Option(
-            help="With --durable: send what is printed to the dead event store, with this reason.",
+            help="With --durable: reject printed events with this reason; they go to the dead "
+            "event store.",
             metavar="REASON",
         ),
     ] = "",
     merged: Annotated[
-        bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")
+        bool,
+        typer.Option("--merged", help="On a merge channel: print whole events instead of deltas."),
     ] = False,
     archive: Archive = None,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print events as they come, until Ctrl-C. Those that have left the channel come from its
-    archive, where it has one.
+    """Print events as they arrive, until Ctrl-C. If the channel has an archive, events that have
+    left the channel are read from it.
 
-    A pattern means all channels that it fits, also those that are made meanwhile, which are read
-    from their first event: * is any part of a name up to the next /, ** any part across them,
-    ? one character.
+    A pattern reads all matching channels; channels created meanwhile are read from their first
+    event. In a pattern, * matches any part of a name up to the next /, ** any part including /,
+    and ? one character.
 
     \b
     Examples:
@@ -152,12 +156,12 @@ def subscribe(
         _check_for_durable(start, selector, archive, format=format, merged=merged)
     settling = _settling(durable, reject, delay, rolls_back=rollback)
     if rollback:
-        limit = _held_at_once(limit)
+        limit = _rollback_limit(limit)
     begin = parsers.start(start or "latest")
     with session(url) as realm:
         if means_several(realm, name):
             if archive is not None:
-                raise typer.BadParameter("a pattern reads no archives; leave out --archive")
+                raise typer.BadParameter("a pattern does not read archives; leave out --archive")
             printed = _subscribe_all(
                 realm,
                 name,
@@ -171,7 +175,7 @@ def subscribe(
                 settling=settling,
             )
             if not printed and format == "table":
-                note("no events came")
+                note("no events arrived")
             return
         channel = realm.channels.get(name)
         if durable is not None:
@@ -180,21 +184,21 @@ def subscribe(
                 channel.durables.get(durable), out, limit, timeout=timeout, settling=settling
             )
         else:
-            wanted = channel.subscribe(
+            subscription = channel.subscribe(
                 start=begin, selector=selector, merged=merged, archive=archive
             )
-            with wanted as reading:
+            with subscription as reading:
                 say_waiting(channel.name, timeout)
                 batches, messages = _live(reading, timeout), decoder_of(channel)
                 printed = print_events(batches, format, limit, messages=messages)
     if not printed and format == "table":
-        note("no events came")
+        note("no events arrived")
 
 
 def _check_for_durable(
     start: str | None, selector: str, archive: str | None, format: EventFormat, *, merged: bool
 ) -> None:
-    """Raises ``BadParameter`` for what a durable does not go with."""
+    """Raise ``BadParameter`` if an option is set that a durable excludes."""
     if start is not None or selector:
         raise typer.BadParameter(
             "a durable has its own start and selector: set --from and --selector with penstock "
@@ -211,13 +215,13 @@ def _check_for_durable(
         )
 
 
-def _held_at_once(limit: int | None) -> int:
-    """How many events ``--rollback`` reads. Raises ``BadParameter`` for too many."""
+def _rollback_limit(limit: int | None) -> int:
+    """Return how many events ``--rollback`` reads. Raises ``BadParameter`` for too many."""
     if limit is None:
         return ROLLED_BACK
     if limit > FETCH_EVENTS:
         raise typer.BadParameter(
-            f"--rollback holds all it prints, so --count may not exceed {FETCH_EVENTS}"
+            f"--rollback holds all events it prints, so --count may not exceed {FETCH_EVENTS}"
         )
     return limit
 
@@ -234,28 +238,29 @@ def _subscribe_all(
     format: Format,
     settling: _Settling,
 ) -> int:
-    """Print the events of all channels of a pattern, each with its channel; gives their number."""
-    known = MessagesOfChannels(realm)
+    """Print the events of all channels of a pattern, each with its channel, and return their
+    number."""
+    decoders = MessagesOfChannels(realm)
     if durable is not None:
         seats = FetchedInTurn(realm, pattern, durable)
         say_waiting(pattern, timeout)
         return _consume(
-            seats, printer(format, of_channel=known), limit, timeout=timeout, settling=settling
+            seats, printer(format, of_channel=decoders), limit, timeout=timeout, settling=settling
         )
     reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
     with reading:
         say_waiting(pattern, timeout)
-        return print_events(_live(reading, timeout), format, limit, of_channel=known)
+        return print_events(_live(reading, timeout), format, limit, of_channel=decoders)
 
 
 def say_waiting(name: str, timeout: float | None) -> None:
-    """Tell a person at the terminal that the command waits."""
+    """Print at a terminal that the command waits without a limit."""
     if timeout is None and sys.stderr.isatty():
         note(f"waiting for events on {name}; Ctrl-C ends")
 
 
 def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[BatchT]:
-    """Yield batches until nothing comes for ``timeout`` seconds."""
+    """Yield batches until none arrives for ``timeout`` seconds."""
     idle_s = 0.0
     while timeout is None or idle_s <= timeout:
         batch = reading.next_batch(WAIT_S)
@@ -267,13 +272,13 @@ def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[Batc
 
 
 class _Fetching(Protocol[BatchT]):
-    """What gives up to so many events at a time; none if none come in time."""
+    """A source that returns up to a number of events; empty if none arrive in time."""
 
     def fetch_batches(self, count: int, timeout: float, /) -> Sequence[BatchT]: ...
 
 
 class _FetchingDurable(_Fetching[BatchT], Protocol[BatchT]):
-    """A durable, or those of one name on several channels."""
+    """A durable, or durables of one name on several channels."""
 
     def close(self) -> None: ...
 
@@ -281,13 +286,13 @@ class _FetchingDurable(_Fetching[BatchT], Protocol[BatchT]):
 def fetched(
     source: _Fetching[BatchT], most: int, limit: int | None, timeout: float | None
 ) -> Iterator[Sequence[BatchT]]:
-    """Yield ``limit`` events, at most ``most`` at a time, until none comes for ``timeout`` seconds;
-    waits in short pieces, each of which yields nothing."""
-    taken, idle_s = 0, 0.0
-    while taken != limit and (timeout is None or idle_s <= timeout):
-        batches = source.fetch_batches(most if limit is None else min(most, limit - taken), WAIT_S)
+    """Yield up to ``limit`` events, at most ``most`` at a time, until none arrive for ``timeout``
+    seconds. A wait without events yields an empty sequence."""
+    total, idle_s = 0, 0.0
+    while total != limit and (timeout is None or idle_s <= timeout):
+        batches = source.fetch_batches(most if limit is None else min(most, limit - total), WAIT_S)
         idle_s = 0.0 if batches else idle_s + WAIT_S
-        taken += sum(map(len, batches))
+        total += sum(map(len, batches))
         yield batches
 
 
@@ -298,7 +303,7 @@ def _consume(
     timeout: float | None,
     settling: _Settling,
 ) -> int:
-    """Print events, then settle them: after a crash between the two they are delivered again."""
+    """Print events and then settle them, so that a crash in between causes redelivery, not loss."""
     printed = 0
     with closing(durable), closing(out):
         for batches in fetched(durable, FETCH_EVENTS, limit, timeout=timeout):
@@ -306,12 +311,12 @@ def _consume(
                 out.add(batch, len(batch))
                 settling.settle(batch)
                 printed += len(batch)
-        settling.give_back()
+        settling.roll_back()
     return printed
 
 
-class _Settled(Protocol):
-    """An event of a durable, or a batch of them."""
+class _Unsettled(Protocol):
+    """An event of a durable, or a batch of events, that can be settled."""
 
     def ack(self) -> None: ...
     def rollback(self, *, delay: float | None = None) -> None: ...
@@ -319,16 +324,18 @@ class _Settled(Protocol):
 
 
 class _Settling:
-    """What becomes of the events of a durable once they are printed."""
+    """Settles the events of a durable after they are printed: acknowledges, rejects or rolls them
+    back."""
 
     def __init__(self, reason: str, delay_s: float | None, *, rolls_back: bool) -> None:
         self._reason = reason
         self._delay_s = delay_s
         self._rolls_back = rolls_back
-        self._held: list[_Settled] = []
-        """What is given back at the end: any earlier it would come again while this reads."""
+        self._held: list[_Unsettled] = []
+        """Events to roll back at the end. Rolled back earlier, they would be delivered again while
+        this command reads."""
 
-    def settle(self, printed: _Settled) -> None:
+    def settle(self, printed: _Unsettled) -> None:
         if self._rolls_back:
             self._held.append(printed)
         elif self._reason:
@@ -339,16 +346,16 @@ class _Settling:
             except (IllegalState, ConnectionLost) as error:
                 note(f"not acknowledged: {error}")
 
-    def give_back(self) -> None:
-        for each in self._held:
-            each.rollback(delay=self._delay_s)
+    def roll_back(self) -> None:
+        for printed in self._held:
+            printed.rollback(delay=self._delay_s)
 
 
 def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool) -> _Settling:
     if durable is None and (rolls_back or reason):
         raise typer.BadParameter("--rollback and --reject need --durable")
     if rolls_back and reason:
-        raise typer.BadParameter("--reject takes the place of --rollback; give one")
+        raise typer.BadParameter("--reject excludes --rollback; use one of them")
     if delay and not rolls_back:
         raise typer.BadParameter("--delay needs --rollback")
     delay_s = parsers.milliseconds(delay) / 1_000 if delay else None
@@ -357,18 +364,25 @@ def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool)
 
 def browse(
     name: Name,
-    first: Annotated[int, typer.Option("--from", min=0, help="First event.", metavar="ID")] = 0,
-    last: Annotated[int | None, typer.Option("--to", help="Last event.", metavar="ID")] = None,
+    first: Annotated[
+        int, typer.Option("--from", min=0, help="Id of the first event.", metavar="ID")
+    ] = 0,
+    last: Annotated[
+        int | None, typer.Option("--to", help="Id of the last event.", metavar="ID")
+    ] = None,
     selector: Selector = "",
     limit: Count = None,
     archived: Annotated[
-        bool, typer.Option("--archived", help="Also those that have left, from the archive.")
+        bool,
+        typer.Option(
+            "--archived", help="Include events that have left the channel, from its archive."
+        ),
     ] = False,
     archive: Archive = None,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print the events that are stored now, and end.
+    """Print the events that are stored now.
 
     \b
     Examples:
@@ -378,8 +392,8 @@ def browse(
     """
     with session(url) as realm:
         channel = realm.channels.get(name)
-        where = archive if archived or archive is not None else ""
-        with channel.browse(start=first, end=last, selector=selector, archive=where) as reading:
+        source = archive if archived or archive is not None else ""
+        with channel.browse(start=first, end=last, selector=selector, archive=source) as reading:
             messages = decoder_of(channel)
             printed = print_events(reading.batches(), format, limit, messages=messages)
     if not printed and format == "table":

@@ -1,4 +1,4 @@
-"""``penstock redrive``: publish dead events again (SEM T10)."""
+"""``penstock redrive``, which publishes dead events again (SEM T10)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOK_S = 0.2
-"""Seconds between two queries for the progress."""
+POLL_S = 0.2
+"""Seconds between two queries of the progress."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,18 +39,21 @@ def redrive(
     ],
     to: Annotated[
         str,
-        typer.Option(help="Where all of them go. [default: where each came from]", metavar="NAME"),
+        typer.Option(
+            help="Destination of all events. [default: the store each event was published to]",
+            metavar="NAME",
+        ),
     ] = "",
-    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    selector: Annotated[str, typer.Option(help="Selector; only events that match it.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be moved.")
+        bool, typer.Option("--dry-run", help="Only show which events would be moved.")
     ] = False,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish dead events again, each once, and take them out of their store.
+    """Publish dead events again, each exactly once, and remove them from the dead event store.
 
-    What was broken off goes on where it was when it is run again.
+    Run the command again to continue an interrupted redrive.
 
     \b
     Examples:
@@ -69,25 +72,25 @@ def redrive(
 
 
 def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: bool) -> Redriven:
-    """Redrive, with the progress shown at a terminal."""
+    """Redrive dead events; show the progress at a terminal."""
 
     def work() -> Redriven:
         return realm.redrive(store, to, selector=selector, dry_run=dry_run)
 
     if dry_run or not is_visible():
         return work()
-    found = find(realm, store)
-    before = found.info()
-    with progress("redriving", before.events) as seen:
+    dead_events = find(realm, store)
+    before = dead_events.info()
+    with progress("redriving", before.events) as display:
         return watched(
-            work, lambda: found.info().counters.redriven - before.counters.redriven, seen
+            work, lambda: dead_events.info().counters.redriven - before.counters.redriven, display
         )
 
 
-def watched(work: Callable[[], T], done: Callable[[], int], seen: ProgressDisplay) -> T:
-    """Run ``work``, and show meanwhile how much of it is done."""
+def watched(work: Callable[[], T], done: Callable[[], int], display: ProgressDisplay) -> T:
+    """Run ``work`` in a thread, and show meanwhile how much of it is done."""
     with ThreadPoolExecutor(1) as worker:
         result: Future[T] = worker.submit(work)
-        while wait([result], timeout=LOOK_S).not_done:
-            seen.reached(done())
+        while wait([result], timeout=POLL_S).not_done:
+            display.reached(done())
         return result.result()

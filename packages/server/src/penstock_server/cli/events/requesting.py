@@ -1,4 +1,5 @@
-"""``penstock request`` and ``penstock reply``: ask and wait for the answer, and answer."""
+"""``penstock request``, which sends a request and waits for its reply, and ``penstock reply``,
+which replies to requests."""
 
 from __future__ import annotations
 
@@ -45,13 +46,14 @@ Name = Annotated[
 
 
 class Settlement(Protocol):
-    """Settles a request; ``done`` says whether it was replied to."""
+    """Settles a request: acknowledges it if ``done``, rolls it back otherwise."""
 
     def __call__(self, *, done: bool) -> None: ...
 
 
 if TYPE_CHECKING:
-    Coming = Generator[tuple[ReceivedEvent, Settlement] | None, None, None]
+    Requests = Generator[tuple[ReceivedEvent, Settlement] | None, None, None]
+    """Yields each request with its settlement, and None after each wait without a request."""
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +65,7 @@ def request(
     name: Name,
     data: Data = None,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Wait so long for the reply.", metavar="SECONDS")
+        float, typer.Option(min=0, help="Maximum wait for the reply.", metavar="SECONDS")
     ] = 10.0,
     properties: Properties = None,
     tag: Tag = None,
@@ -71,11 +73,11 @@ def request(
     priority: Priority = None,
     format: Annotated[
         Literal["table", "json", "data"],
-        typer.Option("--format", help="The reply as a table, as JSON, or its data alone."),
+        typer.Option("--format", help="Print the reply as a table, as JSON, or only its data."),
     ] = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish a request on a channel or queue, wait for its reply, and print that.
+    """Publish a request on a channel or queue, wait for the reply and print it.
 
     \b
     Examples:
@@ -102,18 +104,19 @@ def reply(
         str | None,
         typer.Option(
             "--exec",
-            help="Run this for each request: its data on standard input, what it prints is the "
-            "reply.",
+            help="Command to run for each request; it gets the request's data on standard input, "
+            "and its output is the reply.",
             metavar="COMMAND",
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="Reply this to every request.", metavar="DATA")
+        str | None, typer.Option("--data", help="Data to reply to every request.", metavar="DATA")
     ] = None,
     durable: Annotated[
         str | None,
         typer.Option(
-            help="Take the requests of a channel from a durable: who fails gives them back.",
+            help="Read the requests of a channel from this durable, so that a failed request is "
+            "delivered again.",
             metavar="NAME",
             autocompletion=completing.durables,
         ),
@@ -121,19 +124,19 @@ def reply(
     selector: Selector = "",
     limit: Annotated[
         int | None,
-        typer.Option("--count", min=1, help="Stop after so many requests.", metavar="N"),
+        typer.Option("--count", min=1, help="Stop after this many requests.", metavar="N"),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+        typer.Option(min=0, help="Stop if no request arrives for this long.", metavar="SECONDS"),
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Reply to the requests that come on a channel or queue, until Ctrl-C.
+    """Reply to the requests on a channel or queue, until Ctrl-C.
 
-    A command is run without a shell; it finds PENSTOCK_EVENT_ID and PENSTOCK_TAG in its
-    environment. Where it fails there is no reply: a request of a queue or durable is rolled back,
-    and comes again.
+    The command runs without a shell, with PENSTOCK_EVENT_ID and PENSTOCK_TAG in its environment.
+    If it fails, no reply is sent: a request of a queue or durable is rolled back and delivered
+    again.
 
     \b
     Examples:
@@ -142,58 +145,59 @@ def reply(
       penstock reply health --data ok
     """
     if (command is None) == (data is None):
-        raise typer.BadParameter("give --exec or --data: one of them says what to reply")
+        raise typer.BadParameter("give either --exec or --data, which sets the reply")
     arguments = None if command is None else _arguments(command)
     constant = os.fsencode(data or "")
     replied = failed = 0
     with session(url) as realm:
         store = find(realm, name)
         say_waiting(store.name, timeout)
-        for asked, settle in _requests(store, durable, selector, limit=limit, timeout=timeout):
-            answer = constant if arguments is None else _output_of(arguments, asked)
-            was_replied = answer is not None and _replied(asked, answer)
+        for received, settle in _requests(store, durable, selector, limit=limit, timeout=timeout):
+            answer = constant if arguments is None else _output_of(arguments, received)
+            was_replied = answer is not None and _send_reply(received, answer)
             settle(done=answer is not None)
             replied += was_replied
             failed += answer is None
-    note(f"{count(replied, 'request')} replied to" + (f", {failed} failed" if failed else ""))
+    note(f"{count(replied, 'request')} answered" + (f", {failed} failed" if failed else ""))
 
 
 def _arguments(command: str) -> list[str]:
     try:
-        found = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError as error:
         raise typer.BadParameter(f"--exec {command!r}: {error}") from None
-    if not found:
+    if not arguments:
         raise typer.BadParameter("--exec is empty; give a command, such as 'jq .count'")
-    return found
+    return arguments
 
 
-def _output_of(arguments: list[str], asked: ReceivedEvent) -> bytes | None:
-    """What the command prints; None if it failed, which is told."""
+def _output_of(arguments: list[str], received: ReceivedEvent) -> bytes | None:
+    """Run the command for a request and return its output; print a note and return None if it
+    fails."""
     environment = {
         **os.environ,
-        "PENSTOCK_EVENT_ID": str(asked.event_id),
-        "PENSTOCK_TAG": asked.tag or "",
+        "PENSTOCK_EVENT_ID": str(received.event_id),
+        "PENSTOCK_TAG": received.tag or "",
     }
     try:
-        done = subprocess.run(
-            arguments, input=asked.data, stdout=subprocess.PIPE, env=environment, check=False
+        process = subprocess.run(
+            arguments, input=received.data, stdout=subprocess.PIPE, env=environment, check=False
         )
     except OSError as error:
         raise typer.BadParameter(f"{arguments[0]} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        note(f"request {asked.event_id}: {arguments[0]} ended with status {done.returncode}")
+    if process.returncode:
+        note(f"request {received.event_id}: {arguments[0]} ended with status {process.returncode}")
         return None
-    return done.stdout
+    return process.stdout
 
 
-def _replied(asked: ReceivedEvent, answer: bytes) -> bool:
-    """Whether the reply has found somebody. If not, that is told: the request is done all the
-    same."""
+def _send_reply(received: ReceivedEvent, answer: bytes) -> bool:
+    """Send a reply and return whether its reader still waits. If not, print a note; the request
+    counts as done."""
     try:
-        asked.reply(answer)
+        received.reply(answer)
     except (IllegalState, NameDoesNotExist) as error:
-        note(f"request {asked.event_id}: {error}")
+        note(f"request {received.event_id}: {error}")
         return False
     return True
 
@@ -205,35 +209,37 @@ def _requests(
     limit: int | None,
     timeout: float | None,
 ) -> Iterator[tuple[ReceivedEvent, Settlement]]:
-    """Each request, and what to call when it is done."""
+    """Yield each request with the function that settles it."""
     from penstock.client.sync.sync import Queue
 
     if durable is not None and (isinstance(store, Queue) or selector):
-        raise typer.BadParameter("--durable is for channels, and has a selector of its own")
+        raise typer.BadParameter(
+            "--durable works on channels only, and without --selector: a durable has a selector"
+        )
     if isinstance(store, Queue):
-        coming = _of_queue(store, selector)
+        requests = _of_queue(store, selector)
     elif durable is not None:
-        coming = _of_durable(store, durable)
+        requests = _of_durable(store, durable)
     else:
-        coming = _of_channel(store, selector)
-    with closing(coming):
-        yield from _so_many(coming, limit, timeout)
+        requests = _of_channel(store, selector)
+    with closing(requests):
+        yield from _limited(requests, limit, timeout)
 
 
-def _so_many(
-    coming: Coming, limit: int | None, timeout: float | None
+def _limited(
+    requests: Requests, limit: int | None, timeout: float | None
 ) -> Iterator[tuple[ReceivedEvent, Settlement]]:
-    """Up to ``limit`` of them, until none comes for ``timeout`` seconds: each None is a wait."""
-    taken, idle_s = 0, 0.0
-    while taken != limit and (timeout is None or idle_s <= timeout):
-        if (found := next(coming)) is None:
+    """Yield up to ``limit`` requests, until none arrives for ``timeout`` seconds."""
+    total, idle_s = 0, 0.0
+    while total != limit and (timeout is None or idle_s <= timeout):
+        if (request := next(requests)) is None:
             idle_s += WAIT_S
             continue
-        taken, idle_s = taken + 1, 0.0
-        yield found
+        total, idle_s = total + 1, 0.0
+        yield request
 
 
-def _of_queue(queue: Queue, selector: str) -> Coming:
+def _of_queue(queue: Queue, selector: str) -> Requests:
     with queue.reader(transactional=True, window=1, selector=selector) as reader:
 
         def settle(*, done: bool) -> None:
@@ -244,7 +250,7 @@ def _of_queue(queue: Queue, selector: str) -> Coming:
             yield (events[0], settle) if events else None
 
 
-def _of_durable(channel: Channel, name: str) -> Coming:
+def _of_durable(channel: Channel, name: str) -> Requests:
     with closing(channel.durables.get(name)) as durable:
         while True:
             events = durable.fetch(1, WAIT_S)
@@ -259,7 +265,7 @@ def _of_durable(channel: Channel, name: str) -> Coming:
             yield event, settle
 
 
-def _of_channel(channel: Channel, selector: str) -> Coming:
+def _of_channel(channel: Channel, selector: str) -> Requests:
     with channel.subscribe(start=parsers.start("latest"), selector=selector) as reading:
         while True:
             batch = reading.next_batch(WAIT_S)

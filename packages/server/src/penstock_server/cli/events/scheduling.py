@@ -1,4 +1,4 @@
-"""``penstock schedule``: events that wait for their time (SEM X4)."""
+"""``penstock schedule``, which lists and cancels scheduled events (SEM X4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Name = Annotated[
     ),
 ]
 
-commands = command_group("Look at events that wait for their time, and cancel them.")
+commands = command_group("List and cancel scheduled events.")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,39 +34,47 @@ def register(app: typer.Typer) -> None:
 
 @commands.command("list")
 def list_(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """List what waits to be published on a channel or queue.
+    """List the events that are scheduled on a channel or queue.
 
     \b
     Example:
       penstock schedule list orders
     """
     with session(url) as realm:
-        found = find(realm, name)
-        waiting = found.scheduled.list()
+        store = find(realm, name)
+        schedule = store.scheduled.list()
         if format == "json":
-            write_json([_document(each) for each in waiting])
+            write_json([_document(scheduled) for scheduled in schedule])
             return
         rows = [
-            (*_own(each).values(), each.event.tag, each.event.data, each.event.properties)
-            for each in waiting
+            (
+                *_fields(scheduled).values(),
+                scheduled.event.tag,
+                scheduled.event.data,
+                scheduled.event.properties,
+            )
+            for scheduled in schedule
         ]
-    columns = (*_own_names(), "tag", "data", "properties")
-    hint = f"nothing waits on {found.name}; penstock publish --deliver-at TIME lets events wait"
+    columns = (*_field_names(), "tag", "data", "properties")
+    hint = (
+        f"no events are scheduled on {store.name}; schedule one with: penstock publish "
+        "--deliver-at TIME"
+    )
     write_table(columns, rows, hint)
 
 
 def _document(scheduled: Scheduled) -> dict[str, Any]:
     document = document_of(scheduled.event)
-    del document["event_id"], document["published"]  # it gets both when it is published
-    return _own(scheduled) | document
+    del document["event_id"], document["published"]  # assigned when the event is published
+    return _fields(scheduled) | document
 
 
-def _own(scheduled: Scheduled) -> dict[str, Any]:
-    """Its attributes besides the event: number and time."""
-    return {name: getattr(scheduled, name) for name in _own_names()}
+def _fields(scheduled: Scheduled) -> dict[str, Any]:
+    """Return the fields of a scheduled event other than the event: number and time."""
+    return {name: getattr(scheduled, name) for name in _field_names()}
 
 
-def _own_names() -> list[str]:
+def _field_names() -> list[str]:
     from penstock.client.handles.schedule import Scheduled
 
     return [name for name in Scheduled.__struct_fields__ if name != "event"]
@@ -75,23 +83,28 @@ def _own_names() -> list[str]:
 @commands.command()
 def cancel(
     name: Name,
-    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.", metavar="NUMBER")],
+    number: Annotated[
+        int,
+        typer.Argument(
+            min=0, help="Number of the event in `penstock schedule list`.", metavar="NUMBER"
+        ),
+    ],
     yes: Yes = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Take an event off the schedule.
+    """Cancel a scheduled event.
 
     \b
     Example:
       penstock schedule cancel orders 3 --yes
     """
     with session(url) as realm:
-        found = find(realm, name)
-        confirm(f"Take event {number} off the schedule of {found.name}?", yes=yes)
-        if not found.scheduled.cancel(number):
+        store = find(realm, name)
+        confirm(f"Cancel scheduled event {number} of {store.name}?", yes=yes)
+        if not store.scheduled.cancel(number):
             raise IllegalState(
-                f"number {number} is not waiting on {found.name}: it was already published or "
-                f"cancelled, or never existed; penstock schedule list {found.name} shows the "
-                f"waiting events"
+                f"number {number} is not scheduled on {store.name}: it was already published or "
+                f"cancelled, or never existed; penstock schedule list {store.name} shows the "
+                f"scheduled events"
             )
-    write(f"event {number} is no longer waiting on {found.name}")
+    write(f"event {number} is no longer scheduled on {store.name}")

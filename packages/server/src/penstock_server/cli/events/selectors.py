@@ -1,4 +1,4 @@
-"""``penstock selector``: explains a selector, and shows what it would choose (SEM F)."""
+"""``penstock selector``, which explains a selector and shows which events it matches (SEM F)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock_core.columns.selectors.checking import Checked
 
 SAMPLE: Final = 5
-"""Number of ids of matching events that are shown."""
+"""Number of ids of matching events to show."""
 
-commands = command_group("Understand selectors.")
+commands = command_group("Explain selectors.")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,23 +35,26 @@ def register(app: typer.Typer) -> None:
 
 @commands.callback()
 def _group() -> None:
-    """Understand selectors."""
+    """Explain selectors."""
 
 
 @commands.command()
 def check(
     text: Annotated[str, typer.Argument(help="The selector.", metavar="SELECTOR")],
     channel: Annotated[
-        str, typer.Option(help="Say what it would choose there.", metavar="NAME")
+        str,
+        typer.Option(
+            help="Channel to test the selector on, with its stored events.", metavar="NAME"
+        ),
     ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Say what a selector means, or where it is wrong.
+    """Explain a selector, or show the position of its error.
 
-    With a channel: which of its names events there have had, and as what; comparisons whose
-    types never match; and which stored events it chooses now. The realm sends those events to
-    have them counted. Without a channel no realm is asked.
+    With a channel, the command also shows the types that the selector's names have had in events
+    there, comparisons whose types never match, and which stored events match. To count these, it
+    reads the matching events from the realm. Without a channel it does not connect to a realm.
 
     \b
     Examples:
@@ -72,12 +75,12 @@ def check(
         _show(selector, checked(selector.expression), None, format=format)
         return
     with session(url) as realm:
-        found = realm.channels.get(channel)
-        columns, messages = found.columns(), decoder_of(found)
+        store = realm.channels.get(channel)
+        columns, messages = store.columns(), decoder_of(store)
         if messages is not None:
             columns = messages.seen_in(columns)
         names = checked(selector.expression, columns)
-        _show(selector, names, _chosen(found, selector), format=format)
+        _show(selector, names, _chosen(store, selector), format=format)
 
 
 def _chosen(channel: Channel, selector: Selector) -> dict[str, Any]:
@@ -127,11 +130,11 @@ def _show_names(checked: Checked, *, has_types: bool) -> None:
 
 def _sentence(chosen: dict[str, Any]) -> str:
     matches, ids = chosen["matches"], ", ".join(map(str, chosen["first_ids"]))
-    said = f"matches {matches:,} of {count(chosen['events'], 'event')} on {chosen['channel']}"
+    summary = f"matches {matches:,} of {count(chosen['events'], 'event')} on {chosen['channel']}"
     if not matches:
-        return said
+        return summary
     more = ", …" if matches > len(chosen["first_ids"]) else ""
-    return f"{said}: {'event' if matches == 1 else 'events'} {ids}{more}"
+    return f"{summary}: {'event' if matches == 1 else 'events'} {ids}{more}"
 
 
 def _fault(error: Any) -> dict[str, Any]:

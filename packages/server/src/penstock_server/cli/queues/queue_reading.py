@@ -1,4 +1,4 @@
-"""``penstock queue pop``, ``peek`` and ``read``: take events off a queue, or look at them."""
+"""``penstock queue pop``, ``peek`` and ``read``, which take events off a queue or show them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from penstock_core.columns.events.batch import EventBatch
 
 WINDOW = 10
-"""Most events a transactional reader holds, unless the command says otherwise (SEM Q2)."""
+"""Default window of a transactional reader, in events (SEM Q2)."""
 
 Timeout = Annotated[
     float | None,
-    typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+    typer.Option(min=0, help="Stop if no event arrives for this long.", metavar="SECONDS"),
 ]
 
 
 def register(commands: typer.Typer) -> None:
-    """Add them to the group ``queue``."""
+    """Add the commands of this module to the group ``queue``."""
     for command in (pop, peek, read):
         commands.command()(command)
 
@@ -45,7 +45,7 @@ def pop(
 ) -> None:
     """Take the next event off a queue and print it.
 
-    It is off the queue once it is printed.
+    The event leaves the queue after it is printed.
 
     \b
     Example:
@@ -58,19 +58,19 @@ def pop(
             parts = _settled(reader, fetched(reader, 1, 1, timeout=timeout), "")
             printed = print_events(chain.from_iterable(parts), format, messages=decoder_of(queue))
     if not printed and format == "table":
-        note(f"no event came on {queue.name}")
+        note(f"no event arrived on {queue.name}")
 
 
 def peek(
     name: QueueName,
     limit: Annotated[
-        int, typer.Option("--count", min=1, help="Look at so many.", metavar="N")
+        int, typer.Option("--count", min=1, help="Maximum number of events.", metavar="N")
     ] = 10,
     selector: Selector = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print the first events of a queue, and whether there are more; nothing changes.
+    """Print the first events of a queue and whether it has more; the queue does not change.
 
     \b
     Examples:
@@ -79,54 +79,61 @@ def peek(
     """
     with session(url) as realm:
         queue = realm.queues.get(name)
-        peeked, messages = queue.peek(limit, selector=selector), decoder_of(queue)
+        events, messages = queue.peek(limit, selector=selector), decoder_of(queue)
         if format == "json":
-            documents = [document_of(event, messages) for event in peeked]
-            write_json({"events": documents, "has_more": peeked.has_more})
+            documents = [document_of(event, messages) for event in events]
+            write_json({"events": documents, "has_more": events.has_more})
             return
-        if not peeked:
+        if not events:
             write(f"no such events on {queue.name}")
             return
-        print_rows(peeked, messages)
-        write("there are more" if peeked.has_more else "there are no more")
+        print_rows(events, messages)
+        write("the queue has more events" if events.has_more else "no more events")
 
 
 def read(
     name: QueueName,
     selector: Selector = "",
     limit: Annotated[
-        int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")
+        int | None,
+        typer.Option("--count", min=1, help="Stop after this many events.", metavar="N"),
     ] = None,
     timeout: Timeout = None,
     transactional: Annotated[
         bool,
         typer.Option(
             "--transactional",
-            help="Commit a few events at a time, or roll back or reject them.",
+            help="Read one window of events at a time, and commit, roll back or reject it.",
         ),
     ] = False,
     commit: Annotated[
         bool | None,
         typer.Option(
             "--commit/--rollback",
-            help="Transactional: commit what is printed (default), or give it all back at the end.",
+            help="With --transactional: commit events after printing them (default), or roll all "
+            "of them back at the end.",
         ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(min=1, help="Transactional: most events not committed.", metavar="N"),
+        typer.Option(
+            min=1,
+            help="With --transactional: maximum number of uncommitted events.",
+            metavar="N",
+        ),
     ] = None,
     reject: Annotated[
         str,
         typer.Option(
-            help="Transactional: send what is printed to the dead event store, with this reason.",
+            help="With --transactional: reject printed events with this reason; they go to the "
+            "dead event store.",
             metavar="REASON",
         ),
     ] = "",
     delay: Annotated[
         str,
         typer.Option(
-            help="With --rollback: how long the events wait before they come again: 5s.",
+            help="With --rollback: wait before the events are redelivered: 5s.",
             metavar="TIME",
         ),
     ] = "",
@@ -134,19 +141,20 @@ def read(
         str,
         typer.Option(
             "--ack-timeout",
-            help="Transactional: how long an event may be here before it goes back: 30s.",
+            help="With --transactional: time after which an unsettled event goes back to the "
+            "queue: 30s.",
             metavar="TIME",
         ),
     ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Take events off a queue as they come and print them, until Ctrl-C.
+    """Take events off a queue and print them as they arrive, until Ctrl-C.
 
-    Events leave the queue once they are printed; if the output cannot be written, those that were
-    on their way stay. --transactional reads a few at a time: with --rollback one window of them is
-    read and given back, and with --ack-timeout a reader whose output nobody takes does not keep
-    its events for ever.
+    Events leave the queue after they are printed; if the output fails, events that are not
+    printed stay. --transactional reads one window at a time. With --rollback, one window is read
+    and rolled back. With --ack-timeout, a reader whose output is blocked returns its events to
+    the queue after that time.
 
     \b
     Examples:
@@ -161,22 +169,23 @@ def read(
         )
     rolls_back = commit is False
     _check_combination(commit, reject, delay)
-    wait_s = parsers.milliseconds(delay) / 1_000 if delay else None
-    longest_s = parsers.milliseconds(ack_timeout) / 1_000 if ack_timeout else None
-    room = window or (rolls_back and limit) or WINDOW
+    delay_s = parsers.milliseconds(delay) / 1_000 if delay else None
+    ack_timeout_s = parsers.milliseconds(ack_timeout) / 1_000 if ack_timeout else None
+    window_size = window or (rolls_back and limit) or WINDOW
     if rolls_back:
-        limit = room if limit is None else limit
-        if limit > room:
+        limit = window_size if limit is None else limit
+        if limit > window_size:
             raise typer.BadParameter(
-                f"--rollback holds all it reads, so --count may not exceed the window of {room}"
+                f"--rollback holds all events it reads, so --count may not exceed the window of "
+                f"{window_size}"
             )
     with session(url) as realm:
         queue = realm.queues.get(name)
-        # Also without --transactional the reader commits what is printed: a plain reader's events
-        # leave the queue when they arrive here, and are lost if the output is closed then.
-        most = room if transactional else min(FETCH_EVENTS, limit or FETCH_EVENTS)
+        # The reader is transactional in any case: the events of a plain reader leave the queue when
+        # they arrive here, so they would be lost if printing them failed.
+        most = window_size if transactional else min(FETCH_EVENTS, limit or FETCH_EVENTS)
         with queue.reader(
-            transactional=True, window=most, selector=selector, ack_timeout=longest_s
+            transactional=True, window=most, selector=selector, ack_timeout=ack_timeout_s
         ) as reader:
             say_waiting(queue.name, timeout)
             parts: Iterator[Sequence[EventBatch]] = fetched(reader, most, limit, timeout=timeout)
@@ -184,15 +193,15 @@ def read(
                 parts = _settled(reader, parts, reject)
             printed = print_events(chain.from_iterable(parts), format, messages=decoder_of(queue))
             if rolls_back:
-                reader.rollback(delay=wait_s)
-                note(f"{count(printed, 'event')} given back")
+                reader.rollback(delay=delay_s)
+                note(f"{count(printed, 'event')} rolled back")
     if not printed and format == "table":
-        note("no events came")
+        note("no events arrived")
 
 
 def _check_combination(commit: bool | None, reject: str, delay: str) -> None:
     if reject and commit is not None:
-        raise typer.BadParameter("--reject takes the place of --commit and --rollback; give one")
+        raise typer.BadParameter("--reject excludes --commit and --rollback; use one of them")
     if delay and commit is not False:
         raise typer.BadParameter("--delay needs --rollback")
 
@@ -200,8 +209,8 @@ def _check_combination(commit: bool | None, reject: str, delay: str) -> None:
 def _settled(
     reader: Reader, parts: Iterator[Sequence[EventBatch]], reason: str
 ) -> Iterator[Sequence[EventBatch]]:
-    """Yield ``parts``, and commit what came before when the caller asks for more, since the caller
-    has printed it by then; with a ``reason`` it is rejected instead."""
+    """Yield ``parts``, and commit each when the caller requests the next, because the caller has
+    printed it by then. With a ``reason``, reject it instead."""
     for batches in parts:
         yield batches
         try:
@@ -209,6 +218,6 @@ def _settled(
                 reader.reject(reason=reason)
             else:
                 reader.commit()
-        # a new connection exists already; what went back comes again
+        # The client has reconnected already, and the realm delivers these events again.
         except ConnectionLost as error:
             note(str(error))

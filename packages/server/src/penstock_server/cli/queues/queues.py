@@ -1,4 +1,5 @@
-"""``penstock queue``: create, show, edit, purge and delete queues, and push events."""
+"""``penstock queue``, whose commands create, show, edit, purge and delete queues, and push
+events."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from penstock_server.cli.shared.realm import DEFAULT_URL, Url
 from penstock_server.cli.stores.attributes import parsed
 from penstock_server.cli.stores.destinations import QueueName, add_to
 
-commands = command_group("Make, look at, change and remove queues; push and pop events.")
+commands = command_group("Create, inspect, edit and delete queues; push and pop events.")
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ add_to(
     commands,
     "queue",
     {
-        "create": """Make a queue; each of its events goes to one reader.
+        "create": """Create a queue; each of its events goes to one reader.
 
     \b
     Examples:
@@ -40,28 +41,29 @@ add_to(
     Example:
       penstock queue list
     """,
-        "show": """Show a queue: attributes, content, readers, what became of every event.
+        "show": """Show a queue: attributes, content, readers, and the counts of all events by
+    outcome.
 
     \b
     Example:
       penstock queue show work
     """,
-        "edit": """Change attributes of a queue; they apply at once.
+        "edit": """Change attributes of a queue; the changes apply at once.
 
-    Type, keys and the first id are for ever.
+    Type, keys and the id of the first event cannot be changed.
 
     \b
     Example:
       penstock queue edit work --capacity 1000 --honour-capacity
     """,
-        "delete": """Remove a queue with its events.
+        "delete": """Delete a queue with its events.
 
     \b
     Example:
       penstock queue delete work --yes
     """,
         "missing": None,
-        "purge": """Remove events: all, a range, those a selector matches.
+        "purge": """Remove all events, a range of ids, or the events that match a selector.
 
     \b
     Example:
@@ -83,9 +85,9 @@ def push(
     url: Url = DEFAULT_URL,
     **written: Any,
 ) -> None:
-    """Put events on a queue; on return they are safe.
+    """Push events to a queue and wait until they are stored safely.
 
-    Files are read as by `penstock publish`.
+    Files have the same formats as for `penstock publish`.
 
     \b
     Examples:
