@@ -32,7 +32,7 @@ def test_one_id_a_slot_pushes_out_the_one_before() -> None:
 def test_ids_that_are_gone_are_not_pushed_out() -> None:
     newest = NewestByKey()
     newest.append(numbers(0, 1), numbers(0, 1))
-    newest.doubt()
+    newest.mark_unverified()
     newest.append(numbers(2), numbers(2))
     live = IdSet([Span(1, 3)])
 
@@ -54,7 +54,7 @@ def test_after_a_doubt_a_full_slot_is_checked() -> None:
     newest.grow(1)
     newest.append(numbers(0, 0), numbers(0, 1))
     live = IdSet([Span(1, 2)])
-    newest.doubt()
+    newest.mark_unverified()
 
     assert not newest.superseded(numbers(0), numbers(2), live)
     newest.append(numbers(0), numbers(2))

@@ -78,7 +78,7 @@ def publish(states: States, batches: list[list[Change]], first: int) -> int:
         rows = stamp(body, Span(first, first + len(changes)), 0)
         slots = states.slots_of(rows)
         merged, wanted = states.merged(rows, slots, ~deltas_of(rows))
-        states.take_in(merged, slots[wanted], np.zeros(len(wanted), dtype=np.int32))
+        states.append(merged, slots[wanted], np.zeros(len(wanted), dtype=np.int32))
         states.tidy()
         first += len(changes)
     return first

@@ -118,7 +118,7 @@ def test_what_was_printed_is_published_again(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--message", "shop.Nothing", "{}"), "no message type 'shop.Nothing'"),
+        (("--message", "shop.Nothing", "{}"), "unknown message type 'shop.Nothing'"),
         (("--message", "shop.Order", '{"nope": 1}'), "not a shop.Order"),
         (("--message", "shop.Order"), "give the message as DATA or a --file"),
         (("--message", "shop.Order", "--file", "x.csv"), "messages are read from lines of JSON"),

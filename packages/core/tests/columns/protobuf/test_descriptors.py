@@ -51,7 +51,7 @@ def test_a_message_goes_in_and_out_as_json(descriptors: Descriptors) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "complaint"),
     [
-        ("shop.Nothing", {}, "no message type 'shop.Nothing'.*shop.Order"),
+        ("shop.Nothing", {}, "unknown message type 'shop.Nothing'.*shop.Order"),
         ("shop.Order", {"idd": "x"}, 'not a shop.Order: .*"idd"'),
         ("shop.Order", {"total": "many"}, "not a shop.Order: .*total"),
         ("shop.Order", "{", "not a shop.Order: "),
@@ -144,7 +144,7 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
             ),
             r"descriptor file 'shop\.proto': ",
         ),
-        (b"\x0a" * (DESCRIPTORS_BYTES_MAX + 1), "a channel takes at most 983,040"),
+        (b"\x0a" * (DESCRIPTORS_BYTES_MAX + 1), "a channel accepts at most 983,040"),
     ],
     ids=["text", "no types", "import missing", "import cycle", "unknown type", "too large"],
 )
@@ -170,7 +170,7 @@ def test_types_that_nest_too_deep_never_reach_the_decoder_of_columns(closed: boo
 
     with pytest.raises(InvalidEvent, match="too many for columns; decode its messages one by one"):
         descriptors.table("M0", pa.array([b""]))
-    with pytest.raises(InvalidEvent, match="M0 has messages inside one another too deep"):
+    with pytest.raises(InvalidEvent, match="M0 has messages nested too deep"):
         descriptors.decoded("M0", b"")
     seen = Messages("c", given).seen_in(pa.schema([]))
     assert seen.field("properties").type.num_fields == (0 if closed else COLUMN_LEVELS_MAX - 1)
@@ -221,7 +221,10 @@ def test_well_known_imports_need_not_be_in_the_set() -> None:
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ptars", None)
 
-    with pytest.raises(Unavailable, match=r'ptars is not installed.*"penstock-realm\[protobuf\]"'):
+    with pytest.raises(
+        Unavailable,
+        match=r'descriptors need ptars, which is not installed.*"penstock-realm\[protobuf\]"',
+    ):
         Descriptors(shop())
 
 

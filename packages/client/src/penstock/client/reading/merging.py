@@ -97,6 +97,6 @@ class Merger:
         last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
         kept = np.sort(last[slots[last] != NO_SLOT])
         codes = np.zeros(len(kept), dtype=np.int32)
-        self._states.take_in(rows.take(pa.array(kept)), slots[kept], codes)
+        self._states.append(rows.take(pa.array(kept)), slots[kept], codes)
         self._states.tidy()
         return rows

@@ -1,1 +1,1 @@
-"""Publish keys: which slot an event takes, how many a key keeps."""
+"""Publish keys: the slot of each event's value, and the events that each value keeps."""

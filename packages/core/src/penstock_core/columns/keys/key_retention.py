@@ -18,63 +18,64 @@ _SLOTS_MIN: Final = 64
 _SCATTERED: Final = 64
 """Number of gaps above which an id set is built from bitmaps instead of ranges."""
 _BLOCK_SHIFT: Final = 10
-"""Low bits of an id inside a bitmap of :meth:`IdSet.of_bitmaps`; ids equal above share one."""
+"""Number of low bits of an id inside a bitmap of :meth:`IdSet.of_bitmaps`. Ids with equal higher
+bits share a bitmap."""
 _BLOCK: Final = 1 << _BLOCK_SHIFT
 
 
 def is_first(slots: Int64s) -> Bools:
-    """A mask of the rows whose slot does not occur in an earlier row."""
+    """Return a mask of the rows whose slot does not occur in an earlier row."""
     rows = np.arange(len(slots))
     first = np.empty(int(slots.max(initial=-1)) + 2, dtype=np.int64)
-    first[slots[::-1]] = rows[::-1]  # the last one written stays
-    found: Bools = first[slots] == rows
-    return found
+    first[slots[::-1]] = rows[::-1]  # reversed, because the last write to a cell wins
+    mask: Bools = first[slots] == rows
+    return mask
 
 
 class NewestByKey:
     """Retention of depth 1: one id per value, computed by columns."""
 
-    __slots__ = ("_end", "_last", "_newest", "_sure")
+    __slots__ = ("_end", "_last", "_newest", "_verified_from")
 
     def __init__(self) -> None:
         self._newest: Int64s = np.full(_SLOTS_MIN, -1, dtype=np.int64)
         self._last: Int64s = np.empty(_SLOTS_MIN, dtype=np.int64)
         self._end = 0
-        """One more than the newest appended id."""
-        self._sure = 0
-        """From this id on, the newest id of a slot is known to be stored, without a lookup."""
+        """The newest appended id plus one."""
+        self._verified_from = 0
+        """Slots with a newest id at or above this id are stored for certain, without a lookup."""
 
     def grow(self, slots: int) -> None:
         """Make room for slots below ``slots``."""
-        have = len(self._newest)
-        if slots > have:
-            added = np.full(max(slots - have, have), -1, dtype=np.int64)
+        capacity = len(self._newest)
+        if slots > capacity:
+            added = np.full(max(slots - capacity, capacity), -1, dtype=np.int64)
             self._newest = np.concatenate((self._newest, added))
             self._last = np.empty(len(self._newest), dtype=np.int64)
 
-    def doubt(self) -> None:
-        """Note that events may have been removed: ids appended so far must be looked up again."""
-        self._sure = self._end
+    def mark_unverified(self) -> None:
+        """Record that events may have been removed: ids appended so far must be looked up again."""
+        self._verified_from = self._end
 
     def reset(self) -> None:
-        """Forget an unfinished :meth:`superseded`; at this depth nothing was kept."""
+        """Forget an unfinished :meth:`superseded`. This class keeps no such state."""
 
     def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
-        """Ids to remove when events with these slots and ascending ids are appended."""
-        self._last[slots] = ids  # the last one written stays
+        """Return the ids to remove when events with these slots and ascending ids are appended."""
+        self._last[slots] = ids  # the last write to a cell wins
         is_last = self._last[slots] == ids
         older = self._newest.take(slots[is_last])
         older.sort()
-        unsure, sure = np.searchsorted(older, (0, self._sure)).tolist()
-        found = _of_ascending(np.concatenate((older[sure:], ids[~is_last])))
-        if unsure < sure:
-            found.add_all(stored.overlap(IdSet.from_ids(older[unsure:sure].tolist())))
-        return found
+        unverified, verified = np.searchsorted(older, (0, self._verified_from)).tolist()
+        removed = _of_ascending(np.concatenate((older[verified:], ids[~is_last])))
+        if unverified < verified:
+            removed.add_all(stored.overlap(IdSet.from_ids(older[unverified:verified].tolist())))
+        return removed
 
     def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
-        """The id to remove when one event with this slot is appended."""
+        """Return the id to remove when one event with this slot is appended."""
         older = int(self._newest[slot])
-        if older < 0 or (older < self._sure and older not in stored):
+        if older < 0 or (older < self._verified_from and older not in stored):
             return IdSet()
         return IdSet((Span(older, older + 1),))
 
@@ -84,18 +85,18 @@ class NewestByKey:
         self._end = event_id + 1
 
     def newest_of(self, slot: int, stored: IdSet) -> int | None:
-        """The id of the newest event with this slot; None: none is stored."""
-        found = int(self._newest[slot])
-        return found if found >= 0 and found in stored else None
+        """Return the id of the newest event with this slot, or None if it is not stored."""
+        event_id = int(self._newest[slot])
+        return event_id if event_id >= 0 and event_id in stored else None
 
-    def lives(self, slots: Int64s, stored: IdSet) -> Bools:
-        """A mask of the slots whose newest event is stored on the channel."""
+    def are_stored(self, slots: Int64s, stored: IdSet) -> Bools:
+        """Return a mask of the slots whose newest event is stored on the channel."""
         ids = self._newest[slots]
-        found: Bools = ids >= 0
-        unsure = np.flatnonzero(found & (ids < self._sure))
-        if len(unsure):
-            found[unsure] = [event_id in stored for event_id in ids[unsure].tolist()]
-        return found
+        mask: Bools = ids >= 0
+        unverified = np.flatnonzero(mask & (ids < self._verified_from))
+        if len(unverified):
+            mask[unverified] = [event_id in stored for event_id in ids[unverified].tolist()]
+        return mask
 
     def append(self, slots: Int64s, ids: Int64s) -> None:
         """Record that events with these slots and ids are stored."""
@@ -104,7 +105,8 @@ class NewestByKey:
             self._end = int(ids[-1]) + 1
 
     def prune(self, slots: int, stored: IdSet) -> Bools:
-        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
+        """Drop slots without a stored event and renumber the rest. Return the mask of the kept
+        slots."""
         newest = self._newest[:slots]
         alive = np.fromiter((event_id in stored for event_id in newest.tolist()), np.bool_, slots)
         self.keep(alive)
@@ -113,9 +115,9 @@ class NewestByKey:
     def keep(self, alive: Bools) -> None:
         """Drop all slots that are not ``alive`` and renumber the rest in their order."""
         self.grow(len(alive))
-        kept = self._newest[: len(alive)][alive]
-        self._newest = np.full(max(len(kept), _SLOTS_MIN), -1, dtype=np.int64)
-        self._newest[: len(kept)] = kept
+        newest = self._newest[: len(alive)][alive]
+        self._newest = np.full(max(len(newest), _SLOTS_MIN), -1, dtype=np.int64)
+        self._newest[: len(newest)] = newest
         self._last = np.empty(len(self._newest), dtype=np.int64)
 
 
@@ -125,16 +127,16 @@ def _of_ascending(ids: Int64s) -> IdSet:
     gaps = ids[1:] - ids[:-1]
     breaks = np.flatnonzero(gaps != 1)
     if len(breaks) > _SCATTERED:
-        found = _of_scattered(ids)
-        remember(_written(ids, gaps), found)
-        return found
+        id_set = _of_scattered(ids)
+        remember(_encoded(ids, gaps), id_set)
+        return id_set
     firsts = np.concatenate((ids[:1], ids[breaks + 1]))
     ends = np.concatenate((ids[breaks], ids[-1:])) + 1
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
 
 
-def _written(ids: Int64s, gaps: Int64s) -> bytes:
-    """The bytes that :func:`penstock_core.ids.id_lists.listed` makes, computed by columns."""
+def _encoded(ids: Int64s, gaps: Int64s) -> bytes:
+    """Return the bytes of :func:`penstock_core.ids.id_lists.listed`, computed by columns."""
     wide = np.flatnonzero(gaps >= WIDE)
     widest = int(gaps[wide].max()) if len(wide) else 0
     size = gap_bytes(widest, len(gaps), len(wide))
@@ -147,7 +149,7 @@ def _written(ids: Int64s, gaps: Int64s) -> bytes:
 
 
 def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
-    """The gaps as bytes: one byte each, three for those in ``wide``."""
+    """Return the gaps as bytes: one byte each, three bytes for the gaps in ``wide``."""
     narrow = gaps.astype(np.uint8)
     if not len(wide):
         return narrow.tobytes()
@@ -155,21 +157,22 @@ def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
     steps = np.ones(len(gaps), dtype=np.int64)
     steps[wide] = 3
     places = np.cumsum(steps) - steps
-    found = np.empty(len(gaps) + 2 * len(wide), dtype=np.uint8)
-    found[places] = narrow
-    found[places[wide] + 1] = gaps[wide] & 0xFF
-    found[places[wide] + 2] = gaps[wide] >> 8
-    return found.tobytes()
+    encoded = np.empty(len(gaps) + 2 * len(wide), dtype=np.uint8)
+    encoded[places] = narrow
+    encoded[places[wide] + 1] = gaps[wide] & 0xFF
+    encoded[places[wide] + 2] = gaps[wide] >> 8
+    return encoded.tobytes()
 
 
 def _of_scattered(ids: Int64s) -> IdSet:
-    """An id set of scattered ascending ids, built from one bitmap per block."""
+    """Return an id set of scattered ascending ids, built from one bitmap per block."""
     blocks = ids >> _BLOCK_SHIFT
     begins = np.empty(len(ids), dtype=np.bool_)
     begins[0] = True
     np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
     starts = np.flatnonzero(begins)
-    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # a full block
+    # of_bitmaps() does not accept a full block.
+    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():
         return IdSet.from_ids(ids.tolist())
     bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
     rows = np.cumsum(begins) - 1
@@ -183,18 +186,20 @@ def _of_scattered(ids: Int64s) -> IdSet:
 
 
 class _Cut(NamedTuple):
-    """What a publish removes from a slot: its stored ids, how many of them and of the new ids."""
+    """The removals of a publish from one slot: its stored ids, how many of them to remove, and how
+    many of the new ids."""
 
     live: list[int]
     older: int
-    own: int
+    new: int
 
 
 class NewestFew:
     """Retention of any depth: a list of the newest ids of each value, without spare memory.
 
-    While only this class removes events, all ids in a slot are known to be stored. After
-    :meth:`doubt`, a slot is checked against the stored ids once, when it next exceeds its depth.
+    While only this class removes events, all ids in a slot are stored for certain. After
+    :meth:`mark_unverified`, a slot is checked against the stored ids once, when it next exceeds its
+    depth.
     """
 
     __slots__ = ("_checked", "_cuts", "_depth", "_epoch", "_ids", "_sizes")
@@ -205,21 +210,21 @@ class NewestFew:
         self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
         self._epoch = 0
         self._checked: list[int] = []
-        """By slot, the last epoch in which all its ids were known to be stored."""
+        """By slot, the last epoch in which all its ids were verified to be stored."""
         self._cuts: dict[int, _Cut] = {}
 
     def grow(self, slots: int) -> None:
         """Make room for slots below ``slots``."""
-        have = len(self._sizes)
-        if slots > have:
-            added = np.zeros(max(slots - have, have), dtype=np.int64)
+        capacity = len(self._sizes)
+        if slots > capacity:
+            added = np.zeros(max(slots - capacity, capacity), dtype=np.int64)
             self._sizes = np.concatenate((self._sizes, added))
         missing = slots - len(self._ids)
         self._ids.extend([] for _ in range(missing))
         self._checked.extend([self._epoch] * missing)
 
-    def doubt(self) -> None:
-        """Note that events may have been removed: no id is known to be stored any more."""
+    def mark_unverified(self) -> None:
+        """Record that events may have been removed: no id is verified to be stored any more."""
         self._epoch += 1
 
     def reset(self) -> None:
@@ -227,20 +232,20 @@ class NewestFew:
         self._cuts = {}
 
     def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
-        """Ids to remove when events with these slots and ascending ids are appended."""
+        """Return the ids to remove when events with these slots and ascending ids are appended."""
         self._cuts = {}
         groups = _Groups(slots)
         full = self._sizes[groups.slots] + groups.counts > self._depth
-        found: list[int] = []
-        for slot, start, count in groups.each(full):
+        removed: list[int] = []
+        for slot, start, count in groups.slot_groups(full):
             cut = self._cut(slot, count, stored)
-            found += cut.live[: cut.older]
-            if cut.own:
-                found += ids[groups.order[start : start + cut.own]].tolist()
-        return IdSet.from_ids(found)
+            removed += cut.live[: cut.older]
+            if cut.new:
+                removed += ids[groups.order[start : start + cut.new]].tolist()
+        return IdSet.from_ids(removed)
 
     def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
-        """Ids to remove when one event with this slot is appended."""
+        """Return the ids to remove when one event with this slot is appended."""
         if len(self._ids[slot]) < self._depth:
             return IdSet()
         cut = self._cut(slot, 1, stored)
@@ -249,53 +254,56 @@ class NewestFew:
     def append_one(self, slot: int, event_id: int) -> None:
         """Record that an event with this slot is stored, and drop the ids that
         :meth:`superseded_by_one` returned for it."""
-        known = self._ids[slot]
+        slot_ids = self._ids[slot]
         cut = self._cuts.get(slot)
         if cut is not None:
-            if cut.live is not known:
-                known = self._ids[slot] = cut.live
+            if cut.live is not slot_ids:
+                slot_ids = self._ids[slot] = cut.live
                 self._checked[slot] = self._epoch
-            del known[: cut.older]
-        known.append(event_id)
-        self._sizes[slot] = len(known)
+            del slot_ids[: cut.older]
+        slot_ids.append(event_id)
+        self._sizes[slot] = len(slot_ids)
         self._cuts = {}
 
     def _cut(self, slot: int, count: int, stored: IdSet) -> _Cut:
         live = self._ids[slot]
         if self._checked[slot] != self._epoch:
             live = [event_id for event_id in live if event_id in stored]
-        over = max(len(live) + count - self._depth, 0)
-        older = min(over, len(live))
-        cut = self._cuts[slot] = _Cut(live, older, over - older)
+        excess = max(len(live) + count - self._depth, 0)
+        older = min(excess, len(live))
+        cut = self._cuts[slot] = _Cut(live, older, excess - older)
         return cut
 
     def append(self, slots: Int64s, ids: Int64s) -> None:
         """Record stored events and drop the ids that :meth:`superseded` returned for them."""
         groups = _Groups(slots)
-        own = ids[groups.order].tolist()
-        for slot, start, count in groups.each():
-            known = self._ids[slot]
+        sorted_ids = ids[groups.order].tolist()
+        for slot, start, count in groups.slot_groups():
+            slot_ids = self._ids[slot]
             cut = self._cuts.get(slot)
             skipped = 0
             if cut is not None:
-                if cut.live is not known:
-                    known = self._ids[slot] = cut.live
+                if cut.live is not slot_ids:
+                    slot_ids = self._ids[slot] = cut.live
                     self._checked[slot] = self._epoch
-                del known[: cut.older]
-                skipped = cut.own
-            known += own[start + skipped : start + count]
-            self._sizes[slot] = len(known)
+                del slot_ids[: cut.older]
+                skipped = cut.new
+            slot_ids += sorted_ids[start + skipped : start + count]
+            self._sizes[slot] = len(slot_ids)
         self._cuts = {}
 
     def prune(self, slots: int, stored: IdSet) -> Bools:
-        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
-        found = [[event_id for event_id in ids if event_id in stored] for ids in self._ids[:slots]]
-        self._ids = [ids for ids in found if ids]
+        """Drop slots without a stored event and renumber the rest. Return the mask of the kept
+        slots."""
+        live_ids = [
+            [event_id for event_id in ids if event_id in stored] for ids in self._ids[:slots]
+        ]
+        self._ids = [ids for ids in live_ids if ids]
         self._checked = [self._epoch] * len(self._ids)
         self._sizes = np.zeros(max(len(self._ids), _SLOTS_MIN), dtype=np.int64)
         self._sizes[: len(self._ids)] = [len(ids) for ids in self._ids]
         self._cuts = {}
-        return np.array([bool(ids) for ids in found], dtype=np.bool_)
+        return np.array([bool(ids) for ids in live_ids], dtype=np.bool_)
 
 
 class _Groups:
@@ -309,8 +317,9 @@ class _Groups:
             slots[self.order], return_index=True, return_counts=True
         )
 
-    def each(self, picked: Bools | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
-        """For each slot: its number, the start of its events in ``order``, and their count."""
+    def slot_groups(self, picked: Bools | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
+        """Return, for each slot, its number, the start of its events in ``order``, and their
+        count."""
         return zip(
             self.slots[picked].tolist(),
             self.starts[picked].tolist(),

@@ -1,9 +1,9 @@
-"""A cache of the slots of publish key values, looked up by the bytes of the values (SEM K1).
+"""A cache of the slots of publish key values, indexed by the bytes of the values (SEM K1).
 
 :class:`~penstock_core.columns.keys.key_values.Values` assigns slots by a dictionary. A thousand
-lookups in it take longer than all other work on keys in a publish. So slots of short values
-(whole numbers, and strings such as ``sku-000123``) are cached here in arrays and looked up by
-columns; only values not found here are looked up in the dictionary.
+lookups in it take longer than all other work on keys in a publish. So this module caches the slots
+of short values (whole numbers, and strings such as ``sku-000123``) in arrays and looks them up by
+columns; only values that are not cached are looked up in the dictionary.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Words = npt.NDArray[np.uint64]
 
 _WORD_BYTES: Final = 8
 _BYTES_MAX: Final = 24
-"""Bytes of the longest value that is cached."""
+"""Length in bytes of the longest cached value."""
 _CELLS_MIN: Final = 1 << 10
 _CELLS_MAX: Final = 1 << 20
 _CELLS_EACH: Final = 8
-"""Cells per value. Each value has two possible cells, so few find both of them taken."""
+"""Cells per value. Each value has two possible cells, so that both are rarely in use."""
 _MIX: Final = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
@@ -38,10 +38,10 @@ _HALF: Final = np.uint64(32)
 
 
 def words_of(column: pa.Array) -> Words | None:
-    """The bytes of each value of a column as one to four 64-bit words.
+    """Return the bytes of each value of a column as one to four 64-bit words.
 
-    None if the column has nulls or long values. Two columns with as many words per value can be
-    compared: equal words are equal values.
+    None if the column has nulls or long values. Words of two columns with as many words per value
+    can be compared: equal words are equal values.
     """
     if column.null_count or not len(column):
         return None
@@ -63,7 +63,7 @@ def words_of(column: pa.Array) -> Words | None:
     values = np.frombuffer(column.buffers()[2], np.uint8, longest * len(column), int(offsets[0]))
     width = -(-longest // _WORD_BYTES)
     words = np.zeros((len(column), 1 + width), dtype=np.uint64)
-    words[:, 0] = lengths  # tells a NUL at the end of a value from padding
+    words[:, 0] = lengths  # distinguishes a NUL at the end of a value from padding
     words.view(np.uint8)[:, _WORD_BYTES : _WORD_BYTES + longest] = values.reshape(-1, longest)
     return words
 
@@ -74,7 +74,7 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 class WordSlots:
-    """The cache for values of one number of words."""
+    """The cache for values with the same number of words."""
 
     __slots__ = ("_cells", "_shift", "_words")
 
@@ -85,20 +85,23 @@ class WordSlots:
 
     def _resize(self, cells: int) -> None:
         self._cells = np.zeros(cells, dtype=np.int64)
-        """By cell, one more than the slot of the last value put there; 0 for empty."""
+        """By cell, the slot of the last value written to it plus one; 0 for empty."""
         self._shift = np.uint64(64 - (cells.bit_length() - 1))
 
-    def slots_of(self, words: Words, ask: Callable[[Int64s], Int64s]) -> Int64s:
-        """The slot of each row; ``ask`` returns the slots of rows that are not cached."""
+    def slots_of(self, words: Words, look_up: Callable[[Int64s], Int64s]) -> Int64s:
+        """Return the slot of each row. ``look_up`` returns the slots of rows that are not
+        cached."""
         mixed = _mixed(words)
-        slots, known = self._in_cells(words, mixed >> self._shift)
-        if not known.all():
-            rows = np.flatnonzero(~known)
-            other, known = self._in_cells(words[rows], _second(mixed[rows]) >> self._shift)
-            slots[rows] = other
-            if not known.all():
-                rows = rows[~known]
-                slots[rows] = ask(rows)
+        slots, is_cached = self._in_cells(words, mixed >> self._shift)
+        if not is_cached.all():
+            rows = np.flatnonzero(~is_cached)
+            second_slots, is_cached = self._in_cells(
+                words[rows], _second(mixed[rows]) >> self._shift
+            )
+            slots[rows] = second_slots
+            if not is_cached.all():
+                rows = rows[~is_cached]
+                slots[rows] = look_up(rows)
                 self._remember(words[rows], mixed[rows], slots[rows])
         return slots
 
@@ -107,13 +110,13 @@ class WordSlots:
         self._cells[self._cells > first] = 0
 
     def _in_cells(self, words: Words, places: Words) -> tuple[Int64s, Bools]:
-        """The cached slot of each row, and a mask of the rows for which it is right."""
+        """Return the cached slot of each row, and a mask of the rows whose words match it."""
         slots = self._cells.take(places.view(np.int64)) - 1
         same = self._words.take(slots, axis=0, mode="clip") == words
-        known: Bools = slots >= 0
+        is_cached: Bools = slots >= 0
         for column in same.T:
-            known &= column
-        return slots, known
+            is_cached &= column
+        return slots, is_cached
 
     def _remember(self, words: Words, mixed: Words, slots: Int64s) -> None:
         top = int(slots.max()) + 1
@@ -122,12 +125,12 @@ class WordSlots:
             grown[: len(self._words)] = self._words
             self._words = grown
         self._words[slots] = words
-        wanted = min(_CELLS_EACH * top, _CELLS_MAX)
-        if wanted > len(self._cells):
-            self._resize(1 << (wanted - 1).bit_length())  # evicted values are looked up again
+        cell_count = min(_CELLS_EACH * top, _CELLS_MAX)
+        if cell_count > len(self._cells):
+            self._resize(1 << (cell_count - 1).bit_length())  # evicted values are looked up again
         places = (mixed >> self._shift).view(np.int64)
-        taken = self._cells[places] > 0
-        places[taken] = (_second(mixed[taken]) >> self._shift).view(np.int64)
+        in_use = self._cells[places] > 0
+        places[in_use] = (_second(mixed[in_use]) >> self._shift).view(np.int64)
         self._cells[places] = slots + 1
 
 
@@ -142,6 +145,6 @@ def _mixed(words: Words) -> Words:
 
 
 def _second(mixed: Words) -> Words:
-    """The second possible cell of each value."""
-    other: Words = (mixed ^ (mixed >> _HALF)) * _MIX[2]
-    return other
+    """Return the second possible cell of each value."""
+    hashes: Words = (mixed ^ (mixed >> _HALF)) * _MIX[2]
+    return hashes

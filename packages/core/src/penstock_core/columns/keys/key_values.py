@@ -30,10 +30,10 @@ _FAMILIES: Final = {
     "binary": "bytes",
     **dict.fromkeys(("timestamp[us]", "timestamp[us, tz=UTC]"), "timestamp"),
 }
-"""The family of each leaf type. Values of one family are compared: 1 and 1.0 are equal."""
+"""The family of each leaf type. Values of one family are comparable: 1 and 1.0 are equal."""
 
 SLOT_BYTES: Final = 160
-"""Memory of a slot besides its value: entries of the dictionary, of the caches and of the ids."""
+"""Memory of a slot in addition to its value: entries of the dictionary, caches and ids."""
 
 _HEAD: Final = 64
 
@@ -41,19 +41,19 @@ _EPOCH: Final = np.datetime64(0, "us")
 
 
 class _Slots(dict[Any, int]):
-    """Slot by value; a lookup of a new value assigns it the next slot."""
+    """Slot by value. The lookup of a new value assigns it the next slot."""
 
-    def __init__(self, following: Callable[[], int]) -> None:
+    def __init__(self, next_slot: Callable[[], int]) -> None:
         super().__init__()
-        self.following = following
+        self.next_slot = next_slot
 
     def __missing__(self, value: Any) -> int:
-        slot = self[value] = self.following()
+        slot = self[value] = self.next_slot()
         return slot
 
 
 class ValuesMark(NamedTuple):
-    """How many values there were, and the memory of the values alone in bytes."""
+    """Number of values, and memory of the values alone in bytes, when the mark was taken."""
 
     slots: int
     value_bytes: int
@@ -70,9 +70,9 @@ class Values:
         self._fields = SchemaMemo(self._fields_of)
         self._by_words: dict[tuple[str, int], WordSlots] = {}
         self.renumberings = 0
-        """How often values were dropped, and the others numbered anew."""
+        """Number of times that values were dropped and the others renumbered."""
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
-        """The last batch and its slots: several callers ask about one batch in turn."""
+        """The last batch and its slots, cached because several callers use one batch in turn."""
         self._measured = dict.fromkeys(self._families, 0)
         """The number of values of each family whose bytes are in ``_bytes``."""
         self._bytes = 0
@@ -102,7 +102,8 @@ class Values:
         )
 
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
-        """The slot of each event's value; :data:`NO_SLOT` where it has none that counts.
+        """Return the slot of each event's value; :data:`NO_SLOT` for events without a countable
+        value.
 
         Null, NaN, lists, dictionaries and an absent property do not count.
         """
@@ -113,12 +114,12 @@ class Values:
         return slots
 
     def take_slot(self, value: Any) -> int:
-        """The slot of a value, a new one if it has not occurred; :data:`NO_SLOT` if it does not
-        count."""
+        """Return the slot of a value, a new one if it has not occurred; :data:`NO_SLOT` if it does
+        not count."""
         return self._of_value(value)
 
     def _slots_of(self, batch: pa.RecordBatch) -> Int64s:
-        found: Int64s | None = None
+        slots: Int64s | None = None
         fields = self._fields.of(batch.schema)
         if fields:
             struct = batch.column("properties")
@@ -126,33 +127,37 @@ class Values:
                 column = struct.field(place)
                 if struct.null_count:
                     column = pc.struct_field(struct, [place])
-                slots = self._of_column(column, family)
-                found = slots if found is None else np.where(slots == NO_SLOT, found, slots)
-        if found is None:
-            found = np.full(batch.num_rows, NO_SLOT, dtype=np.int64)
+                column_slots = self._of_column(column, family)
+                slots = (
+                    column_slots
+                    if slots is None
+                    else np.where(column_slots == NO_SLOT, slots, column_slots)
+                )
+        if slots is None:
+            slots = np.full(batch.num_rows, NO_SLOT, dtype=np.int64)
         if "more" in batch.schema.names:
-            self._read_more(batch.column("more"), found)
-        return found
+            self._read_more(batch.column("more"), slots)
+        return slots
 
     def _of_column(self, column: pa.Array, family: str) -> Int64s:
         words = words_of(column)
-        known = self._families[family]
+        family_slots = self._families[family]
         if words is None:
-            return self._of_values(column, known)
+            return self._of_values(column, family_slots)
         key = (family, words.shape[1])
         table = self._by_words.get(key)
         if table is None:
             table = self._by_words[key] = WordSlots(words.shape[1])
-        return table.slots_of(words, lambda rows: _slots(known, _plain(column.take(rows))))
+        return table.slots_of(words, lambda rows: _slots(family_slots, _plain(column.take(rows))))
 
-    def _of_values(self, column: pa.Array, known: _Slots) -> Int64s:
+    def _of_values(self, column: pa.Array, family_slots: _Slots) -> Int64s:
         if pa.types.is_floating(column.type):
             column = pc.if_else(pc.is_nan(column), None, column)
         if not column.null_count and _varies(column):
-            return _slots(known, _plain(column))
+            return _slots(family_slots, _plain(column))
         encoded = column.dictionary_encode()
         values = _plain(encoded.dictionary)
-        slots = _slots(known, values)
+        slots = _slots(family_slots, values)
         codes = encoded.indices
         if not codes.null_count:
             places: Int64s = codes.to_numpy()
@@ -161,13 +166,13 @@ class Values:
             places = codes.fill_null(len(values)).to_numpy()
         return slots.take(places)
 
-    def _read_more(self, cells: pa.BinaryArray, found: Int64s) -> None:
+    def _read_more(self, cells: pa.BinaryArray, slots: Int64s) -> None:
         """Add slots of values in ``more``. A Python loop, because few events have values there."""
-        maybe = pc.fill_null(pc.match_substring(cells, self.name), fill_value=False)
-        for row in np.flatnonzero(maybe.to_numpy(zero_copy_only=False)).tolist():
+        may_have_value = pc.fill_null(pc.match_substring(cells, self.name), fill_value=False)
+        for row in np.flatnonzero(may_have_value.to_numpy(zero_copy_only=False)).tolist():
             properties = overflow.decoded(cells[row].as_py())
             if self.name in properties:
-                found[row] = self._of_value(properties[self.name])
+                slots[row] = self._of_value(properties[self.name])
 
     def _of_value(self, value: Any) -> int:
         if not _counts(value):
@@ -176,23 +181,23 @@ class Values:
         return self._families[family][plain]
 
     def slot_of(self, value: Any) -> int:
-        """The slot of a value; :data:`NO_SLOT` if it has not occurred. Assigns no slot."""
+        """Return the slot of a value; :data:`NO_SLOT` if it has not occurred. Assigns no slot."""
         if not _counts(value):
             return NO_SLOT
         family, plain = _family_of(value)
         return self._families[family].get(plain, NO_SLOT)
 
-    def known(self) -> list[tuple[str, Any]]:
-        """The family and the value of each slot, in the order of slots."""
-        found: list[tuple[str, Any]] = [("", None)] * len(self)
+    def values_by_slot(self) -> list[tuple[str, Any]]:
+        """Return the family and the value of each slot, in the order of slots."""
+        values: list[tuple[str, Any]] = [("", None)] * len(self)
         for family, slots in self._families.items():
             for value, slot in slots.items():
-                found[slot] = (family, value)
-        return found
+                values[slot] = (family, value)
+        return values
 
     def texts(self, known_count: int = 0) -> list[str]:
-        """The values that are texts in the order in which they occurred first, without as many of
-        the oldest as are known."""
+        """Return the string values in the order of their first occurrence, without the oldest
+        ``known_count``."""
         slots = self._families["string"]
         return list(islice(reversed(slots), max(len(slots) - known_count, 0)))[::-1]
 
@@ -203,12 +208,12 @@ class Values:
         self.keep(np.zeros(0, dtype=np.bool_))
 
     def mark(self) -> ValuesMark:
-        """The state that :meth:`drop_since` returns to."""
+        """Return the state that :meth:`drop_since` restores."""
         return ValuesMark(len(self), self.nbytes - SLOT_BYTES * len(self))
 
     def drop_since(self, mark: ValuesMark) -> None:
-        """Drop the values that are new since ``mark``: their events were refused. No values may
-        have been renumbered since then."""
+        """Drop the values that are new since ``mark``, because their events were refused. Values
+        must not have been renumbered since then."""
         first = mark.slots
         if len(self) <= first:
             return
@@ -217,11 +222,11 @@ class Values:
             while slots and slots[next(reversed(slots))] >= first:
                 slots.popitem()
             self._measured[family] = len(slots)
-        # Not by the sizes of the dropped values: a string may have grown since it was measured.
+        # Do not subtract the sizes of the dropped values: a string may have grown since then.
         self._bytes = mark.value_bytes
         numbers = count(first).__next__
         for slots in self._families.values():
-            slots.following = numbers
+            slots.next_slot = numbers
         for table in self._by_words.values():
             table.drop_from(first)
 
@@ -231,13 +236,13 @@ class Values:
         self._last = None
         self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()
-        kept = alive.tolist()
+        is_alive = alive.tolist()
         numbers = count(int(alive.sum())).__next__
         for slots in self._families.values():
-            living = {value: moved[slot] for value, slot in slots.items() if kept[slot]}
+            living = {value: moved[slot] for value, slot in slots.items() if is_alive[slot]}
             slots.clear()
             slots.update(living)
-            slots.following = numbers
+            slots.next_slot = numbers
         self._measured = dict.fromkeys(self._families, 0)
         self._bytes = 0
 
@@ -247,7 +252,7 @@ def _counts(value: Any) -> bool:
 
 
 def _family_of(value: Any) -> tuple[str, Any]:
-    """The family of a value, and the form in which it is a key of the dictionary."""
+    """Return the family of a value, and the form in which it is a key of the dictionary."""
     leaf, plain = leaf_of(value)
     if isinstance(plain, datetime):
         plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))
@@ -255,17 +260,19 @@ def _family_of(value: Any) -> tuple[str, Any]:
 
 
 def _varies(column: pa.Array) -> bool:
-    """True if most of the first few values are distinct: removing duplicates does not pay then."""
+    """Return True if most of the first few values are distinct, so that removing duplicates does
+    not pay."""
     head = column[:_HEAD]
     return len(column) <= _HEAD or 2 * len(head.unique()) > len(head)
 
 
-def _slots(known: _Slots, values: Sequence[Any]) -> Int64s:
-    return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+def _slots(family_slots: _Slots, values: Sequence[Any]) -> Int64s:
+    return np.fromiter(map(family_slots.__getitem__, values), np.int64, len(values))
 
 
 def _plain(values: pa.Array) -> Sequence[Any]:
-    """The values as Python objects that are equal exactly if they are one value of the key."""
+    """Return the values as Python objects that are equal exactly if they are one value of the
+    key."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.view(pa.int64())

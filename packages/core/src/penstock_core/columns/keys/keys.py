@@ -20,14 +20,14 @@ from penstock_core.ids.ids import IdSet
 PRUNE_MIN: Final = 1024
 """Automatic pruning starts at twice this number of values."""
 PRUNE_BYTES_MIN: Final = 16 << 20
-"""It also starts at twice this number of bytes of values."""
+"""Automatic pruning also starts at twice this number of bytes of values."""
 
 
 KeysMark = tuple[ValuesMark, ...]
 
 
 class _Key(NamedTuple):
-    """One publish key: its values, and the newest ids of each."""
+    """One publish key: its values, and the newest ids of each value."""
 
     values: Values
     newest: NewestByKey | NewestFew
@@ -41,13 +41,13 @@ class _Publish(NamedTuple):
 
 
 class SingleEvent(NamedTuple):
-    """A publish of one event, with the slot of its value for each key, if it has one."""
+    """A publish of one event: for each key the slot of its value, or `NO_SLOT`."""
 
     slots: tuple[int, ...]
 
 
 class KeyMasks(NamedTuple):
-    """Masks over the events of a publish: those with the key, and those with a known value."""
+    """Masks over the events of a publish: events with the key, and events with a known value."""
 
     keyed: Bools
     follows: Bools
@@ -56,10 +56,10 @@ class KeyMasks(NamedTuple):
 class KeyIndex:
     """An index of the newest events of each value of a channel's publish keys.
 
-    Every stored event goes through :meth:`append`, in the order of ids. Values are equal if they
-    are of one family (bool, number, string, bytes or timestamp) and compare equal: 1 and 1.0 are
-    one value, 1 and ``true`` are two. Events without the property, or with null, NaN, a list or
-    a dictionary, are neither replaced nor replace others.
+    Every stored event must be appended (:meth:`append`), in the order of ids. Values are equal if
+    they are of one family (bool, number, string, bytes or timestamp) and compare equal: 1 and 1.0
+    are one value, 1 and ``true`` are two. Events without the property, or with null, NaN, a list or
+    a dictionary, are not replaced and do not replace others.
     """
 
     __slots__ = (
@@ -74,7 +74,8 @@ class KeyIndex:
     )
 
     def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
-        """``values``, for an index of one key, are numbered elsewhere (:meth:`renumbered`)."""
+        """``values`` are the values of the only key, if their owner numbers them
+        (:meth:`renumber`)."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
             _Key(Values(name) if values is None else values, _newest(depth))
@@ -84,14 +85,14 @@ class KeyIndex:
         self._shares = values is not None
         self._last: _Publish | None = None
         self._expected = -1
-        """Number of stored events, if none was removed without this index being told."""
+        """Number of stored events if all removals were made through this index; otherwise -1."""
         self._promised = -1
         """The expected number once the bodies of the last :meth:`superseded` are appended."""
         self._pruned = PRUNE_MIN
         self._pruned_bytes = PRUNE_BYTES_MIN
 
     def __len__(self) -> int:
-        """Number of values of all keys, including values without a stored event."""
+        """Return the number of values of all keys, including values without a stored event."""
         return sum(len(key.values) for key in self._keys)
 
     @property
@@ -100,18 +101,18 @@ class KeyIndex:
         return sum(key.values.nbytes for key in self._keys)
 
     def mark(self) -> KeysMark:
-        """The values of each key, for :meth:`drop_since`."""
+        """Return the marks of each key's values, for :meth:`drop_since`."""
         return tuple(key.values.mark() for key in self._keys)
 
     def drop_since(self, mark: KeysMark) -> None:
-        """Drop the values that are new since ``mark``: their events were refused. No values may
-        have been renumbered since then."""
+        """Drop the values that are new since ``mark``, because their events were refused. Values
+        must not have been renumbered since then."""
         for key, values_mark in zip(self._keys, mark, strict=True):
             key.values.drop_since(values_mark)
         self._last, self._promised = None, -1
 
     def clear(self) -> None:
-        """Drop all values: no event is stored."""
+        """Drop all values, because no event is stored."""
         for key in self._keys:
             key.values.clear()
         self._keys = [
@@ -122,32 +123,35 @@ class KeyIndex:
         self._pruned, self._pruned_bytes = PRUNE_MIN, PRUNE_BYTES_MIN
 
     def reclaim(self, stored: IdSet) -> None:
-        """Drop values without a stored event if they are a fifth of all or more: looking at every
-        value costs more than a publish, so it must free much."""
+        """Drop values without a stored event if they are at least a fifth of all values.
+
+        Pruning inspects every value and costs more than a publish, so it must free much.
+        """
         if not self._shares and 4 * len(self) > 5 * len(stored) * len(self._keys):
             self.prune(stored)
 
     def superseded(self, bodies: Sequence[pa.RecordBatch], first_id: int, stored: IdSet) -> IdSet:
-        """The ids to remove when ``bodies`` are appended with consecutive ids from ``first_id``.
+        """Return the ids to remove when ``bodies`` are appended with consecutive ids from
+        ``first_id``.
 
-        The newest *depth* events of each value stay, including those in ``bodies``. Keys are
+        The newest *depth* events of each value stay, including events in ``bodies``. Keys are
         independent: an event that another key replaces in this publish still counts as newer.
         ``stored`` are the ids on the channel, including all appended before. The index does not
-        change until :meth:`append`, which must be called before the next :meth:`superseded` if
-        the ids were removed.
+        change until :meth:`append`, which must be called before the next :meth:`superseded` if the
+        ids were removed.
         """
         self._prune_if_doubled(stored)
-        self._doubt(stored)
-        publish = self._worked_out(bodies)
+        self._verify(stored)
+        publish = self._prepare(bodies)
         removed = IdSet()
         for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
-            found = key.newest.superseded(slots, rows + first_id, stored)
+            key_removed = key.newest.superseded(slots, rows + first_id, stored)
             if removed:
-                removed.add_all(found)
+                removed.add_all(key_removed)
             else:
-                removed = found
+                removed = key_removed
         total = sum(body.num_rows for body in bodies)
-        # With several keys, a key is not told which ids another key replaced.
+        # With several keys, a key does not learn which ids another key replaced.
         certain = len(self._keys) == 1 or not removed
         self._promised = len(stored) + total - len(removed) if certain else -1
         return removed
@@ -155,15 +159,18 @@ class KeyIndex:
     def superseded_by_one(
         self, value_of: Callable[[str], Any], stored: IdSet
     ) -> tuple[IdSet, SingleEvent] | None:
-        """Like :meth:`superseded`, with what :meth:`append_one` takes: by columns one event takes
-        longer than all the rest of its publish. ``value_of`` gives the value of a property, None
-        if the event has none, and ``NotImplemented`` where it takes a batch to tell: then this is
-        None, and nothing has changed."""
+        """Return the ids to remove when one event is appended, and the argument for
+        :meth:`append_one`.
+
+        Computing one event by columns would take longer than all the rest of its publish.
+        ``value_of`` returns the value of a property, None if the event has none, and
+        ``NotImplemented`` if only a batch can show it: then this returns None and changes nothing.
+        """
         values = [value_of(key.values.name) for key in self._keys]
         if any(value is NotImplemented for value in values):
             return None
         self._prune_if_doubled(stored)
-        self._doubt(stored)
+        self._verify(stored)
         self._last = None
         slots: list[int] = []
         removed = IdSet()
@@ -179,61 +186,66 @@ class KeyIndex:
         return removed, SingleEvent(tuple(slots))
 
     def append_one(self, event: SingleEvent, event_id: int) -> None:
-        """Add the stored event that :meth:`superseded_by_one` was asked about just now."""
+        """Add the stored event of the preceding :meth:`superseded_by_one`."""
         for key, slot in zip(self._keys, event.slots, strict=True):
             if slot != NO_SLOT:
                 key.newest.append_one(slot, event_id)
         self._expected, self._promised = self._promised, -1
 
-    def _doubt(self, stored: IdSet) -> None:
+    def _verify(self, stored: IdSet) -> None:
         if len(stored) != self._expected:
             for key in self._keys:
-                key.newest.doubt()
+                key.newest.mark_unverified()
 
-    def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> KeyMasks:
-        """Masks of the events in ``bodies`` that have the key, and of those with a known value.
+    def key_masks(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> KeyMasks:
+        """Return masks of the events in ``bodies`` that have the key, and of events with a known
+        value.
 
-        A value is known if an event with it is stored or comes earlier in ``bodies``. Only for
-        an index of one key of depth 1.
+        A value is known if an event with it is stored or precedes it in ``bodies``. Only for an
+        index of one key of depth 1.
         """
-        self._doubt(stored)
-        (key,), ((rows, slots),) = self._keys, self._worked_out(bodies).rows
-        assert isinstance(key.newest, NewestByKey), "one event a value"
+        self._verify(stored)
+        (key,), ((rows, slots),) = self._keys, self._prepare(bodies).rows
+        assert isinstance(key.newest, NewestByKey), "only depth 1 keeps one event per value"
         total = sum(body.num_rows for body in bodies)
         keyed, follows = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
         keyed[rows] = True
-        follows[rows] = ~is_first(slots) | key.newest.lives(slots, stored)
+        follows[rows] = ~is_first(slots) | key.newest.are_stored(slots, stored)
         return KeyMasks(keyed, follows)
 
     def newest_of(self, value: object, stored: IdSet) -> int | None:
-        """The id of the stored event with this value; None: there is none. Only for an index of one
-        key of depth 1."""
+        """Return the id of the stored event with this value, or None. Only for an index of one key
+        of depth 1."""
         (key,) = self._keys
-        assert isinstance(key.newest, NewestByKey), "one event a value"
+        assert isinstance(key.newest, NewestByKey), "only depth 1 keeps one event per value"
         slot = key.values.slot_of(value)
         return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
 
     @property
     def renumberings(self) -> int:
-        """How often values without an event were dropped. Only for an index of one key."""
+        """Number of times that values without an event were dropped. Only for an index of one
+        key."""
         (key,) = self._keys
         return key.values.renumberings
 
     def texts(self, known_count: int = 0) -> list[str]:
-        """The values that are texts, with and without a stored event, in the order in which they
-        occurred first; without as many of the oldest as are known since the last renumbering. Only
-        for an index of one key."""
+        """Return the string values, with and without a stored event, in the order of their first
+        occurrence.
+
+        Leaves out the oldest ``known_count``, counted since the last renumbering. Only for an index
+        of one key.
+        """
         (key,) = self._keys
         return key.values.texts(known_count)
 
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
-        """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
-        looked_at = self._last is not None and _same(self._last.bodies, bodies)
-        publish = self._worked_out(bodies)
+        """Add stored events. ``ids`` are ascending, or the first of consecutive ids."""
+        is_prepared = self._last is not None and _same(self._last.bodies, bodies)
+        publish = self._prepare(bodies)
         for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
-            own = rows + ids if isinstance(ids, int) else ids[rows]
-            key.newest.append(slots, own)
-        self._expected = self._promised if looked_at else -1
+            event_ids = rows + ids if isinstance(ids, int) else ids[rows]
+            key.newest.append(slots, event_ids)
+        self._expected = self._promised if is_prepared else -1
         self._last, self._promised = None, -1
 
     def _prune_if_doubled(self, stored: IdSet) -> None:
@@ -243,8 +255,8 @@ class KeyIndex:
             self.prune(stored)
 
     def prune(self, stored: IdSet) -> None:
-        """Drop values without a stored event. Runs by itself when the number of values or their
-        bytes double."""
+        """Drop values without a stored event. Runs by itself when the number of values, or their
+        size in bytes, has doubled."""
         for values, newest in self._keys:
             alive = newest.prune(len(values), stored)
             values.keep(alive)
@@ -252,14 +264,14 @@ class KeyIndex:
         self._pruned = max(len(self), PRUNE_MIN)
         self._pruned_bytes = max(self.nbytes, PRUNE_BYTES_MIN)
 
-    def renumbered(self, alive: Bools) -> None:
-        """Follow a renumbering of the shared values: only those ``alive`` are left, in order."""
+    def renumber(self, alive: Bools) -> None:
+        """Follow a renumbering of the shared values: only the ``alive`` values remain, in order."""
         (key,) = self._keys
-        assert isinstance(key.newest, NewestByKey), "one event a value"
+        assert isinstance(key.newest, NewestByKey), "only depth 1 keeps one event per value"
         key.newest.keep(alive)
         self._last = None
 
-    def _worked_out(self, bodies: Sequence[pa.RecordBatch]) -> _Publish:
+    def _prepare(self, bodies: Sequence[pa.RecordBatch]) -> _Publish:
         if self._last is None or not _same(self._last.bodies, bodies):
             rows = tuple(_rows_and_slots(key, bodies) for key in self._keys)
             self._last = _Publish(tuple(bodies), rows)
@@ -277,8 +289,12 @@ def _same(one: Sequence[pa.RecordBatch], other: Sequence[pa.RecordBatch]) -> boo
 
 
 def _rows_and_slots(key: _Key, bodies: Sequence[pa.RecordBatch]) -> tuple[Int64s, Int64s]:
-    found = [key.values.slots_of(body) for body in bodies]
-    slots = found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+    body_slots = [key.values.slots_of(body) for body in bodies]
+    slots = (
+        body_slots[0]
+        if len(body_slots) == 1
+        else np.concatenate([np.empty(0, np.int64), *body_slots])
+    )
     key.newest.grow(len(key.values))
     rows = np.flatnonzero(slots != NO_SLOT)
     return rows, slots if len(rows) == len(slots) else slots[rows]

@@ -12,14 +12,15 @@ from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.keys.key_values import NO_SLOT, Values
 
 Lanes = tuple[list[Hashable], list[int], "array[int]"]
-"""The key of each lane, the end of each in the ids, and the ids: lane by lane, ascending."""
+"""The key of each lane, the end of each lane in the ids, and the ids: lane by lane, ascending."""
 
 
 def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
-    """The lanes of stored batches by the property ``name``.
+    """Return the lanes of stored batches by the property ``name``.
 
     Values are equal as they are for publish keys (``penstock_core.columns.keys.keys``). All events
-    without a value that counts share one lane, whose key is None."""
+    without a value that counts share one lane, whose key is None.
+    """
     ids = array("q")
     if not batches:
         return [], [], ids
@@ -28,8 +29,8 @@ def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     order = np.argsort(slots, kind="stable")
     ranked = slots[order]
     starts = np.flatnonzero(np.diff(ranked, prepend=NO_SLOT - 1))
-    keys = values.known()
+    keys = values.values_by_slot()
     lanes = [None if slot == NO_SLOT else keys[slot] for slot in ranked[starts].tolist()]
-    own = np.concatenate([ids_of(batch) for batch in batches])[order]
-    ids.frombytes(own.astype("=i8", copy=False).tobytes())
+    ordered_ids = np.concatenate([ids_of(batch) for batch in batches])[order]
+    ids.frombytes(ordered_ids.astype("=i8", copy=False).tobytes())
     return lanes, [*starts[1:].tolist(), len(ranked)], ids

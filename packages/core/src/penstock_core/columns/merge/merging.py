@@ -1,7 +1,7 @@
 """Merges deltas into full events, by columns (SEM K2, K4).
 
-Rows are sorted by key, each key in the order of publishing. The value of a property comes from
-the newest row that sets it, so several deltas of one key in a batch cost no more than one.
+Rows are sorted by key, each key in the order of publishing. The value of a property comes from the
+newest row that sets it, so several deltas of one key in a batch cost no more than one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from penstock_core.columns.schema.shapes import NO_SLOTS, StructShape, struct_sh
 
 Bools = npt.NDArray[np.bool_]
 
-_KEPT = ("tag", "headers", "priority")
+_INHERITED = ("tag", "headers", "priority")
 """Columns that a delta leaves unchanged if it does not set them.
 
-TTL, origin and time of the merged event are always those of the delta.
+TTL, origin and time of the merged event are always taken from the delta.
 """
 
 
-class _Said(NamedTuple):
-    """Values of one property outside its column: listed nulls of sparse rows, or overflow."""
+class _ValuesOutside(NamedTuple):
+    """Values of one property outside its column: listed nulls of sparse rows, or values in
+    ``more``."""
 
     rows: Int64s
     """The rows that have such a value, ascending."""
     values: npt.NDArray[Any]
 
     def of(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
-        """The positions in ``sources`` whose rows have such a value, and these values."""
+        """Return the positions in ``sources`` whose rows have such a value, and the values."""
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
         places = np.repeat(np.arange(len(sources)), counts)
@@ -45,53 +46,58 @@ class _Said(NamedTuple):
 
 
 class _Order:
-    """Rows sorted by key, and where in that order each key and each full event starts."""
+    """Rows sorted by key, with the starts of keys and full events in that order."""
 
-    def __init__(self, slots: Int64s, whole: Bools, wanted: Int64s) -> None:
+    def __init__(self, slots: Int64s, full: Bools, wanted: Int64s) -> None:
         self.order: Int64s = np.argsort(slots, kind="stable")
         ranked = slots[self.order]
         starts = np.ones(len(slots), dtype=np.bool_)
         starts[1:] = ranked[1:] != ranked[:-1]
-        self._ends = starts | whole[self.order]
+        self._ends = starts | full[self.order]
         place = np.empty(len(slots), dtype=np.int64)
         place[self.order] = self._places = np.arange(len(slots))
         self._wanted = place[wanted]
 
-    def sources(self, says: Bools | None) -> Int64s:
-        """For each wanted row the row that its value comes from: the newest row of its key up to
-        it that sets the value, but none before its last full event.
+    def sources(self, sets: Bools | None) -> Int64s:
+        """Return, for each output row, the row that has its value.
 
-        ``says`` is the mask of rows that set the value; None if no delta does.
+        That is the newest row of its key up to the output row that sets the value, but none before
+        the last full event of the key. ``sets`` is the mask of rows that set the value; None if no
+        delta does.
         """
-        is_source = self._ends if says is None else self._ends | says[self.order]
+        is_source = self._ends if sets is None else self._ends | sets[self.order]
         newest = np.maximum.accumulate(np.where(is_source, self._places, 0))
-        found: Int64s = self.order[newest[self._wanted]]
-        return found
+        rows: Int64s = self.order[newest[self._wanted]]
+        return rows
 
 
-def merge(rows: pa.RecordBatch, slots: Int64s, whole: Bools, wanted: Int64s) -> pa.RecordBatch:
-    """The rows ``wanted`` (ascending), each merged with those before it of the same slot.
+def merge(rows: pa.RecordBatch, slots: Int64s, full: Bools, wanted: Int64s) -> pa.RecordBatch:
+    """Return the rows ``wanted`` (ascending), each merged with earlier rows of the same slot.
 
-    A row that is ``whole`` replaces everything before it. The first row of a slot is taken as a
-    full event. ``rows`` are :func:`normal`; the result is so too, and has their schema.
+    A row that is ``full`` replaces everything before it. The first row of a slot is taken as a full
+    event. ``rows`` must be :func:`normal`; the result is normal, too, and has their schema.
     """
-    if whole.all():
+    if full.all():
         return rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))
-    order = _Order(slots, whole, wanted)
+    order = _Order(slots, full, wanted)
     names = rows.schema.names
     columns = {name: rows.column(name) for name in names}
-    own = pa.array(wanted)
-    merged = {name: column.take(own) for name, column in columns.items() if name not in _KEPT}
-    for name in (*_KEPT, "data"):
+    output_rows = pa.array(wanted)
+    merged = {
+        name: column.take(output_rows) for name, column in columns.items() if name not in _INHERITED
+    }
+    for name in (*_INHERITED, "data"):
         if name in names:
-            merged[name] = columns[name].take(pa.array(order.sources(_given(columns[name]))))
+            merged[name] = columns[name].take(
+                pa.array(order.sources(_rows_setting_column(columns[name])))
+            )
     if "sparse" in names:
         merged |= _merged_properties(rows, order, len(wanted))
     return pa.RecordBatch.from_arrays([merged[name] for name in names], schema=rows.schema)
 
 
 def normal(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The events of ``batch``, with all rows sparse if the schema has sparse rows."""
+    """Return the events of ``batch``, with all rows sparse if the schema has sparse rows."""
     names = batch.schema.names
     if "sparse" not in names:
         return batch
@@ -110,8 +116,8 @@ def _shape(batch: pa.RecordBatch) -> StructShape:
     return struct_shape(batch.schema.field(index).type) if index >= 0 else NO_SLOTS
 
 
-def _given(column: pa.Array) -> Bools | None:
-    """A mask of the rows that set a column which is not a property; None if no row does."""
+def _rows_setting_column(column: pa.Array) -> Bools | None:
+    """Return a mask of the rows that set a column other than a property; None if no row does."""
     if pa.types.is_binary(column.type):
         return _bools(pc.greater(pc.binary_length(column), 0).fill_null(fill_value=False))
     return None if column.null_count == len(column) else _bools(column.is_valid())
@@ -126,54 +132,60 @@ def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[
     struct = rows.column("properties") if "properties" in names else None
     children = struct.flatten() if struct is not None else []
     nulls = _nulls(rows.column("nulls")) if "nulls" in names else {}
-    left_over = _overflow(rows.column("more")) if "more" in names else {}
+    in_more = _overflow(rows.column("more")) if "more" in names else {}
     by_name: dict[str, list[int]] = {}
     for index, slot in enumerate(_shape(rows).slots):
         by_name.setdefault(slot.logical, []).append(index)
-    taken: list[pa.Array | None] = [None] * len(children)
-    unsaid: pa.Array | None = None
+    selected_children: list[pa.Array | None] = [None] * len(children)
+    unset_sources: pa.Array | None = None
     kept_nulls: list[tuple[Int64s, npt.NDArray[Any]]] = []
     kept_more: list[tuple[str, Int64s, npt.NDArray[Any]]] = []
-    for logical in dict.fromkeys((*by_name, *nulls, *left_over)):
-        own = [children[index] for index in by_name.get(logical, ())]
-        beside = [said.rows for said in (nulls.get(logical), left_over.get(logical)) if said]
-        says = _says(own, beside, rows.num_rows)
-        sources = order.sources(says)
-        if says is None:
-            unsaid = unsaid if unsaid is not None else pa.array(sources)
-        picked = unsaid if says is None else pa.array(sources)
+    for logical in dict.fromkeys((*by_name, *nulls, *in_more)):
+        columns = [children[index] for index in by_name.get(logical, ())]
+        rows_outside = [
+            outside.rows for outside in (nulls.get(logical), in_more.get(logical)) if outside
+        ]
+        sets = _rows_setting(columns, rows_outside, rows.num_rows)
+        sources = order.sources(sets)
+        if sets is None:
+            unset_sources = unset_sources if unset_sources is not None else pa.array(sources)
+        selected = unset_sources if sets is None else pa.array(sources)
         for index in by_name.get(logical, ()):
-            taken[index] = children[index].take(picked)
+            selected_children[index] = children[index].take(selected)
         if logical in nulls:
             kept_nulls.append(nulls[logical].of(sources))
-        if logical in left_over:
-            kept_more.append((logical, *left_over[logical].of(sources)))
-    found = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
+        if logical in in_more:
+            kept_more.append((logical, *in_more[logical].of(sources)))
+    merged = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if struct is not None:
-        found["properties"] = pa.StructArray.from_arrays(taken, fields=list(struct.type))
+        merged["properties"] = pa.StructArray.from_arrays(
+            selected_children, fields=list(struct.type)
+        )
     if "nulls" in names:
-        found["nulls"] = _listed(kept_nulls, count)
+        merged["nulls"] = _listed(kept_nulls, count)
     if "more" in names:
-        found["more"] = _encoded(kept_more, count)
-    return found
+        merged["more"] = _encoded(kept_more, count)
+    return merged
 
 
-def _says(columns: Iterable[pa.Array], beside: Iterable[Int64s], count: int) -> Bools | None:
-    """A mask of the rows that set a property, also to null; None if no row does."""
-    found: Bools | None = None
+def _rows_setting(
+    columns: Iterable[pa.Array], rows_outside: Iterable[Int64s], count: int
+) -> Bools | None:
+    """Return a mask of the rows that set a property, also to null; None if no row does."""
+    mask: Bools | None = None
     for column in columns:
         if column.null_count == count:
             continue
         valid = _bools(column.is_valid())
-        found = valid if found is None else found | valid
-    for rows in beside:
-        found = np.zeros(count, dtype=np.bool_) if found is None else found.copy()
-        found[rows] = True
-    return found
+        mask = valid if mask is None else mask | valid
+    for rows in rows_outside:
+        mask = np.zeros(count, dtype=np.bool_) if mask is None else mask.copy()
+        mask[rows] = True
+    return mask
 
 
-def _nulls(column: pa.ListArray) -> dict[str, _Said]:
-    """The paths of explicit nulls, grouped by property."""
+def _nulls(column: pa.ListArray) -> dict[str, _ValuesOutside]:
+    """Return the paths of explicit nulls, grouped by property."""
     if column.null_count == len(column):
         return {}
     encoded = column.flatten().dictionary_encode()
@@ -181,15 +193,15 @@ def _nulls(column: pa.ListArray) -> dict[str, _Said]:
     rows = np.asarray(pc.list_parent_indices(column).to_numpy(), dtype=np.int64)
     codes = np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
     tops = [_top(path) for path in paths]
-    found = {}
+    by_property = {}
     for logical in dict.fromkeys(tops):
-        of_it = np.array([top == logical for top in tops])[codes]
-        found[logical] = _Said(rows[of_it], paths[codes[of_it]])
-    return found
+        is_property = np.array([top == logical for top in tops])[codes]
+        by_property[logical] = _ValuesOutside(rows[is_property], paths[codes[is_property]])
+    return by_property
 
 
 def _top(path: str) -> str:
-    """The top-level property of a path."""
+    """Return the top-level property of a path."""
     name = []
     rest = iter(path)
     for letter in rest:
@@ -199,26 +211,27 @@ def _top(path: str) -> str:
     return "".join(name)
 
 
-def _overflow(column: pa.BinaryArray) -> dict[str, _Said]:
-    """Values in ``more``, grouped by property. A Python loop, because few events have any."""
-    found: dict[str, tuple[list[int], list[Any]]] = {}
+def _overflow(column: pa.BinaryArray) -> dict[str, _ValuesOutside]:
+    """Return the values in ``more``, grouped by property. A Python loop, because few events have
+    any."""
+    by_property: dict[str, tuple[list[int], list[Any]]] = {}
     for row in np.flatnonzero(_bools(column.is_valid())).tolist():
         for logical, value in overflow.nodes(column[row].as_py()).items():
-            rows, values = found.setdefault(logical, ([], []))
+            rows, values = by_property.setdefault(logical, ([], []))
             rows.append(row)
             values.append(value)
     return {
-        logical: _Said(np.array(rows, dtype=np.int64), _objects(values))
-        for logical, (rows, values) in found.items()
+        logical: _ValuesOutside(np.array(rows, dtype=np.int64), _objects(values))
+        for logical, (rows, values) in by_property.items()
     }
 
 
 def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    """An array of objects in which lists stay single values."""
-    found = np.empty(len(values), dtype=object)
+    """Return an array of objects in which lists stay single values."""
+    objects = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
-        found[index] = value
-    return found
+        objects[index] = value
+    return objects
 
 
 def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
@@ -226,8 +239,8 @@ def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.A
     kind = pa.list_(pa.string())
     if not parts:
         return pa.nulls(count, kind)
-    places = np.concatenate([own for own, _ in parts])
-    paths = np.concatenate([own for _, own in parts])
+    places = np.concatenate([part_places for part_places, _ in parts])
+    paths = np.concatenate([part_values for _, part_values in parts])
     order = np.argsort(places, kind="stable")
     counts = np.bincount(places, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
@@ -238,13 +251,13 @@ def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.A
 
 def _encoded(kept: Iterable[tuple[str, Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
     cells: dict[int, dict[str, Any]] = {}
-    for logical, place, value in _each(kept):
+    for logical, place, value in _values_of(kept):
         cells.setdefault(place, {})[logical] = value
     encoded = [overflow.of_nodes(cells[row]) if row in cells else None for row in range(count)]
     return pa.array(encoded, pa.binary())
 
 
-def _each(
+def _values_of(
     kept: Iterable[tuple[str, Int64s, npt.NDArray[Any]]],
 ) -> Iterator[tuple[str, int, Any]]:
     for logical, places, values in kept:

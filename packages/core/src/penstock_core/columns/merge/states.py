@@ -1,7 +1,7 @@
 """The states of a merge channel: one merged event for each value of its publish key (SEM K2).
 
-Rows are kept in a few batches, each about twice as long as the next, so the cost of a small
-change hardly depends on the number of keys. Both the realm and merging clients use this.
+Rows are kept in a few batches, each about twice as long as the next, so the cost of a small change
+hardly depends on the number of keys. Both the realm and merging clients use this module.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Codes = npt.NDArray[np.int32]
 
 DELTA: Final = "delta"
 SLOTS_KEPT_MIN: Final = 4_096
-"""Number of key values below which none is dropped, unless they are long."""
+"""Key values are dropped only above this number, unless they are long."""
 VALUE_BYTES_KEPT_MIN: Final = 16 << 20
-"""Bytes of key values above which they are dropped although they are few."""
+"""Bytes of key values above which values without an event are dropped even if they are few."""
 PACKED_MIN: Final = 32
-"""Batches with fewer deltas than this are sent uncompressed."""
+"""Number of events from which a batch with deltas is sent compressed."""
 _SLOTS_MIN: Final = 64
 
 
@@ -44,21 +44,21 @@ class StateChunk(NamedTuple):
     size: int = 0
     """Size in bytes; 0 for a chunk that is not stored."""
 
-    def taken(self, rows: Int64s) -> StateChunk:
-        """A chunk of the given rows."""
+    def take(self, rows: Int64s) -> StateChunk:
+        """Return a chunk of the selected rows."""
         batch = self.batch.take(pa.array(rows))
         return StateChunk(batch, self.ids[rows], self.slots[rows], codes=self.codes[rows])
 
 
 class States:
-    """The merged rows of a channel, found by key value and by id."""
+    """The merged rows of a channel, indexed by key value and by id."""
 
     def __init__(self, key: str) -> None:
         self.values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
         self.chunks: list[StateChunk] = []
         self.columns = sparse_columns_only()
-        """The schema of merged rows; no merged row is a delta."""
+        """The schema of merged rows, none of which is a delta."""
         self.generation = 0
         """Changes whenever slots are renumbered."""
 
@@ -78,7 +78,7 @@ class States:
         return sum(len(chunk.ids) for chunk in self.chunks)
 
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
-        """The slot of each event; ``NO_SLOT`` for events without the key."""
+        """Return the slot of each event; ``NO_SLOT`` for events without the key."""
         slots = self.values.slots_of(batch)
         if len(self.values) > len(self._newest):
             room = np.full(len(self.values), NO_SLOT, dtype=np.int64)
@@ -86,7 +86,7 @@ class States:
         return slots
 
     def newest_of(self, value: Any) -> int | None:
-        """The id of the newest merged event with this key value; None if there was none."""
+        """Return the id of the newest merged event with this key value, or None."""
         slot = self.values.slot_of(value)
         newest = NO_SLOT if slot == NO_SLOT else int(self._newest[slot])
         return None if newest == NO_SLOT else newest
@@ -98,28 +98,30 @@ class States:
     # --- changes -------------------------------------------------------------------------
 
     def merged(
-        self, rows: pa.RecordBatch, slots: Int64s, whole: Bools, *, every: bool = False
+        self, rows: pa.RecordBatch, slots: Int64s, full: Bools, *, every: bool = False
     ) -> tuple[pa.RecordBatch, Int64s]:
-        """The merged rows after these stored events, and the row of ``rows`` each comes from.
+        """Return the merged rows after these stored events, and the row of ``rows`` that each comes
+        from.
 
-        There is one for the newest row of each key, or with ``every`` one for each row. A delta
-        of a key without a state is taken as a full event. Does not change the states.
+        By default the newest row of each key has one, with ``every`` one for each row. A
+        delta of a key without a state is taken as a full event. Does not change the states.
         """
         self.grown(rows.schema)
         rows = self.conformed(rows)
-        whole = whole | (slots == NO_SLOT)
+        full = full | (slots == NO_SLOT)
         wanted = np.arange(len(slots)) if every else _newest_of(slots)
-        bases = [] if whole.all() else self._bases(slots, whole)
-        below = sum(len(base.slots) for base in bases)
+        bases = [] if full.all() else self._bases(slots, full)
+        base_count = sum(len(base.slots) for base in bases)
         if bases:
             batches = [self.conformed(base.batch) for base in bases]
             rows = pa.concat_batches([*batches, rows])
             slots = np.concatenate([*(base.slots for base in bases), slots])
-            whole = np.concatenate((np.ones(below, dtype=np.bool_), whole))
-        return merge(rows, slots, whole, wanted=wanted + below), wanted
+            full = np.concatenate((np.ones(base_count, dtype=np.bool_), full))
+        return merge(rows, slots, full, wanted=wanted + base_count), wanted
 
-    def take_in(self, batch: pa.RecordBatch, slots: Int64s, codes: Codes) -> None:
-        """Store merged rows as the newest of their keys. Their ids are above all ids in here."""
+    def append(self, batch: pa.RecordBatch, slots: Int64s, codes: Codes) -> None:
+        """Store merged rows as the newest of their keys. Their ids must be above all ids stored
+        here."""
         if not batch.num_rows:
             return
         self.grown(batch.schema)
@@ -130,11 +132,11 @@ class States:
         self.chunks.append(StateChunk(batch, ids, slots, codes=codes, size=batch.nbytes))
 
     def clear(self) -> None:
-        """Drop all rows: the channel is empty."""
+        """Drop all rows, because the channel is empty."""
         self.chunks = []
 
     def tidy(self, stored: IdSet | None = None) -> None:
-        """Join chunks of similar size and drop rows that were replaced.
+        """Join chunks of similar size and drop replaced rows.
 
         With ``stored``, also drop rows whose events are not stored any more.
         """
@@ -149,7 +151,7 @@ class States:
     def compact(self, stored: IdSet) -> Bools | None:
         """Join all chunks, and drop key values without a stored event.
 
-        Returns the mask of slots that were kept if slots were renumbered, otherwise None.
+        Returns the mask of kept slots if slots were renumbered, otherwise None.
         """
         if self.chunks:
             self._unite(0, stored)
@@ -176,14 +178,14 @@ class States:
             self.chunks.append(united._replace(size=united.batch.nbytes))
 
     def alive(self, chunk: StateChunk, stored: IdSet | None = None) -> StateChunk:
-        """``chunk`` without rows that newer ones replaced; with ``stored``, only with those ids."""
+        """Return ``chunk`` without replaced rows; with ``stored``, only with these ids."""
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
         if stored is not None:
             alive &= _within(chunk.ids, stored.within(_around(chunk.ids)).spans)
         if alive.all():
             return chunk
-        return chunk.taken(np.flatnonzero(alive))
+        return chunk.take(np.flatnonzero(alive))
 
     def _united(self, parts: Sequence[StateChunk]) -> StateChunk:
         if len(parts) == 1:
@@ -196,15 +198,15 @@ class States:
         )
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A stored batch in the schema of merged rows, without the marks of deltas."""
+        """Return a stored batch in the schema of merged rows, without the column ``delta``."""
         names = batch.schema.names
         if DELTA in names:
             batch = batch.select([name for name in names if name != DELTA])
         return normal(self.columns.conform(batch))
 
-    def _bases(self, slots: Int64s, whole: Bools) -> list[StateChunk]:
-        """The current rows of keys whose first event in the batch is a delta."""
-        ids = self._newest[slots[is_first(slots) & ~whole]]
+    def _bases(self, slots: Int64s, full: Bools) -> list[StateChunk]:
+        """Return the current rows of keys whose first event in the batch is a delta."""
+        ids = self._newest[slots[is_first(slots) & ~full]]
         ids = np.sort(ids[ids >= 0])
         return list(self._with_ids(ids))
 
@@ -217,24 +219,24 @@ class States:
             rows = np.searchsorted(chunk.ids, wanted)
             rows = rows[chunk.ids[rows] == wanted]
             if len(rows):
-                yield chunk.taken(rows)
+                yield chunk.take(rows)
 
     # --- reading -------------------------------------------------------------------------
 
     def read(self, spans: Sequence[Span]) -> list[StateChunk]:
-        """The rows of ``spans`` (stored ids, ascending), in chunks, in the order of ids."""
-        found = []
+        """Return the rows of ``spans`` (stored ids, ascending), in chunks, in the order of ids."""
+        chunks_read = []
         for chunk in self.chunks:
             rows = np.flatnonzero(_within(chunk.ids, spans))
             if len(rows):
-                found.append(chunk if len(rows) == len(chunk.ids) else chunk.taken(rows))
+                chunks_read.append(chunk if len(rows) == len(chunk.ids) else chunk.take(rows))
         return [
-            chunk._replace(batch=self.conformed(chunk.batch)) if len(found) > 1 else chunk
-            for chunk in found
+            chunk._replace(batch=self.conformed(chunk.batch)) if len(chunks_read) > 1 else chunk
+            for chunk in chunks_read
         ]
 
     def together(self, chunks: Sequence[StateChunk]) -> StateChunk:
-        """One chunk with the rows of all ``chunks``."""
+        """Return one chunk with the rows of all ``chunks``."""
         return self._united(chunks)
 
 
@@ -244,12 +246,12 @@ def without_delta(schema: pa.Schema) -> pa.Schema:
 
 
 def is_packed(batch: pa.RecordBatch) -> bool:
-    """True if a batch is worth compressing: it has many deltas, which are mostly nulls."""
+    """Return True if a batch is worth compressing: it has many deltas, which are mostly nulls."""
     return batch.num_rows >= PACKED_MIN and DELTA in batch.schema.names
 
 
 def deltas_of(batch: pa.RecordBatch) -> Bools:
-    """A mask of the events of a batch that are deltas."""
+    """Return a mask of the events of a batch that are deltas."""
     index = batch.schema.get_field_index(DELTA)
     if index < 0:
         return np.zeros(batch.num_rows, dtype=np.bool_)
@@ -260,16 +262,17 @@ def deltas_of(batch: pa.RecordBatch) -> Bools:
 
 
 def sparse_columns_only() -> ChannelSchema:
-    """The initial schema of merged rows: only the columns that sparse rows need."""
+    """Return the initial schema of merged rows: only the columns that sparse rows need."""
     sparse = [pa.field(name, BODY[name]) for name in ("sparse", "nulls")]
     return ChannelSchema.empty().grown(pa.schema(sparse))
 
 
 def _newest_of(slots: Int64s) -> Int64s:
-    """The rows that are the last of their slot, and all rows without a slot."""
+    """Return the rows that are the last of their slot, and all rows without a slot."""
     rows = np.arange(len(slots))
-    last = np.empty(int(slots.max()) + 2, dtype=np.int64)  # last cell: rows without a slot
-    last[slots] = rows  # the last one written stays
+    # The last cell is for rows without a slot.
+    last = np.empty(int(slots.max()) + 2, dtype=np.int64)
+    last[slots] = rows  # the last write to a cell wins
     return np.flatnonzero((last[slots] == rows) | (slots == NO_SLOT))
 
 
@@ -278,10 +281,10 @@ def _around(ids: Int64s) -> Span:
 
 
 def _within(ids: Int64s, spans: Sequence[tuple[int, int]]) -> Bools:
-    """A mask of the ``ids`` (ascending) that lie in ``spans`` (ascending)."""
-    found = np.zeros(len(ids), dtype=np.bool_)
+    """Return a mask of the ``ids`` (ascending) that lie in ``spans`` (ascending)."""
+    mask = np.zeros(len(ids), dtype=np.bool_)
     if not len(ids) or not spans:
-        return found
+        return mask
     edges = np.array(spans, dtype=np.int64).reshape(-1)
     low = np.searchsorted(edges[1::2], ids[0], "right")
     high = np.searchsorted(edges[::2], ids[-1], "right")

@@ -1,8 +1,7 @@
 """The message types of a channel: lookup by name, and conversion from and to JSON (SEM P).
 
-Sources: the Protocol Buffers language guide for what a descriptor set is, its JSON mapping for
-how messages look as dictionaries (64-bit integers and bytes are strings, names in camel case
-are taken too).
+Sources: the Protocol Buffers language guide for the descriptor set, its JSON mapping for messages
+as dictionaries (64-bit integers and bytes are strings, names in camel case are accepted, too).
 """
 
 from __future__ import annotations
@@ -18,24 +17,25 @@ from penstock_core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Una
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
 DESCRIPTORS_BYTES_MAX: Final = 960 << 10
-"""Largest size of a channel's descriptors in bytes: they are part of its description."""
+"""Largest size of a channel's descriptors in bytes. The limit exists because they are part of its
+description."""
 
 FIELDS_MAX: Final = 10_000
-"""Most fields of a message, counting those of the messages inside it.
+"""Most fields of a message, including the fields of nested messages.
 
 Each field becomes a column, and a few types that contain each other twice would make millions.
 """
 
 COLUMN_LEVELS_MAX: Final = 30
-"""Most levels of messages inside one another that are read as columns: Arrow takes 64, and a
-repeated message is two of them."""
+"""Most levels of nested messages that are read as columns. Arrow supports 64 levels, and a repeated
+message takes two."""
 
 
 class Descriptors:
     """The message types of a serialized ``FileDescriptorSet``.
 
-    Raises :class:`InvalidDescriptor` with the parser's message (SEM P4), :class:`Unavailable`
-    where Protocol Buffers are not installed.
+    Raises :class:`InvalidDescriptor` with the parser's message (SEM P4), :class:`Unavailable` if
+    Protocol Buffers are not installed.
     """
 
     def __init__(self, serialized: bytes) -> None:
@@ -60,25 +60,25 @@ class Descriptors:
         self.types: tuple[str, ...] = tuple(sorted(_names(self._files)))
         """Full names of all message types, including nested ones, sorted."""
         if not self.types:
-            raise InvalidDescriptor("these descriptors define no message type")
-        self._known = frozenset(self.types)
+            raise InvalidDescriptor("the descriptors define no message type; include at least one")
+        self._type_names = frozenset(self.types)
         self._columns: Any = None
         self._too_wide: dict[str, bool] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known
+        return name in self._type_names
 
     def has_field(self, name: str, field: str) -> bool:
-        """True if the message type ``name`` is known and has this field."""
-        return name in self._known and field in self._type(name).fields_by_name
+        """Return True if the message type ``name`` is known and has this field."""
+        return name in self._type_names and field in self._type(name).fields_by_name
 
     def is_too_wide(self, name: str) -> bool:
-        """True if a message of this type has more fields than selectors can read, or messages
-        inside one another on more than `COLUMN_LEVELS_MAX` levels."""
-        found = self._too_wide.get(name)
-        if found is None:
-            found = self._too_wide[name] = _is_too_wide(self._type(name))
-        return found
+        """Return True if a message of this type has more fields than selectors can read, or nested
+        messages on more than `COLUMN_LEVELS_MAX` levels."""
+        too_wide = self._too_wide.get(name)
+        if too_wide is None:
+            too_wide = self._too_wide[name] = _is_too_wide(self._type(name))
+        return too_wide
 
     def encoded(self, name: str, value: object) -> bytes:
         """Encode ``value`` as a message of type ``name``.
@@ -95,20 +95,20 @@ class Descriptors:
                     raise InvalidEvent(f"a {value.DESCRIPTOR.full_name} message is not a {name}")
                 return bytes(value.SerializeToString())
             if isinstance(value, str | bytes):
-                made = json_format.Parse(value, kind())
+                encoded_message = json_format.Parse(value, kind())
             elif isinstance(value, Mapping):
-                made = json_format.ParseDict(dict(value), kind())
+                encoded_message = json_format.ParseDict(dict(value), kind())
             else:
                 raise InvalidEvent(
                     f"{type(value).__name__} is not a {name}; pass a dictionary, JSON or a message"
                 )
-            return bytes(made.SerializeToString())
+            return bytes(encoded_message.SerializeToString())
         except (json_format.ParseError, message.EncodeError) as error:
             raise InvalidEvent(f"not a {name}: {error}") from error
 
     def decoded(self, name: str, data: bytes) -> dict[str, Any]:
-        """The message in ``data`` as a dictionary in the JSON mapping, with the field names of
-        the descriptor.
+        """Return the message in ``data`` as a dictionary in the JSON mapping, with the field names
+        of the descriptor.
 
         Raises :class:`InvalidEvent` if the type is unknown, or the bytes do not match it.
         """
@@ -116,25 +116,25 @@ class Descriptors:
 
         kind = self._message_class(name)
         try:
-            found: dict[str, Any] = json_format.MessageToDict(
+            decoded_message: dict[str, Any] = json_format.MessageToDict(
                 kind.FromString(data),
                 preserving_proto_field_name=True,
                 descriptor_pool=self._pool,
             )
         except (message.DecodeError, json_format.SerializeToJsonError, TypeError) as error:
             raise InvalidEvent(f"the data is not a {name}: {error}") from error
-        return found
+        return decoded_message
 
     def table(self, name: str, data: pa.BinaryArray) -> pa.RecordBatch:
-        """Messages of one type as a batch: a row per message, a column per field.
+        """Return messages of one type as a batch: a row per message, a column per field.
 
         A scalar field that is not set has the default value of its type, or null if it is
         ``optional`` or in a ``oneof``. Enumerations are names, timestamps have microseconds. A
-        field that contains its own message type stays binary.
-        Raises :class:`InvalidEvent` if the type is unknown, or some bytes do not match it.
+        field that contains its own message type stays binary. Raises :class:`InvalidEvent` if the
+        type is unknown, or some bytes do not match it.
         """
         self._check_known(name)
-        if self.is_too_wide(name):  # the decoder would recurse over its levels in native code
+        if self.is_too_wide(name):  # the decoder would recurse over the levels in native code
             raise InvalidEvent(
                 f"{name} has more than {FIELDS_MAX:,} fields or {COLUMN_LEVELS_MAX} levels of "
                 "messages, too many for columns; decode its messages one by one"
@@ -142,37 +142,42 @@ class Descriptors:
         try:
             return self._decoder(name).array_to_record_batch(data)
         except BaseException as error:
-            # The decoder panics at an impossible length; a panic is not a subclass of Exception.
+            # The decoder panics at an impossible length, and a panic is not a subclass of
+            # Exception.
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
-                raise InvalidEvent(f"data that is not a {name}: {error}") from error
+                raise InvalidEvent(f"some data is not a {name}: {error}") from error
             raise
 
     def check_depth(self) -> None:
-        """Raise :class:`InvalidDescriptor` if a message type contains others on more than
-        `NESTING_MAX` levels. Types that can contain themselves have no depth of their own."""
-        waiting = {name: self._inside(name) for name in self.types}
+        """Raise :class:`InvalidDescriptor` if a message type nests others on more than
+        `NESTING_MAX` levels.
+
+        Types that can contain themselves are not counted.
+        """
+        pending = {name: self._inside(name) for name in self.types}
         users: dict[str, list[str]] = {}
-        for name, inside in waiting.items():
+        for name, inside in pending.items():
             for inner in inside:
                 users.setdefault(inner, []).append(name)
-        level = [name for name, inside in waiting.items() if not inside]
+        level = [name for name, inside in pending.items() if not inside]
         depth = 1
         while level:
             if depth > NESTING_MAX:
                 raise InvalidDescriptor(
-                    f"message type {level[0]!r} has messages inside one another on more than "
+                    f"message type {level[0]!r} has nested messages on more than "
                     f"{NESTING_MAX} levels; remove some of the levels"
                 )
-            above = []
+            next_level = []
             for inner in level:
                 for name in users.get(inner, ()):
-                    waiting[name].discard(inner)
-                    if not waiting[name]:
-                        above.append(name)
-            level, depth = above, depth + 1
+                    pending[name].discard(inner)
+                    if not pending[name]:
+                        next_level.append(name)
+            level, depth = next_level, depth + 1
 
     def _inside(self, name: str) -> set[str]:
-        """The message types of the fields of a type; a map counts as the type of its values."""
+        """Return the message types of the fields of a type. A map counts as the type of its
+        values."""
         inside = {field.message_type for field in self._type(name).fields} - {None}
         maps = {kind for kind in inside if kind.GetOptions().map_entry}
         values = {field.message_type for kind in maps for field in kind.fields} - {None}
@@ -197,24 +202,24 @@ class Descriptors:
         self._check_known(name)
         try:
             return message_factory.GetMessageClass(self._type(name))
-        except RecursionError:  # it makes the classes of all types inside, one in the other
-            raise InvalidEvent(f"{name} has messages inside one another too deep") from None
+        # GetMessageClass() builds the classes of all nested types by recursion.
+        except RecursionError:
+            raise InvalidEvent(f"{name} has messages nested too deep to be decoded") from None
 
     def _check_known(self, name: str) -> None:
-        if name not in self._known:
+        if name not in self._type_names:
             shown = ", ".join(self.types[:10]) + (", ..." if len(self.types) > 10 else "")
-            raise InvalidEvent(f"no message type {name!r} in the descriptors; there are {shown}")
+            raise InvalidEvent(f"unknown message type {name!r}; the descriptors have {shown}")
 
 
 @lru_cache(maxsize=64)
 def descriptors_of(serialized: bytes) -> Descriptors:
-    """The message types of a channel's descriptors. Results are cached."""
+    """Return the message types of a channel's descriptors. Results are cached."""
     return Descriptors(serialized)
 
 
 def checked_descriptors(serialized: bytes) -> None:
-    """Check the descriptors that a channel is to have (SEM P4). Empty bytes mean none, and are
-    valid.
+    """Check new descriptors of a channel (SEM P4). Empty bytes mean none, and are valid.
 
     Raises :class:`InvalidDescriptor` or :class:`Unavailable`.
     """
@@ -230,8 +235,8 @@ def check_size(serialized: bytes) -> None:
     """
     if len(serialized) > DESCRIPTORS_BYTES_MAX:
         raise InvalidDescriptor(
-            f"the descriptors have {len(serialized):,} bytes; a channel takes at most "
-            f"{DESCRIPTORS_BYTES_MAX:,}: leave out files its messages do not use"
+            f"the descriptors have {len(serialized):,} bytes; a channel accepts at most "
+            f"{DESCRIPTORS_BYTES_MAX:,}: leave out files that its messages do not use"
         )
 
 
@@ -244,7 +249,7 @@ def require_protobuf() -> None:
     ]
     if missing:
         raise Unavailable(
-            f"{' and '.join(missing)} is not installed, which descriptors need: "
+            f"descriptors need {' and '.join(missing)}, which is not installed: "
             'pip install "penstock-realm[protobuf]"'
         )
 
@@ -252,88 +257,91 @@ def require_protobuf() -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # also if its parent package is missing
+    except ModuleNotFoundError:  # also raised if the parent package is missing
         return False
 
 
 def _in_order_of_use(files: Any) -> list[Any]:
-    """The files in an order in which each comes after its imports, with well-known files added.
+    """Return the files so that each follows its imports, with well-known files added.
 
     Raises :class:`InvalidDescriptor` for a missing or circular import.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool
 
-    given = {file.name: file for file in files.file}
+    files_by_name = {file.name: file for file in files.file}
     ordered: dict[str, Any] = {}
-    under_way: list[str] = []
+    importing: list[str] = []
 
     def add(name: str) -> None:
         if name in ordered:
             return
-        if len(under_way) > NESTING_MAX:
+        if len(importing) > NESTING_MAX:
             raise InvalidDescriptor(
-                f"{under_way[0]} imports files that import others on more than {NESTING_MAX} "
+                f"{importing[0]} imports files that import others on more than {NESTING_MAX} "
                 "levels; put them into fewer files"
             )
-        if name in under_way:
-            raise InvalidDescriptor(f"the imports form a circle: {' -> '.join([*under_way, name])}")
-        file = given.get(name)
+        if name in importing:
+            raise InvalidDescriptor(f"the imports form a circle: {' -> '.join([*importing, name])}")
+        file = files_by_name.get(name)
         if file is None:
             file = descriptor_pb2.FileDescriptorProto()
             try:
-                found = descriptor_pool.Default().FindFileByName(name)
+                well_known = descriptor_pool.Default().FindFileByName(name)
             except KeyError:
                 raise InvalidDescriptor(
-                    f"{under_way[-1]} imports {name}, which is not in the set; "
+                    f"{importing[-1]} imports {name}, which is not in the set; "
                     "give protoc --include_imports"
                 ) from None
-            found.CopyToProto(file)
-        under_way.append(name)
+            well_known.CopyToProto(file)
+        importing.append(name)
         for imported in file.dependency:
             add(imported)
-        under_way.pop()
+        importing.pop()
         ordered[name] = file
 
-    for name in given:
+    for name in files_by_name:
         add(name)
     return list(ordered.values())
 
 
 def _is_too_wide(kind: Any) -> bool:
-    room = FIELDS_MAX
-    waiting: list[tuple[Any, tuple[str, ...]]] = [(kind, (kind.full_name,))]
-    while waiting:
-        message, around = waiting.pop()
-        room -= len(message.fields)
-        if room < 0 or len(around) > COLUMN_LEVELS_MAX:
+    remaining = FIELDS_MAX
+    pending: list[tuple[Any, tuple[str, ...]]] = [(kind, (kind.full_name,))]
+    while pending:
+        message, enclosing = pending.pop()
+        remaining -= len(message.fields)
+        if remaining < 0 or len(enclosing) > COLUMN_LEVELS_MAX:
             return True
         for field in message.fields:
-            inside = field.message_type
-            if inside is not None and inside.full_name not in around:
-                waiting.append((inside, (*around, inside.full_name)))
+            nested = field.message_type
+            if nested is not None and nested.full_name not in enclosing:
+                pending.append((nested, (*enclosing, nested.full_name)))
     return False
 
 
 def sole_type(serialized: bytes) -> str:
-    """The message type of descriptors whose last file has one, beside those inside it; empty if it
-    has several, or none. ``protoc`` puts the file that it is given behind what that imports."""
+    """Return the only top-level message type of the last file in the descriptors; empty if it has
+    several or none.
+
+    ``protoc`` writes the file named in its arguments after the files it imports.
+    """
     if not serialized:
         return ""
     from google.protobuf import descriptor_pb2
 
     files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
-    names = [each.name for each in files[-1].message_type] if files else []
+    names = [message_type.name for message_type in files[-1].message_type] if files else []
     if len(names) != 1:
         return ""
     return f"{files[-1].package}.{names[0]}".removeprefix(".")
 
 
 def _names(files: list[Any]) -> list[str]:
-    found: list[str] = []
-    waiting = [kind for file in files for kind in file.message_types_by_name.values()]
-    while waiting:
-        kind = waiting.pop()
+    names: list[str] = []
+    pending = [kind for file in files for kind in file.message_types_by_name.values()]
+    while pending:
+        kind = pending.pop()
         if not kind.GetOptions().map_entry:
-            found.append(kind.full_name)
-            waiting.extend(kind.nested_types)
-    return found
+            names.append(kind.full_name)
+            pending.extend(kind.nested_types)
+    return names

@@ -1,7 +1,7 @@
 """Message fields as columns for selectors (SEM P1, P2).
 
-Messages are decoded a batch at a time, without an object per message. A row without a message,
-with an unknown type, or with bytes that do not match its type, has nulls: "unknown" in selectors.
+Messages are decoded a batch at a time, without an object per message. A row without a message, with
+an unknown type, or with bytes that do not match its type, has nulls: "unknown" in selectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock_core.vocabulary.errors import InvalidEvent
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""
 _PARTS: Final = 16
-"""Number of parts into which data with a broken message is split to find it."""
+"""Number of parts into which data with an undecodable message is split to find it."""
 
 
 class MessageFields:
@@ -28,26 +28,27 @@ class MessageFields:
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
         self._last: tuple[pa.RecordBatch, dict[str, tuple[pa.Array, pa.RecordBatch]]] | None = None
-        """The last decoded batch: selectors and joins read one batch in turn."""
+        """The last decoded batch, cached because selectors and joins read one batch in turn."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
-        """The columns of the field ``name``, one for each message type that has it.
+        """Return the columns of the field ``name``, one for each message type that has it, and a
+        mask.
 
-        Also the mask of rows with a message of such a type; None if there is no such row.
+        The mask marks the rows with a message of such a type; it is None without such a row.
         """
-        found: list[Any] = []
-        owned: Any = None
+        columns: list[Any] = []
+        has_field: Any = None
         for kind, rows in self._rows_of_types(batch).items():
             if not self._descriptors.has_field(kind, name):
                 continue
             where, decoded = self._decoded(batch, kind, rows)
             column = decoded.column(decoded.schema.get_field_index(name))
-            found.append(column.take(where))
-            owned = rows if owned is None else pc.or_(owned, rows)
-        return found, owned
+            columns.append(column.take(where))
+            has_field = rows if has_field is None else pc.or_(has_field, rows)
+        return columns, has_field
 
     def _rows_of_types(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """For each known message type, the mask of rows that hold one."""
+        """Return, for each known message type, the mask of rows that hold one."""
         index = batch.schema.get_field_index("headers")
         if index < 0:
             return {}
@@ -63,47 +64,51 @@ class MessageFields:
         }
 
     def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:
-        """The position of each row's message among the decoded messages, and the messages."""
+        """Return the position of each row's message among the decoded messages, and the
+        messages."""
         if self._last is None or self._last[0] is not batch:
             self._last = (batch, {})
-        known = self._last[1]
-        if kind not in known:
+        by_type = self._last[1]
+        if kind not in by_type:
             data = _data(batch).filter(rows)
             places = np.cumsum(rows.to_numpy(zero_copy_only=False)) - 1
             messages, broken = self._messages(kind, data)
-            where = pc.if_else(rows, pa.array(places, pa.int64()), None)
+            positions = pc.if_else(rows, pa.array(places, pa.int64()), None)
             if broken:
-                where = pc.if_else(pc.is_in(where, pa.array(broken, pa.int64())), None, where)
-            known[kind] = (where, messages)
-        return known[kind]
+                positions = pc.if_else(
+                    pc.is_in(positions, pa.array(broken, pa.int64())), None, positions
+                )
+            by_type[kind] = (positions, messages)
+        return by_type[kind]
 
     def _messages(self, kind: str, data: Any) -> tuple[pa.RecordBatch, list[int]]:
-        """The messages as columns, and the positions of those that cannot be decoded."""
+        """Return the messages as columns, and the positions of messages that cannot be decoded."""
         try:
             return self._descriptors.table(kind, data), []
         except InvalidEvent:
             broken = self._broken(kind, data, 0)
         places = np.zeros(len(data), dtype=np.bool_)
         places[broken] = True
-        whole = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
-        return self._descriptors.table(kind, whole), broken
+        decodable = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
+        return self._descriptors.table(kind, decodable), broken
 
     def _broken(self, kind: str, data: Any, first: int) -> list[int]:
-        """The positions, counted from ``first``, of messages in ``data`` that cannot be decoded.
+        """Return the positions, counted from ``first``, of messages in ``data`` that cannot be
+        decoded.
 
         Decoding messages one by one is slow, so only parts with an error are split further.
         """
         if len(data) == 1:
             return [first]
-        found: list[int] = []
+        broken: list[int] = []
         step = -(-len(data) // _PARTS)
-        for at in range(0, len(data), step):
-            part = data.slice(at, step)
+        for start in range(0, len(data), step):
+            part = data.slice(start, step)
             try:
                 self._descriptors.table(kind, part)
             except InvalidEvent:
-                found += self._broken(kind, part, first + at)
-        return found
+                broken += self._broken(kind, part, first + start)
+        return broken
 
 
 def _data(batch: pa.RecordBatch) -> Any:
@@ -119,5 +124,5 @@ def _fields_of(serialized: bytes) -> MessageFields:
 
 
 def fields_of(serialized: bytes) -> MessageFields | None:
-    """The field reader of a channel's messages; None for a channel without descriptors."""
+    """Return the field reader of a channel's messages; None for a channel without descriptors."""
     return _fields_of(serialized) if serialized else None

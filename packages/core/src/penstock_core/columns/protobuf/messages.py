@@ -1,4 +1,4 @@
-"""Messages for clients: encode and decode them, and read them as columns."""
+"""Messages for clients: encodes and decodes them, and reads them as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_core.vocabulary.errors import InvalidEvent
 
 
 class Messages:
-    """The message types of a channel or queue, by its current descriptors (SEM P)."""
+    """The message types of a channel or queue, from its current descriptors (SEM P)."""
 
     def __init__(self, store: str, descriptors: bytes) -> None:
         self._store = store
@@ -26,30 +26,29 @@ class Messages:
         return self._descriptors.types if self._descriptors is not None else ()
 
     def event(self, message_type: str, message: object, **parts: Any) -> Event:
-        """An event that carries a message.
+        """Return an event that carries a message.
 
-        ``message`` is a dictionary in the JSON mapping of Protocol Buffers, JSON text, or a
-        message object. ``parts`` are the arguments of :class:`Event` except ``data``.
+        ``message`` is a dictionary in the JSON mapping of Protocol Buffers, JSON text, or a message
+        object. ``parts`` are the arguments of :class:`Event` except ``data``.
 
-        Raises ``InvalidEvent`` if the type is unknown, or the message does not match it
-        (SEM P3).
+        Raises ``InvalidEvent`` if the type is unknown, or the message does not match it (SEM P3).
         """
-        data = self._known(message_type).encoded(message_type, message)
+        data = self._require_descriptors(message_type).encoded(message_type, message)
         headers = {**(parts.pop("headers", None) or {}), TYPE_HEADER: message_type}
         return Event(data, headers=headers, **parts)
 
     def has(self, event: Event) -> bool:
-        """True if the event carries a message of a known type."""
+        """Return True if the event carries a message of a known type."""
         kind = self.type_of(event)
         return kind is not None and kind in self.types
 
     def type_of(self, event: Event) -> str | None:
-        """The message type named in the event's header ``message_type``; None if there is none."""
+        """Return the message type named in the event's header ``message_type``, or None."""
         kind = event.headers.get(TYPE_HEADER)
         return str(kind) if kind is not None else None
 
     def decode(self, event: Event) -> dict[str, Any]:
-        """The event's message as a dictionary in the JSON mapping.
+        """Return the event's message as a dictionary in the JSON mapping.
 
         Raises ``InvalidEvent`` if the event names no type or an unknown one, or if its data does
         not match the type.
@@ -59,14 +58,15 @@ class Messages:
             raise InvalidEvent(
                 f"event {event.event_id} names no message type (header {TYPE_HEADER})"
             )
-        return self._known(kind).decoded(kind, event.data)
+        return self._require_descriptors(kind).decoded(kind, event.data)
 
     def table(self, message_type: str, events: Iterable[Event] | pa.Array) -> pa.RecordBatch:
-        """Messages of one type as columns, one row each, from events or from a column of data.
+        """Return messages of one type as columns, one row each, from events or from a column of
+        data.
 
         Raises ``InvalidEvent`` if the type is unknown, or some data does not match it.
         """
-        descriptors = self._known(message_type)
+        descriptors = self._require_descriptors(message_type)
         if isinstance(events, pa.ChunkedArray):
             events = events.combine_chunks()
         if not isinstance(events, pa.Array):
@@ -74,7 +74,7 @@ class Messages:
         return descriptors.table(message_type, events)
 
     def seen_in(self, stored: pa.Schema) -> pa.Schema:
-        """The columns of the store, with message fields added to the properties.
+        """Return the columns of the store, with message fields added to the properties.
 
         These are all names that a selector can use (SEM P1).
         """
@@ -93,24 +93,24 @@ class Messages:
         properties = pa.field("properties", pa.struct([*stored.field(index).type, *fields]))
         return stored.set(index, properties)
 
-    def _known(self, message_type: str) -> Descriptors:
+    def _require_descriptors(self, message_type: str) -> Descriptors:
         if self._descriptors is None:
             raise InvalidEvent(
-                f"{self._store} has no descriptors, so no message type {message_type!r}; "
-                "set them first: edit(descriptors=...)"
+                f"message type {message_type!r} is unknown, because {self._store} has no "
+                "descriptors; set them first: edit(descriptors=...)"
             )
         return self._descriptors
 
 
-def descriptor_set(given: object) -> bytes:
-    """A serialized ``FileDescriptorSet``, including all imports.
+def descriptor_set(source: object) -> bytes:
+    """Return a serialized ``FileDescriptorSet``, including all imports.
 
-    ``given`` is a serialized set, a message class, a module made by ``protoc``, or a list of
-    these. Raises :class:`TypeError` for anything else, and :class:`Unavailable` without the
-    extra ``protobuf``.
+    ``source`` is a serialized set, a message class, a module made by ``protoc``, or a list of
+    these. Raises :class:`TypeError` for anything else, and :class:`Unavailable` without the extra
+    ``protobuf``.
     """
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
     require_protobuf()
     from google.protobuf import descriptor_pb2
 
@@ -121,21 +121,20 @@ def descriptor_set(given: object) -> bytes:
             return
         for imported in file.dependencies:
             add(imported)
-        found = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(found)
-        files[file.name] = found
+        proto = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(proto)
+        files[file.name] = proto
 
-    for each in given if isinstance(given, list | tuple) else [given]:
-        if isinstance(each, bytes):
-            for found in descriptor_pb2.FileDescriptorSet.FromString(each).file:
-                files.setdefault(found.name, found)
+    for item in source if isinstance(source, list | tuple) else [source]:
+        if isinstance(item, bytes):
+            for proto in descriptor_pb2.FileDescriptorSet.FromString(item).file:
+                files.setdefault(proto.name, proto)
             continue
-        descriptor = getattr(each, "DESCRIPTOR", None)
+        descriptor = getattr(item, "DESCRIPTOR", None)
         if descriptor is None:
             raise TypeError(
-                f"{type(each).__name__} is not a descriptor set; give its bytes, a message class "
-                f"or "
-                "a module made by protoc"
+                f"{type(item).__name__} is not a descriptor set; pass its bytes, a message class "
+                "or a module made by protoc"
             )
         add(getattr(descriptor, "file", descriptor))
     return bytes(descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString())

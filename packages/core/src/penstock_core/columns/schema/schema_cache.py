@@ -17,19 +17,19 @@ BYTES_MAX: Final = 128 << 10
 FIELD_BYTES: Final = 64
 """Approximate bytes of a field in addition to its name."""
 
-Value = TypeVar("Value")
+Computed = TypeVar("Computed")
 
 
-class SchemaMemo(Generic[Value]):
+class SchemaMemo(Generic[Computed]):
     """Caches ``compute(schema)`` for the most recently used schemas."""
 
     __slots__ = ("_compute", "_entries")
 
-    def __init__(self, compute: Callable[[pa.Schema], Value]) -> None:
+    def __init__(self, compute: Callable[[pa.Schema], Computed]) -> None:
         self._compute = compute
-        self._entries: tuple[tuple[pa.Schema, Value, int], ...] = ()
+        self._entries: tuple[tuple[pa.Schema, Computed, int], ...] = ()
 
-    def of(self, schema: pa.Schema) -> Value:
+    def of(self, schema: pa.Schema) -> Computed:
         """Return the value for ``schema``. Schemas with different field metadata have different
         values."""
         # Replaced as a whole, so that other threads can read it without a lock.

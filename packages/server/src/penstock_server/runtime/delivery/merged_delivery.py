@@ -144,12 +144,12 @@ def _together(
     if not as_delta.any():
         if not full.any():
             return []
-        return [store.rows_of(whole if full.all() else whole.taken(np.flatnonzero(full)))]
+        return [store.rows_of(whole if full.all() else whole.take(np.flatnonzero(full)))]
     assert stretch is not None, "deltas come from it"
     changed = deltas(stretch, whole.ids[as_delta])
     if not full.any():
         return [changed]
-    fulls = store.rows_of(whole.taken(np.flatnonzero(full)))
+    fulls = store.rows_of(whole.take(np.flatnonzero(full)))
     columns = store.states.columns.grown(changed.batch.schema)
     batch = pa.concat_batches([columns.conform(part.batch) for part in (fulls, changed)])
     batch = batch.take(pa.array(np.argsort(ids_of(batch), kind="stable")))

@@ -92,7 +92,7 @@ class MergeStore(ChannelStore):
         merged, wanted = self.states.merged(rows, slots, ~deltas)
         for raw in pending:
             self._count(raw.tail_batch, -1)
-        self.states.take_in(merged, slots[wanted], codes[wanted])
+        self.states.append(merged, slots[wanted], codes[wanted])
         self.states.tidy(self._gone)
         self._weigh()
 
@@ -106,7 +106,7 @@ class MergeStore(ChannelStore):
             for first, end in spans or (Span(0, 1 << 62),):
                 low, high = np.searchsorted(ids, (first, end))
                 codes[low:high] = self._code(publisher)
-        self.states.take_in(rows, self.states.slots_of(rows), codes)
+        self.states.append(rows, self.states.slots_of(rows), codes)
         self.columns = self.states.columns
         self._weigh()
 
@@ -135,7 +135,7 @@ class MergeStore(ChannelStore):
             return
         alive = self.states.compact(stored)
         if alive is not None:
-            self.keys.renumbered(alive)
+            self.keys.renumber(alive)
             self.recent.clear(self._end)
         self._gone, self._gone_rows = None, 0
         self._weigh()
@@ -329,7 +329,7 @@ def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
     codes = np.unique(chunk.codes).tolist()
     if len(codes) == 1:
         return [(codes[0], chunk)]
-    return [(code, chunk.taken(np.flatnonzero(chunk.codes == code))) for code in codes]
+    return [(code, chunk.take(np.flatnonzero(chunk.codes == code))) for code in codes]
 
 
 def _stamped(tail_batch: TailBatch) -> pa.RecordBatch:

@@ -49,7 +49,7 @@ def refuse(
     if not has_deltas(bodies):
         return
     assert store.keys is not None, "an engine that merges has a publish key"
-    keyed = store.keys.known([body.batch for body in bodies], state.stored).keyed
+    keyed = store.keys.key_masks([body.batch for body in bodies], state.stored).keyed
     wrong = np.flatnonzero(_deltas(bodies) & ~keyed)
     if len(wrong):
         (key,) = state.definition.keys
@@ -73,7 +73,7 @@ def admitted(
     if not has_deltas(bodies):
         return bodies, digest
     assert store.keys is not None, "an engine that merges has a publish key"
-    known = store.keys.known([body.batch for body in bodies], state.stored)
+    known = store.keys.key_masks([body.batch for body in bodies], state.stored)
     deltas = _deltas(bodies)
     first = deltas & ~known.follows
     if not first.any():
