@@ -30,6 +30,11 @@ GIVEN_NAME_CHARACTERS_MAX: Final = 16 * NAME_CHARACTERS_MAX
 form may be shorter, and the rule for names reports what is wrong with it (SEM C2)."""
 SELECTOR_CHARACTERS_MAX: Final = 65_536
 """Characters of a selector."""
+DURABLE_SELECTORS_CHARACTERS_MAX: Final = 4 << 20
+"""Characters of the selectors of all durables of a channel, which stay in memory."""
+SHORT_SELECTOR_CHARACTERS: Final = 400
+"""A durable may always have a selector as short as this: all durables that a channel may have by
+default may have one."""
 SELECTORS_WORK_MAX: Final = 10_000
 """Comparisons, calculations and wildcards in the selectors that are put to what is published on
 one channel: those of durables, readers and joins."""

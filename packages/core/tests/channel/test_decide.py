@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packages.core.tests.plays import durable_play, outstanding, play_of
+from penstock_core.bounds import DURABLE_SELECTORS_CHARACTERS_MAX, SELECTOR_CHARACTERS_MAX
 from penstock_core.ids.ids import Span
 from penstock_core.messages.definitions import Edit
 from penstock_core.messages.durables import AddDurable, RemoveDurable
@@ -18,6 +19,7 @@ from penstock_core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     InvalidArgument,
+    LimitReached,
     NameDoesNotExist,
     Refused,
 )
@@ -167,3 +169,24 @@ def test_a_smaller_capacity_that_is_honoured_drops_nothing() -> None:
 def test_a_command_of_no_channel_is_a_broken_belief() -> None:
     with pytest.raises(AssertionError, match="does not know Command"):
         play_of().do(Command())
+
+
+def selector_of(characters: int) -> str:
+    text = "k = '"
+    return text + "x" * (characters - len(text) - 1) + "'"
+
+
+def test_long_selectors_are_refused_beyond_their_limit_and_short_ones_are_taken() -> None:
+    play = play_of()
+    longest = selector_of(SELECTOR_CHARACTERS_MAX)
+    count = DURABLE_SELECTORS_CHARACTERS_MAX // SELECTOR_CHARACTERS_MAX
+    for number in range(count):
+        play.do(AddDurable(f"d{number}", "shared", selector=longest))
+
+    with pytest.raises(LimitReached, match=r"selectors of the durables of \w+.*4,194,304"):
+        play.do(AddDurable("long", "shared", selector=selector_of(401)))
+    play.do(AddDurable("short", "shared", selector=selector_of(400)))
+    play.do(AddDurable("all", "shared"))
+
+    play.do(RemoveDurable("d0"))
+    play.do(AddDurable("long", "shared", selector=selector_of(401)))

@@ -17,7 +17,7 @@ from penstock_core.messages.settlements import Ack, RollBack
 from penstock_core.messages.snapshots import ProducerState, Restored
 from penstock_core.realm.exports import ExportedState, check, exported, take_over
 from penstock_core.vocabulary.definitions import Definition
-from penstock_core.vocabulary.errors import DamagedExport
+from penstock_core.vocabulary.errors import DamagedExport, LimitReached
 from penstock_server.bootstrap import rules
 from penstock_testing.play import Play, delivered, publish, span
 
@@ -189,6 +189,15 @@ def test_a_state_that_cannot_be_is_refused(what: str) -> None:
 
     with pytest.raises(DamagedExport, match=reason):
         check(taken, rules())
+
+
+def test_durables_with_too_long_selectors_are_refused() -> None:
+    (durable,) = exported(halfway().channel.state).restored.durables
+    long = "k = '" + "x" * 60_000 + "'"
+    durables = tuple(replace(durable, name=f"d{n}", selector=long) for n in range(80))
+
+    with pytest.raises(LimitReached, match="4,800,480 characters together"):
+        check(altered(durables=durables), rules())
 
 
 def test_readers_of_a_queue_are_of_the_queues_own_kind() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
+import penstock
 from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock_core.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
 from penstock_core.ids.ids import Span
@@ -47,3 +50,35 @@ def test_an_event_counts_sixteen_bytes_however_little_it_says() -> None:
     assert meter.memory_bytes == wanted
     meter.add_bytes(piece.home, -piece.weight)
     assert meter.memory_bytes == 0
+
+
+def wide(number: int) -> pa.Table:
+    """A table whose schema takes some 10 kB, another one for each number."""
+    names = [f"{number}-{index}" + "x" * 200 for index in range(30)]
+    return pa.table({name: pa.array([1], pa.int8()) for name in names})
+
+
+def test_the_schemas_of_all_connections_of_a_user_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = "penstock_server.frontends.native.listener."
+    monkeypatch.setattr(listener + "USER_SCHEMAS_BYTES_MAX", 50_000)
+    monkeypatch.setattr(listener + "SMALL_SCHEMAS_BYTES", 1_000)
+    with penstock.Realm(tmp_path, limits__property_names_max=0) as realm:
+        with realm.connect() as first, realm.connect() as second:
+            first.channels.create("orders")
+            publish(first, numbers=range(4))
+            publish(second, numbers=range(100, 102))
+            with pytest.raises(
+                penstock.PenstockError, match="all connections of a user may announce"
+            ):
+                publish(second, numbers=range(102, 106))
+            publish(first, numbers=range(4, 5))
+        with realm.connect() as third:  # the bytes of closed connections are free again
+            publish(third, numbers=range(200, 206))
+
+
+def publish(session: penstock.Session, numbers: range) -> None:
+    orders = session.channels.get("orders")
+    for number in numbers:
+        orders.publish_table(wide(number))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
-from penstock_core.bounds import REDELIVERIES_MAX
+from penstock_core.bounds import (
+    DURABLE_SELECTORS_CHARACTERS_MAX,
+    REDELIVERIES_MAX,
+    SHORT_SELECTOR_CHARACTERS,
+)
 from penstock_core.channel.awaited_seats import (
     claimed,
     decide_given_up,
@@ -382,6 +386,7 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
             f"a durable of type {kind.name} does not keep a selector; give one with each "
             f"subscription instead"
         )
+    _refuse_long_selectors(state, command.selector)
     if command.strict_order and not kind.orders_strictly:
         raise InvalidArgument(
             f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
@@ -453,6 +458,19 @@ def _refuse_too_many(state: ChannelState) -> None:
         raise LimitReached(
             f"{state.name} has {len(state.durables)} durables, and more than {most} are not "
             "allowed (limits.durables_per_channel_max); delete one, or raise the limit"
+        )
+
+
+def _refuse_long_selectors(state: ChannelState, added: str) -> None:
+    if len(added) <= SHORT_SELECTOR_CHARACTERS:
+        return
+    characters = len(added) + sum(len(durable.selector) for durable in state.durables.values())
+    if characters > DURABLE_SELECTORS_CHARACTERS_MAX:
+        raise LimitReached(
+            f"the selectors of the durables of {state.name} would have {characters:,} characters "
+            f"together; allowed are {DURABLE_SELECTORS_CHARACTERS_MAX:,}: shorten the selector, "
+            f"for example let publishers set a property that it compares, or delete durables that "
+            f"no client uses"
         )
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock_core.bounds import (
+    DURABLE_SELECTORS_CHARACTERS_MAX,
     EVENT_ID_MAX,
     NAME_CHARACTERS_MAX,
     NEXT_ID_MAX,
@@ -130,6 +131,12 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
             f"the export has {len(restored.durables)} durables, and more than "
             f"{rules.durables_max} are not allowed on a channel (limits.durables_per_channel_max); "
             "raise the limit"
+        )
+    characters = sum(len(durable.selector) for durable in restored.durables)
+    if characters > DURABLE_SELECTORS_CHARACTERS_MAX:
+        raise LimitReached(
+            f"the export has durables whose selectors have {characters:,} characters together; "
+            f"allowed are {DURABLE_SELECTORS_CHARACTERS_MAX:,}"
         )
     _check_producers(restored)
 

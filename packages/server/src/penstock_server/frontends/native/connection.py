@@ -157,6 +157,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._incomplete.close()
+        self.announced.close()
         self._reading.end()
         self._is_open = False
         self.writable = False
@@ -362,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self._incomplete = self.listener.incomplete.open(principal)
+        self.announced.held = self.listener.announced_schemas.open(principal)
         said = (
             self.realm.identity,
             self.realm.name,

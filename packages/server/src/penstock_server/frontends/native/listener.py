@@ -8,7 +8,7 @@ import errno
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ from penstock_core.wire.addresses import is_loopback
 from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import FRAME_BYTES_MAX
 from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.native.schemas import SMALL_SCHEMAS_BYTES, USER_SCHEMAS_BYTES_MAX
 from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.frontends.shared.front_end_service import FrontEndService
 from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
@@ -186,6 +187,11 @@ class NativeListener:
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    @cached_property
+    def announced_schemas(self) -> Buffers:
+        """The bytes of the Arrow schemas that clients have announced."""
+        return Buffers(2 * USER_SCHEMAS_BYTES_MAX, SMALL_SCHEMAS_BYTES)
 
     @property
     def web_protocols(self) -> Mapping[str, Callable[[], asyncio.BaseProtocol]]:

@@ -8,10 +8,16 @@ from penstock_core.columns.events.single_event import MESSAGE_BYTES_MAX, codec_i
 from penstock_core.columns.schema.ipc import batch_from, schema_from
 from penstock_core.columns.schema.layout import BODY_ROWS_MAX
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent, RemoteProtocolViolation
+from penstock_server.frontends.shared.buffers import HeldBytes
 from penstock_server.runtime.store.bodies import Body
 
 SCHEMAS_MAX = 10_000
 """Most schemas that a connection may announce."""
+USER_SCHEMAS_BYTES_MAX = 256 << 20
+"""Bytes of the schemas that all connections of a user may announce while no other user has any;
+always half of what is left."""
+SMALL_SCHEMAS_BYTES = 1 << 20
+"""Bytes of the schemas of each connection that are not counted."""
 
 
 class SchemaTable:
@@ -20,6 +26,8 @@ class SchemaTable:
     def __init__(self) -> None:
         self._schemas: dict[int, bytes] = {}
         self._size = 0
+        self.held: HeldBytes | None = None
+        """Counts the schemas for the user of the connection, once the user is known."""
 
     def learn(self, number: int, schema: bytes) -> None:
         """Register a schema. Raises ``RemoteProtocolViolation`` for too many, and for bytes that
@@ -35,9 +43,21 @@ class SchemaTable:
                 f"schemas of {size} bytes on one connection; {SCHEMAS_BYTES_MAX} are allowed: "
                 f"publish events of the same kind together, or open another session"
             )
+        if self.held is not None and not self.held.fits(size):
+            raise RemoteProtocolViolation(
+                f"schemas of {size} bytes on this connection besides those of other connections; "
+                f"all connections of a user may announce {USER_SCHEMAS_BYTES_MAX} bytes while no "
+                f"other user has any: publish events of the same kind together, or close "
+                f"connections"
+            )
         schema_from(schema)
         self._schemas[number] = schema
         self._size = size
+
+    def close(self) -> None:
+        """Give the bytes back: the connection has ended."""
+        if self.held is not None:
+            self.held.close()
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
