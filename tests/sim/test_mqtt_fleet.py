@@ -86,15 +86,19 @@ def retained_apart(patch: pytest.MonkeyPatch) -> None:
     """What is retained is stored in a step of its own, after the acknowledgement."""
     publishes = MessagePublisher._publishes
 
-    def without(own: MessagePublisher, gathered: Any) -> Any:
-        found, refused = publishes(own, gathered)
+    def without(own: MessagePublisher, publisher: str, gathered: Any) -> Any:
+        step = publishes(own, publisher, gathered)
         retained = own._retained.channel()
-        for number, bodies in found:
+        for number, bodies in step.publishes:
             if number == retained:
                 own._loop.call_later(0.05, _publish, own, number, bodies)
-        return [each for each in found if each[0] != retained], refused
+        return step._replace(publishes=_without_channel(step.publishes, retained))
 
     patch.setattr(MessagePublisher, "_publishes", without)
+
+
+def _without_channel(publishes: list[Any], channel_id: int) -> list[Any]:
+    return [publish for publish in publishes if publish[0] != channel_id]
 
 
 def _publish(own: MessagePublisher, number: Any, bodies: Any) -> None:
@@ -108,11 +112,12 @@ def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
     """What is retained stays when nothing is to be."""
     publishes = MessagePublisher._publishes
 
-    def without(own: MessagePublisher, gathered: Any) -> Any:
-        found, refused = publishes(own, gathered)
-        if all(each.message.packet.payload for each in gathered):
-            return found, refused
-        return [each for each in found if each[0] != own._retained.channel()], refused
+    def without(own: MessagePublisher, publisher: str, gathered: Any) -> Any:
+        step = publishes(own, publisher, gathered)
+        if all(message.message.packet.payload for message in gathered):
+            return step
+        kept = _without_channel(step.publishes, own._retained.channel())
+        return step._replace(publishes=kept)
 
     patch.setattr(MessagePublisher, "_publishes", without)
 

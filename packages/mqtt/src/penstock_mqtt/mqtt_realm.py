@@ -16,6 +16,7 @@ from penstock_mqtt.held_bytes import UserBytes
 from penstock_mqtt.newest_events import make_channel
 from penstock_mqtt.publishing import MessagePublisher
 from penstock_mqtt.retained import RetainedMessages
+from penstock_mqtt.retained_topics import RetainedLimits
 from penstock_mqtt.session_store import SessionStore
 from penstock_mqtt.topic_channels import TopicChannels
 from penstock_mqtt.topic_rights import ClientRights
@@ -52,7 +53,14 @@ class MqttRealm:
         self.traffic = self.realm.connections.traffic["mqtt"]
         self.counts = MessageCounts()
         self.fan_out = FanOut(self.realm.access, self.counts)
-        self.retained = RetainedMessages(self.realm, channel)
+        self.retained = RetainedMessages(
+            self.realm,
+            channel,
+            RetainedLimits(
+                listener.limits.mqtt_retained_messages_max,
+                listener.limits.mqtt_retained_bytes_max,
+            ),
+        )
         self.topics = TopicChannels(self.realm, channel)
         self.store = SessionStore(self.realm, channel)
         self.publisher = MessagePublisher(listener, self.topics, self.retained, sessions=self.store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import PenstockError
@@ -21,6 +21,7 @@ from penstock_mqtt.messages import (
 )
 from penstock_mqtt.reasons import reported
 from penstock_mqtt.retained import RetainedMessages
+from penstock_mqtt.retained_topics import TopicChanges
 from penstock_mqtt.session_store import SessionStore
 from penstock_mqtt.topic_channels import TopicChannels
 from penstock_mqtt.wire.reasons import MqttViolation
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 _log = logger("penstock.mqtt")
+
+
+class _Publishes(NamedTuple):
+    """What a step of several messages stores."""
+
+    publishes: list[tuple[ChannelId, list[Body]]]
+    refused: dict[int, MqttViolation]
+    """The errors of messages that cannot be an event, by index."""
+    topics: TopicChanges | None
+    """The topics that have a retained message from then on, or have none any more."""
 
 
 class MessagePublisher:
@@ -106,14 +117,20 @@ class MessagePublisher:
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
         """Publish messages now, and store the entries of their sessions in the same step."""
         try:
-            publishes, refused = self._publishes(messages)
+            publishes, refused, topics = self._publishes(publisher, messages)
         except Exception as error:  # noqa: BLE001  each message is tried by itself
             self._failed(publisher, messages, error)
             return
+
+        def stored() -> None:
+            if topics is not None:
+                self._retained.topics.stored(publisher, topics)
+            _answer(messages, refused)
+
         self._send(
             publisher,
             publishes,
-            lambda: _answer(messages, refused),
+            stored,
             failed=lambda error: self._failed(publisher, messages, error),
         )
 
@@ -144,20 +161,19 @@ class MessagePublisher:
         except Exception as error:  # noqa: BLE001  its messages are answered, whatever it is
             reply(None, error)
 
-    def _publishes(
-        self, messages: Sequence[Gathered]
-    ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
-        """Return the events for the channels of the topics, of retained messages and of sessions,
-        and the errors of messages that cannot be an event, by index."""
+    def _publishes(self, publisher: str, messages: Sequence[Gathered]) -> _Publishes:
+        """Return the events for the channels of the topics, of retained messages and of sessions.
+        Raises :class:`MqttViolation` if the limits of retained messages are reached."""
         publishes, refused = self._events_of([message.message for message in messages])
+        topics: TopicChanges | None = None
         kept = [message for index, message in enumerate(messages) if index not in refused]
         if retained := [message.message for message in kept if message.message.packet.retain]:
-            self._retained.check_room(retained, self._listener.limits.mqtt_retained_messages_max)
+            topics = self._retained.admit(publisher, retained)
             newest = body_from(body_of_retained(retained))
             publishes.append((self._retained.channel(), [newest]))
         if entries := [entry for message in kept for entry in message.entries]:
             publishes.append(self._sessions.part(entries))
-        return publishes, refused
+        return _Publishes(publishes, refused, topics)
 
     def _events_of(
         self, received: Sequence[Received]

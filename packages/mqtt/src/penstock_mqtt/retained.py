@@ -9,7 +9,7 @@ from penstock_core.realm.internal_stores import retained_store
 from penstock_core.vocabulary.topics import has_wildcards
 from penstock_mqtt.messages import Received, TopicMessage, messages_of
 from penstock_mqtt.newest_events import KeyedChannel
-from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_mqtt.retained_topics import RetainedLimits, RetainedTopics, TopicChanges
 from penstock_server.runtime.access.open_connections import MessageCounts
 from penstock_server.runtime.reading.stretches import batches_at, batches_of
 from penstock_server.runtime.realm import RunningRealm
@@ -21,26 +21,22 @@ EVERY: Final = "#"
 class RetainedMessages(KeyedChannel):
     """The channel ``<channel>-retained`` with the last retained event of each topic."""
 
-    def __init__(self, realm: RunningRealm, all_topics: str) -> None:
+    def __init__(self, realm: RunningRealm, all_topics: str, limits: RetainedLimits) -> None:
         super().__init__(realm, all_topics, retained_store(all_topics))
+        self.topics = RetainedTopics(limits, knows_users=lambda: not realm.access.is_open)
 
     def _type(self, type_of_all: str) -> str:
         return "mixed" if type_of_all == "transient" else type_of_all
 
-    def check_room(self, received: Sequence[Received], topics_max: int) -> None:
-        """Raise :class:`MqttViolation` if retaining the messages would exceed ``topics_max`` topics
-        (0: no limit). Replacing or removing a retained message is always allowed."""
+    def admit(self, publisher: str, received: Sequence[Received]) -> TopicChanges:
+        """Return the topics that retaining the messages adds and removes, for
+        :meth:`RetainedTopics.stored`. Raise :class:`MqttViolation` if that exceeds a limit."""
         store = self.store
-        if store is None or not topics_max or store.events + len(received) <= topics_max:
-            return
-        new = {message.topic for message in received if message.packet.payload}
-        new = {topic for topic in new if store.newest_of(topic) is None}
-        if store.events + len(new) > topics_max and new:
-            raise MqttViolation(
-                Reason.QUOTA_EXCEEDED,
-                f"{store.events} topics have a retained message; allowed are {topics_max} "
-                f"(limits.mqtt_retained_messages_max): remove some, or publish without retain",
-            )
+        if store is None:
+            return TopicChanges(frozenset(), frozenset())
+        changes = self.topics.changes(store, received)
+        self.topics.check(publisher, store, changes)
+        return changes
 
     async def pages(
         self, filters: Sequence[str], counts: MessageCounts

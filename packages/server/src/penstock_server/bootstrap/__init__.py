@@ -283,6 +283,7 @@ def native_listener(
             mqtt_sessions_per_user_max=settings.limits.mqtt_sessions_per_user_max,
             mqtt_session_bytes_per_user_max=settings.limits.mqtt_session_bytes_per_user_max,
             mqtt_retained_messages_max=settings.limits.mqtt_retained_messages_max,
+            mqtt_retained_bytes_max=settings.limits.mqtt_retained_bytes_max,
             each=ConnectionLimits(
                 settings.limits.requests_per_s_max,
                 settings.limits.in_flight_bytes_max,

@@ -385,8 +385,21 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int, Meta(ge=0, description="Most bytes of these, with filters and wills; 0: no limit.")
     ] = 64 << 20
     mqtt_retained_messages_max: Annotated[
-        int, Meta(ge=0, description="Most topics with a retained message of MQTT; 0: no limit.")
+        int,
+        Meta(
+            ge=0,
+            description="Most topics with a retained message of MQTT; where users sign in, each "
+            "user has half of what the others leave; 0: no limit.",
+        ),
     ] = 1_000_000
+    mqtt_retained_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Most bytes of memory of these topics, with some 300 for each level; "
+            "shares as above; 0: no limit.",
+        ),
+    ] = 2 << 30
     durables_per_channel_max: Annotated[
         int, Meta(ge=0, description="Most durables of one channel; 0: no limit.")
     ] = 10_000

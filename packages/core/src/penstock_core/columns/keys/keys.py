@@ -122,6 +122,11 @@ class KeyIndex:
         self._last, self._expected, self._promised = None, -1, -1
         self._pruned, self._pruned_bytes = PRUNE_MIN, PRUNE_BYTES_MIN
 
+    def values_max(self, stored: IdSet) -> int:
+        """The number of values above which :meth:`prune` is worth its cost: it drops half of them
+        or more, or all."""
+        return 2 * len(stored) * len(self._keys) + PRUNE_MIN if stored else 0
+
     def reclaim(self, stored: IdSet) -> None:
         """Drop values without a stored event if they are at least a fifth of all values.
 

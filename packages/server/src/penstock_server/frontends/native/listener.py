@@ -78,6 +78,8 @@ class NativeLimits(Struct, frozen=True):
     """Most bytes of these; 0: no limit."""
     mqtt_retained_messages_max: int = 0
     """Most topics of MQTT that have a retained message; 0: no limit."""
+    mqtt_retained_bytes_max: int = 0
+    """Most bytes of memory of these topics; 0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 

@@ -273,11 +273,16 @@ class ChannelStore:
             self.keys.reclaim(stored)
             self.count_index()
 
-    def clear_index(self) -> None:
-        """Drop all values: no event is stored. Not within a publish, which holds slots."""
-        if self.keys is not None and len(self.keys):
+    def tidy_index(self, stored: IdSet) -> None:
+        """Drop values whose events have left, if they are half of all. Not within a publish, which
+        holds slots."""
+        if self.keys is None or len(self.keys) <= self.keys.values_max(stored):
+            return
+        if stored:
+            self.keys.prune(stored)
+        else:
             self.keys.clear()
-            self.count_index()
+        self.count_index()
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
         """Events below ``through`` are in files now; the tail keeps what lives in memory only."""

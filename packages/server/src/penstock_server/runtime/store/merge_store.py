@@ -180,9 +180,9 @@ class MergeStore(ChannelStore):
         if 4 * self.states.rows > 5 * len(stored) or 4 * self.states.slots > 5 * len(stored):
             self.compact(stored)
 
-    def clear_index(self) -> None:
-        if self.states.slots:
-            self.compact(IdSet())
+    def tidy_index(self, stored: IdSet) -> None:
+        if self.states.slots and not stored:
+            self.compact(stored)
 
     def _code(self, publisher: str) -> int:
         if publisher not in self._publishers:

@@ -284,8 +284,7 @@ class Group:
                 if self.is_half_done:
                     raise
                 failed("expiry", failure, number)
-            if not self.state.channels[number].state.stored:
-                self.state.stores[number].clear_index()
+            self.state.stores[number].tidy_index(self.state.channels[number].state.stored)
         self.state.moved.update(self.touched)
 
     def publish(

@@ -1,0 +1,160 @@
+"""Bounds the topics that have a retained message: their number, and their bytes of memory.
+
+The realm keeps every such topic in memory twice, as a value of the publish key ``topic`` and in a
+tree of levels, which subscriptions with wildcards search. The bytes counted here are an estimate of
+both. Where the realm knows its users, each of them has half of what the others leave, so that one
+client cannot keep the others from retaining messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from penstock_core.access.rights import ANONYMOUS
+from penstock_mqtt.messages import Received
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_server.runtime.subscriptions.realm_view import StoreView
+
+TOPIC_BYTES: Final = 160
+"""Memory of a topic besides its text, in bytes."""
+LEVEL_BYTES: Final = 300
+"""Memory of a level of a topic in the tree: its text, and the dictionary of what follows it."""
+
+
+class RetainedLimits(NamedTuple):
+    """Limits of the topics that have a retained message; 0: no limit."""
+
+    topics_max: int
+    bytes_max: int
+
+
+class TopicChanges(NamedTuple):
+    """The topics that messages add and remove."""
+
+    added: frozenset[str]
+    removed: frozenset[str]
+
+
+class _Amount(NamedTuple):
+    topics: int = 0
+    bytes: int = 0
+
+    def with_topics(self, topics: Iterable[str], sign: int = 1) -> _Amount:
+        sizes = [bytes_of(topic) for topic in topics]
+        return _Amount(self.topics + sign * len(sizes), self.bytes + sign * sum(sizes))
+
+    def within(self, most: _Amount) -> _Amount:
+        """At most ``most``, and at least nothing."""
+        return _Amount(max(0, min(self.topics, most.topics)), max(0, min(self.bytes, most.bytes)))
+
+
+def bytes_of(topic: str) -> int:
+    """Estimate the memory that a topic takes, in bytes."""
+    return sys.getsizeof(topic) + TOPIC_BYTES + LEVEL_BYTES * (topic.count("/") + 1)
+
+
+class RetainedTopics:
+    """The topics that have a retained message, of all users and of each."""
+
+    def __init__(self, limits: RetainedLimits, knows_users: Callable[[], bool]) -> None:
+        """``knows_users`` returns whether clients have to sign in."""
+        self._limits = limits
+        self._knows_users = knows_users
+        self._shares: dict[str, _Amount] = {}
+        """What each user has added since the start of the realm."""
+        self._renumberings = self._counted = self._bytes = 0
+        """The state of the key index when its topics were last measured: how often it had been
+        renumbered, how many topics it had, and their bytes."""
+
+    def changes(self, store: StoreView, received: Sequence[Received]) -> TopicChanges:
+        """Return the topics that messages, which are to be retained, add to the store and remove
+        from it."""
+        has_payload = {message.topic: bool(message.packet.payload) for message in received}
+        stored = {topic for topic in has_payload if store.newest_of(topic) is not None}
+        added = {topic for topic, has in has_payload.items() if has and topic not in stored}
+        removed = {topic for topic in stored if not has_payload[topic]}
+        return TopicChanges(frozenset(added), frozenset(removed))
+
+    def check(self, publisher: str, store: StoreView, changes: TopicChanges) -> None:
+        """Raise :class:`MqttViolation` if the added topics would exceed a limit. Replacing or
+        removing a retained message is always allowed."""
+        if not changes.added:
+            return
+        total = self._total(store)
+        added = _Amount().with_topics(changes.added)
+        own = self._share_of(publisher).within(total)
+        self._refuse(
+            "topics",
+            "limits.mqtt_retained_messages_max",
+            limit=self._limits.topics_max,
+            used=total.topics,
+            own=own.topics,
+            added=added.topics,
+        )
+        self._refuse(
+            "bytes of topics",
+            "limits.mqtt_retained_bytes_max",
+            limit=self._limits.bytes_max,
+            used=total.bytes,
+            own=own.bytes,
+            added=added.bytes,
+        )
+
+    def _refuse(
+        self, unit: str, setting: str, *, limit: int, used: int, own: int, added: int
+    ) -> None:
+        if not limit:
+            return
+        if used + added > limit:
+            raise MqttViolation(
+                Reason.QUOTA_EXCEEDED,
+                f"{used:,} {unit} have a retained message; allowed are {limit:,} ({setting}): "
+                f"remove some, or publish without retain",
+            )
+        if self._knows_users() and 2 * (own + added) > limit - (used - own):
+            raise MqttViolation(
+                Reason.QUOTA_EXCEEDED,
+                f"{own:,} {unit} have a retained message of this user, who may have half of what "
+                f"other users leave of {limit:,} ({setting}): remove some, or publish without "
+                f"retain",
+            )
+
+    def stored(self, publisher: str, changes: TopicChanges) -> None:
+        """Count topics that are stored now."""
+        if not (self._knows_users() and (changes.added or changes.removed)):
+            return
+        user = _user_of(publisher)
+        share = self._shares.get(user, _Amount()).with_topics(changes.added)
+        share = share.with_topics(changes.removed, sign=-1).within(share)
+        if share.topics:
+            self._shares[user] = share
+        else:
+            self._shares.pop(user, None)
+
+    def _share_of(self, publisher: str) -> _Amount:
+        return self._shares.get(_user_of(publisher), _Amount())
+
+    def _total(self, store: StoreView) -> _Amount:
+        """Return the topics that have a retained message, and their bytes.
+
+        The index has topics whose messages have left, too, until it is tidied: their part of the
+        bytes is left out by their number. Only new topics are measured.
+        """
+        keys = store.keys
+        if keys.renumberings != self._renumberings:
+            self._renumberings, self._counted, self._bytes = keys.renumberings, 0, 0
+        new = keys.texts(self._counted)
+        self._counted += len(new)
+        self._bytes += sum(map(bytes_of, new))
+        topics = store.events
+        if not self._counted:
+            return _Amount(topics, 0)
+        return _Amount(topics, self._bytes * min(topics, self._counted) // self._counted)
+
+
+def _user_of(publisher: str) -> str:
+    """Return the user in ``user@host``. Anonymous clients are told apart by their hosts."""
+    user, _, _ = publisher.rpartition("@")
+    return publisher if user == ANONYMOUS else user
