@@ -130,7 +130,7 @@ def test_what_is_not_settled_in_time_comes_again_and_the_late_answer_is_refused(
     for how, body in late:
         refused = settle(web, lease, how, **body)
         assert (refused.status, refused.code) == (409, "lease-ended")
-        assert "within its time (0.2 s)" in refused.reason
+        assert "within their time (0.2 s)" in refused.reason
     assert settle(web, again["lease"], "ack", all=True).document["left"] == 0
     assert settle(web, lease, "ack", ids=[0]).code == "lease-ended", "it was another's work"
 

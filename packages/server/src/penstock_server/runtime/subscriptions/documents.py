@@ -1,4 +1,4 @@
-"""Channels and queues as documents for programs: the command line and HTTP give the same."""
+"""Channels and queues as documents for programs; the command line and HTTP use the same form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_core.vocabulary.reach import decided
 
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:
-    """Everything there is to know, with names; attributes that have their defaults, too."""
+    """Return all attributes, counters and figures of a channel, including default values."""
     definition = asdict(decided(info.definition))
     if info.definition.backoff is not None:
         definition["backoff"] = asdict(info.definition.backoff)
@@ -30,7 +30,7 @@ def channel_document(info: ChannelInfo) -> dict[str, Any]:
 
 
 def types_of(serialized: bytes) -> list[str] | None:
-    """The message types in descriptors; None where Protocol Buffers are not installed."""
+    """Return the message types in descriptors; None if Protocol Buffers are not installed."""
     if not serialized:
         return []
     from penstock_core.columns.protobuf import descriptors_of

@@ -1,5 +1,5 @@
-"""Durables that one client holds as a whole, seen from the shell
-(``penstock_core.channel.holding``)."""
+"""Operations on durables that one client holds as a whole (the rules are in
+``penstock_core.channel.holding``)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from penstock_server.runtime.writer.shard import Shard
 
 
 class Holding:
+    """Runs the operations of clients that hold a durable as a whole."""
+
     def __init__(self, shard: Shard, channel_of: Callable[[int], int | None]) -> None:
-        """``channel_of`` gives the channel of an open subscription."""
+        """Create the operations. ``channel_of`` returns the channel of an open subscription."""
         self._shard = shard
         self._channel_of = channel_of
 
     async def hold(self, subscription: int, span: Span) -> Outstanding:
-        """Take the outstanding events of ``span`` for a client that holds the durable alone. The
-        answer includes those that it already has. Raises ``IllegalState``."""
-        channel_id = self._number(subscription)
+        """Put the outstanding events of ``span`` in flight for a client that holds the durable
+        alone. The answer includes those in flight before. Raises ``IllegalState``."""
+        channel_id = self._channel_id(subscription)
 
         def hold(group: Group) -> Outstanding:
             group.sweep(channel_id)
@@ -41,56 +43,56 @@ class Holding:
         return held
 
     async def outstanding(self, channel_id: ChannelId, name: str, span: Span) -> Outstanding:
-        """Describe the outstanding events of ``span`` at a durable; changes nothing.
+        """Describe the outstanding events of ``span`` at a durable, without changing them.
 
         Raises ``NameDoesNotExist``.
         """
 
-        def look(group: Group) -> Outstanding:
+        def describe(group: Group) -> Outstanding:
             group.sweep(channel_id)
             state = group.channel(channel_id).state
             durable = state.durable(name)
             wanting = durable.wanting(state.stored.within(span))
             return _picture(state, durable, wanting, now_us=group.now_us)
 
-        found: Outstanding = await self._shard.act(look, sweeps=(channel_id,))
-        return found
+        outstanding: Outstanding = await self._shard.act(describe, sweeps=(channel_id,))
+        return outstanding
 
     async def extend(self, subscription: int, spans: Spans, time_ms: int) -> int:
-        """Give a client more time for what it has in hand (SEM D19); gives how many events that
-        are. Raises ``IllegalState``."""
-        channel_id = self._number(subscription)
+        """Give a client more time for its events in flight (SEM D19); return their number. Raises
+        ``IllegalState``."""
+        channel_id = self._channel_id(subscription)
 
         def extend(group: Group) -> int:
             group.sweep(channel_id)
             answer = group.do(channel_id, ExtendTime(subscription, spans, time_ms)).answer
-            assert isinstance(answer, int), "it is answered with a count"
+            assert isinstance(answer, int), "the command is answered with a count"
             return answer
 
         count: int = await self._shard.act(extend, sweeps=(channel_id,))
         return count
 
     async def bury(self, subscription: int, spans: Spans, reason: str) -> int:
-        """Send events that a client rejects to the dead event store; gives how many.
+        """Send events that a client rejects to the dead event store; return their number.
 
         Raises ``IllegalState``.
         """
-        channel_id = self._number(subscription)
+        channel_id = self._channel_id(subscription)
 
         def bury(group: Group) -> int:
             group.sweep(channel_id)
             answer = group.do(channel_id, BuryEvents(subscription, spans), reason=reason).answer
-            assert isinstance(answer, int), "it is answered with a count"
+            assert isinstance(answer, int), "the command is answered with a count"
             return answer
 
         state = self._shard.state.channels[channel_id].state
-        # What is there, not what the client names: it may name any range of ids.
-        named = len(state.stored.overlap(IdSet(spans)))
-        room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * named
+        # Room for stored events only: the client may name any range of ids.
+        buried = len(state.stored.overlap(IdSet(spans)))
+        room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * buried
         count: int = await self._shard.act(bury, sweeps=(channel_id,), room=room)
         return count
 
-    def _number(self, subscription: int) -> int:
+    def _channel_id(self, subscription: int) -> int:
         channel_id = self._channel_of(subscription)
         if channel_id is None:
             raise IllegalState("the durable is no longer held; hold it again")
@@ -100,10 +102,10 @@ class Holding:
 def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
     if state.overdue:
         ids = ids.copy()
-        ids.discard_all(state.expired(now_us))  # SEM T1: they only wait to move
+        ids.discard_all(state.expired(now_us))  # SEM T1: they wait only to be moved
     counts = []
     for count, spans in durable.redeliveries(ids.spans):
         counts.append((count, written(id_set(spans))))
     waits = durable.waiting.by_time(ids) if durable.waiting else []
-    late = tuple((until_us, written(own)) for until_us, own in waits)
-    return Outstanding(written(ids), tuple(counts), late)
+    delayed = tuple((until_us, written(waiting)) for until_us, waiting in waits)
+    return Outstanding(written(ids), tuple(counts), delayed)

@@ -1,8 +1,8 @@
-"""A lease: a batch of events that a client has for a time, and what has become of them (SEM H).
+"""A lease: a batch of events that a client has for a time, and how they were settled (SEM H).
 
-It has a part for each channel that its events are of. A part is where a seat at the durable sends
-its events. It remembers what is settled under it, so that a client whose answer was lost may repeat
-the request.
+A lease has a part for each channel of its events. A part is the outlet of a seat at the durable. It
+remembers the events settled under it, so that a client whose answer was lost may repeat the
+request.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class LeaseTerms(Struct, frozen=True):
     """The terms that a client fetches events on."""
 
     owner: str
-    """The user that the lease belongs to; empty where the realm does not know its users."""
+    """The user that the lease belongs to; empty if the realm does not authenticate users."""
     source: ChannelId | str
-    """One channel, or the pattern of a durable over a pattern in canonical form."""
+    """A channel, or the canonical pattern of a durable over a pattern."""
     durable: str
     count: int
     lease_ms: int
 
 
 class EventLease:
-    """The events of one fetch, in a part for each channel. A lease of one channel has one part,
-    whose name is ""."""
+    """The events of one fetch, in a part for each channel. A lease of a single channel has one
+    part, named ""."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class EventLease:
         clock: Clock,
         recalled: Callable[[EventLease], None],
     ) -> None:
-        """``recalled`` is called when the realm has taken events back."""
+        """Create a lease without parts. ``recalled`` is called when the realm has taken events
+        back."""
         self.name = name
         self.terms = terms
         self.session = session
@@ -66,32 +67,32 @@ class EventLease:
         self.clock = clock
         self.recalled = recalled
         self.is_answered = False
-        """Whether its client knows the lease, so that its events are settled or go back."""
+        """Whether the client has the answer of its fetch, and so the name of the lease."""
         self.error: PenstockError | None = None
-        """Why nothing more can be waited for, or settled."""
-        self.came = asyncio.Event()
-        """Set by events, by the end of a seat or of the realm, and by new channels."""
+        """The reason why the lease gets no more events and cannot be settled; None if it can."""
+        self.changed = asyncio.Event()
+        """Set by deliveries, by the end of a seat or of the realm, and by new channels."""
         self.bytes = 0
-        """Bytes of the events that have come."""
+        """Bytes of the delivered events."""
         self._parts: dict[ChannelId, LeasePart] = {}
 
     @property
     def parts(self) -> tuple[LeasePart, ...]:
-        """The parts with a seat now or before, in the order in which they took it."""
+        """The parts that have or had a seat, in the order of taking it."""
         return tuple(self._parts.values())
 
     @property
     def count(self) -> int:
-        """How many events have come."""
+        """Number of delivered events."""
         return sum([part.count for part in self._parts.values()])
 
     @property
     def is_full(self) -> bool:
-        """Whether the answer is as large as one may be."""
+        """Whether the answer has reached its size limit."""
         return self.bytes >= BYTES_MAX
 
     def has(self, channel: ChannelId) -> bool:
-        """Whether the lease has a part of this channel."""
+        """Whether the lease has a part for this channel."""
         return channel in self._parts
 
     def add(self, part: LeasePart) -> None:
@@ -99,35 +100,37 @@ class EventLease:
         self._parts[part.channel] = part
 
     def drop(self, part: LeasePart) -> None:
-        """Forget a part without events."""
+        """Remove a part without events."""
         self._parts.pop(part.channel, None)
 
     def fail(self, reason: PenstockError) -> None:
-        """Note why nothing more can be waited for, or settled."""
+        """Set the reason why the lease gets no more events and cannot be settled."""
         self.error = reason
         for part in self._parts.values():
             part.fail(reason)
-        self.came.set()
+        self.changed.set()
 
     def meant(
         self, chosen: Mapping[str, LeasedEvents] | None, how: How | None
     ) -> list[tuple[LeasePart, IdSet]]:
-        """The events that a request means, by part; None: all events of all parts. Raises
-        ``IllegalState`` for a channel that the lease has no events of, and as
-        :meth:`LeasePart.meant` does."""
+        """Return the events that a request selects, by part; None selects all events of all parts.
+        Raises ``IllegalState`` for a channel without events in the lease, and the errors of
+        :meth:`LeasePart.meant`."""
         if chosen is None:
             return [(part, part.meant(LeasedEvents(), how)) for part in self._parts.values()]
         by_name = {part.channel_name: part for part in self._parts.values()}
         if unknown := sorted(chosen.keys() - by_name.keys()):
             raise IllegalState(
-                f"no event of {unknown[0]} was fetched under lease {self.name}; it holds what its "
-                "fetch was answered with"
+                f"no event of {unknown[0]} was fetched under lease {self.name}; it holds only the "
+                "events that its fetch returned"
             )
-        return [(by_name[name], by_name[name].meant(own, how)) for name, own in chosen.items()]
+        return [
+            (by_name[name], by_name[name].meant(events, how)) for name, events in chosen.items()
+        ]
 
 
 class LeasePart:
-    """The outlet of a seat, and the record of what its client has settled."""
+    """The outlet of a seat, with the record of how its client has settled the events."""
 
     def __init__(
         self,
@@ -136,8 +139,8 @@ class LeasePart:
         ended: Callable[[LeasePart], None],
         opened: ChannelOpened | None = None,
     ) -> None:
-        """``ended`` is called when the realm ends the seat. In a lease over a pattern ``opened``
-        describes the channel."""
+        """Create a part without a seat. ``ended`` is called when the realm ends the seat. In a
+        lease over a pattern ``opened`` describes the channel."""
         self._lease = lease
         self.channel = channel
         self.opened = opened
@@ -145,17 +148,18 @@ class LeasePart:
         self.session = lease.session
         self.selector = lease.selector
         self.subscription = 0
-        """The realm's number of its seat; 0: it has none yet."""
+        """The realm's number of its seat; 0 until it has one."""
         self.lease_ms = lease.terms.lease_ms
         self.error: PenstockError | None = None
-        """Why nothing more can be waited for, or settled."""
+        """The reason why the part gets no more events and cannot be settled; None if it can."""
         self.ids = IdSet()
-        """The ids of all events that its client was given."""
+        """Ids of all events that the client got."""
         self.lost = IdSet()
-        """The ids of events that have gone back by themselves."""
+        """Ids of events that the realm has taken back."""
         self.done: dict[How, IdSet] = {"ack": IdSet(), "roll_back": IdSet(), "reject": IdSet()}
+        """Ids of settled events, by the way of settling."""
         self.began_us = 0
-        """When the first of its events came."""
+        """Time of the first delivery, from which the lease time counts."""
         self.count = 0
         self._extended: list[tuple[int, IdSet]] = []
         self._batches: list[EventBatch] = []
@@ -169,7 +173,7 @@ class LeasePart:
 
     @property
     def channel_name(self) -> str:
-        """The name of its channel in a lease over a pattern; empty: the lease is of one channel."""
+        """The channel's name in a lease over a pattern; empty in a lease of a single channel."""
         return "" if self.opened is None else self.opened.name
 
     # --- events of the seat --------------------------------------------------------------
@@ -179,7 +183,8 @@ class LeasePart:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Keep a delivery; what is too much for an answer is only noted, and goes back untried."""
+        """Keep a delivery. Events that exceed the answer's size are only noted, and go back without
+        counting as delivered."""
         if not self.began_us:
             self.began_us = self._lease.clock.now_us()
         if self._lease.is_full:
@@ -195,36 +200,37 @@ class LeasePart:
         self._batches.append(EventBatch(batch, counts, publishers=rows.publishers))
         self.count += batch.num_rows
         self._lease.bytes += batch.nbytes
-        self._lease.came.set()
+        self._lease.changed.set()
 
     def recall(self, spans: Spans) -> None:
-        """Note events that went back: their time was over, or an earlier one has to come first."""
+        """Note events that the realm has taken back: their time was over, or an earlier event has
+        to be delivered first."""
         self.lost.add_all(IdSet(spans))
         self._lease.recalled(self._lease)
 
     def finished(self) -> None:
-        self._lease.came.set()
+        self._lease.changed.set()
 
     def closed(self, reason: PenstockError) -> None:
-        """End the part: its durable is gone, or an administrator has unbound it."""
+        """End the part after its durable was deleted or unbound by an administrator."""
         self.fail(reason)
         self._ended(self)
 
     def fail(self, reason: PenstockError) -> None:
-        """Note why nothing more can be waited for, or settled."""
+        """Set the reason why the part gets no more events and cannot be settled."""
         self.error = reason
-        self._lease.came.set()
+        self._lease.changed.set()
 
     def surplus(self, held: IdSet) -> IdSet:
-        """The part of what the seat holds that is too much for the answer."""
+        """Return those events of the seat that exceed the answer's size."""
         return held.overlap(self._surplus)
 
     def seal(self, held: IdSet) -> None:
-        """Hold ``held`` from now on; the seat gets nothing more."""
+        """Fix the events of the part to ``held``; the seat gets no more."""
         self.ids = held
 
     def take_batches(self) -> list[EventBatch]:
-        """Take its events in the order in which they came, without those that went back before."""
+        """Return and forget the events in the order of delivery, without those taken back."""
         batches, self._batches = self._batches, []
         kept = []
         for events in batches:
@@ -241,75 +247,79 @@ class LeasePart:
 
     @property
     def ends_us(self) -> int:
-        """When its events go back if they are not extended."""
+        """Time at which its events go back, if they are not extended."""
         return self.began_us + self.lease_ms * 1_000
 
     def extend(self, ids: IdSet, until_us: int) -> None:
-        """Have these events until then; none gets less time than it had."""
+        """Extend the time of these events; an earlier ``until_us`` shortens nothing."""
+        # Bounded, because a client may extend as often as it likes; old extensions have passed.
         self._extended = [*self._extended[-1_000:], (until_us, ids.copy())]
 
     def until_us(self, ids: IdSet) -> int:
-        """When the last of ``ids`` goes back."""
-        later = [until for until, own in self._extended if own.overlap(ids)]
-        return max([self.ends_us, *later])
+        """Return the time at which the last of ``ids`` goes back."""
+        extensions = [until_us for until_us, extended in self._extended if extended.overlap(ids)]
+        return max([self.ends_us, *extensions])
 
     def late(self, ids: IdSet, now_us: int) -> IdSet:
-        """The part of ``ids`` whose time is over."""
+        """Return those of ``ids`` whose time is over."""
         if now_us < self.ends_us:
             return IdSet()
         late = ids.copy()
-        for until_us, own in self._extended:
+        for until_us, extended in self._extended:
             if until_us > now_us:
-                late.discard_all(own)
+                late.discard_all(extended)
         return late
 
     # --- settling ------------------------------------------------------------------------
 
     def meant(self, chosen: LeasedEvents, how: How | None) -> IdSet:
-        """The events that a request means. Raises ``IllegalState`` for one that was never here, or
-        was settled in another way."""
+        """Return the events that a request selects. Raises ``IllegalState`` for an event that was
+        not in the lease, or was settled in another way."""
         if chosen.spans is not None:
             named = IdSet(chosen.spans)
             if unknown := without(named, self.ids):
                 raise IllegalState(
                     f"{self._event(unknown)} was not fetched under lease {self._lease.name}; it "
-                    "holds what its fetch was answered with"
+                    "holds only the events that its fetch returned"
                 )
         else:
             end = (1 << 62) if chosen.up_to is None else chosen.up_to + 1
             named = self.ids.within(Span(0, end))
-        for other, ids in self.done.items():
-            settled = named.overlap(ids) if other != how else None
+        for done_how, ids in self.done.items():
+            settled = named.overlap(ids) if done_how != how else None
             if not settled:
                 continue
             if chosen.spans is not None:
                 raise IllegalState(
-                    f"{self._event(settled)} was {_DONE[other]} under this lease before"
+                    f"{self._event(settled)} was {_DONE[done_how]} under this lease before"
                 )
+            # "All" and "up to" select only events that were not settled in another way.
             named.discard_all(settled)
         if how == "roll_back":
-            self.done[how].add_all(named.overlap(self.lost))  # these are back
+            # Events that the realm has taken back need no rollback: the request is met already.
+            self.done[how].add_all(named.overlap(self.lost))
         return named
 
     def refuse_late(self, ids: IdSet) -> None:
-        """Raise ``LeaseEnded`` where some of ``ids`` have gone back by themselves."""
+        """Raise ``LeaseEnded``, or the reason why the part has ended, if ``ids`` has events: the
+        realm has taken them back."""
         if not ids:
             return
         if isinstance(self.error, PenstockError) and not isinstance(self.error, LeaseEnded):
             raise self.error
         raise LeaseEnded(
-            f"{self._event(ids)} is not held any more under lease {self._lease.name}: what is not "
-            f"settled within its time ({self.lease_ms / 1_000:g} s), or has to come after an event "
-            "that was rolled back, goes back and comes again"
+            f"{self._event(ids)} is no longer held under lease {self._lease.name}: events that are "
+            f"not settled within their time ({self.lease_ms / 1_000:g} s), or have to follow an "
+            "event that was rolled back, go back and are delivered again"
         )
 
     def _event(self, ids: IdSet) -> str:
-        where = f" of {self.channel_name}" if self.channel_name else ""
-        return f"event {ids.lowest}{where}"
+        origin = f" of {self.channel_name}" if self.channel_name else ""
+        return f"event {ids.lowest}{origin}"
 
 
-def without(ids: IdSet, others: IdSet) -> IdSet:
-    """The ids that are not among others."""
-    rest = ids.copy()
-    rest.discard_all(others)
-    return rest
+def without(ids: IdSet, excluded: IdSet) -> IdSet:
+    """Return a copy of ``ids`` without those in ``excluded``."""
+    difference = ids.copy()
+    difference.discard_all(excluded)
+    return difference

@@ -1,9 +1,9 @@
-"""The leases of all clients: how many are allowed, what they hold, and how they end (SEM H).
+"""The leases of all clients: their limits, their seats and their ends (SEM H).
 
-A lease has a seat at each durable that it has events of, with an acknowledgement timeout of its
-own, so the core decides who gets an event, when it goes back, and who may settle it. A lease
-belongs to a user and not to a connection. It is kept in memory only: a restart ends it, and its
-events come again.
+A lease has a seat at each durable of its events, with the lease time as the seat's acknowledgement
+timeout. So the core decides which client gets an event, when it goes back, and which client may
+settle it. A lease belongs to a user and not to a connection. It is in memory only: a restart ends
+it, and its events are delivered again.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from penstock_server.runtime.writer.requests import RunAction
 from penstock_server.runtime.writer.shard import Shard
 
 SEAT_S: Final = 1.0
-"""Seconds between two looks whether a seat is free that somebody else has without a lease."""
+"""Seconds between two attempts to take a seat that a client without a lease has: the end of its
+subscription does not wake the waiting fetches."""
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 SOON_S: Final = 0.001
-"""Less than this is not waited for: a clock may not show that it has passed."""
+"""Shorter times are not waited for: a clock may be too coarse to show that they have passed."""
 ENDED_MAX: Final = 10_000
-"""Leases that are over and remembered, so that a repeated request is answered as the first one."""
+"""Ended leases that are remembered, so that a repeated request gets the first answer again."""
 OVERTIME_US: Final = 2_000_000
-"""A lease with something that no deadline takes back (transient events) ends so much later."""
+"""Microseconds after which a lease ends that has events without a deadline (transient events)."""
 
 
 class LeaseLimits(Struct, frozen=True):
-    """How much may be in the hands of clients that fetch under leases."""
+    """Limits on the events and leases of clients that fetch under leases."""
 
     leases_max: int = 1_000
     leases_per_user_max: int = 100
@@ -56,7 +57,7 @@ class LeaseLimits(Struct, frozen=True):
 
 
 class LeaseBook:
-    """The open leases, and those that ended lately."""
+    """The open leases, and the recently ended ones."""
 
     def __init__(
         self, shard: Shard, subscriptions: Subscriptions, clock: Clock, limits: LeaseLimits
@@ -69,9 +70,9 @@ class LeaseBook:
         self._over: OrderedDict[str, EventLease] = OrderedDict()
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
-        """Set, and replaced, whenever a lease has ended: its seat is free."""
+        """Set and replaced whenever a lease has ended, because its seat is free then."""
         self.waiting: dict[asyncio.Event, None] = {}
-        """Set whenever a lease has ended, too, in the order in which they came."""
+        """Further events set whenever a lease has ended, in the order of registration."""
         self._stopping: PenstockError | None = None
 
     def __len__(self) -> int:
@@ -79,14 +80,15 @@ class LeaseBook:
 
     @property
     def events(self) -> int:
-        """How many events are under leases."""
+        """Number of events under leases."""
         return sum(map(self.count, self._open.values()))
 
     # --- limits and names ----------------------------------------------------------------
 
     def refuse(self, terms: LeaseTerms) -> None:
-        """Raise ``LimitReached`` for a lease too many, or one of too many events, and
-        ``RealmStopping``. Limits of one user hold only where the realm knows its users."""
+        """Raise ``LimitReached`` if a lease on these terms would exceed a limit of leases or
+        events, and ``RealmStopping``. Limits per user apply only if the realm authenticates
+        users."""
         if self._stopping is not None:
             raise self._stopping
         limits, owner = self._limits, terms.owner
@@ -96,40 +98,43 @@ class LeaseBook:
             is_own = lease.terms.owner == owner
             leases[is_own] += 1
             events[is_own] += self.count(lease) if lease.is_answered else lease.terms.count
-        for held, most, what, setting in (
+        for count, limit, unit, setting in (
             (leases.total() + 1, limits.leases_max, "leases", "http.leases_max"),
             (events.total() + terms.count, limits.events_max, *_EVENTS),
         ):
-            if held > most:
-                raise LimitReached(_too_much("this realm", held, most, what=what, setting=setting))
-        for held, most, what, setting in (
+            if count > limit:
+                raise LimitReached(
+                    _too_many("this realm", count, limit, unit=unit, setting=setting)
+                )
+        for count, limit, unit, setting in (
             (leases[True] + 1, limits.leases_per_user_max, "leases", "http.leases_per_user_max"),
             (events[True] + terms.count, limits.events_per_user_max, *_EVENTS_OF_ONE),
         ):
-            if owner and held > most:
-                raise LimitReached(_too_much(owner, held, most, what=what, setting=setting))
+            if owner and count > limit:
+                raise LimitReached(_too_many(owner, count, limit, unit=unit, setting=setting))
 
     def enter(self, lease: EventLease, check: Callable[[], None]) -> None:
-        """Open a lease. ``check`` is called when rights change: it raises when the client may not
-        have the lease any more."""
+        """Open a lease. ``check`` is called when rights change, and raises an error if the client
+        has lost the right to the lease."""
         self._open[lease.name] = lease
         self._checks[lease.name] = check
 
     def named(self, name: str, owner: str) -> EventLease | None:
-        """The answered lease of this name if it belongs to ``owner``; also one that has ended."""
+        """Return the lease of this name, open or recently ended, if it was answered and belongs to
+        ``owner``; else None."""
         lease = self._open.get(name) or self._over.get(name)
         if lease is None or lease.terms.owner != owner or not lease.is_answered:
             return None
         return lease
 
     def count(self, lease: EventLease) -> int:
-        """How many events it holds."""
+        """Return the number of events that a lease holds."""
         return sum([len(held_by(self.shard.state, part)) for part in lease.parts])
 
     # --- seats ---------------------------------------------------------------------------
 
     async def take_seat(self, part: LeasePart) -> None:
-        """Take the seat of a part. Raises ``DurableInUse`` while another client has it, and
+        """Take a seat for a part. Raises ``DurableInUse`` while another client has it, and
         ``NameDoesNotExist``."""
         opened: Opened = await self.subscriptions.attach(
             part.channel,
@@ -144,20 +149,20 @@ class LeaseBook:
         part.lease_ms = opened.ack_timeout_ms
 
     def leave_seat(self, part: LeasePart) -> None:
-        """Free the seat of a part; what it held goes back (SEM D13)."""
+        """Free the seat of a part; its events go back (SEM D13)."""
         if part.subscription:
             self.subscriptions.detach(part.subscription)
 
     def held(self, group: Group, part: LeasePart, wanted: IdSet) -> IdSet:
-        """The events that the seat of a part holds. Raises ``LeaseEnded`` where some of ``wanted``
-        have gone back; purged or expired events are no error (SEM D15)."""
+        """Return the events that the seat of a part holds. Raises ``LeaseEnded`` if some of
+        ``wanted`` have gone back; purged or expired events raise no error (SEM D15)."""
         channel = part.channel
         group.sweep(channel)
         seat = group.channel(channel).state.seats.get(part.subscription)
         missing = wanted if seat is None else without(wanted, seat[1].in_flight)
         if seat is None:
             part.refuse_late(missing)
-            raise LeaseEnded(f"lease {part.lease_name} has ended, and holds nothing")
+            raise LeaseEnded(f"lease {part.lease_name} has ended; fetch again for another lease")
         late = part.late(missing, group.now_us)
         late.add_all(missing.overlap(part.lost))
         part.refuse_late(late)
@@ -167,18 +172,19 @@ class LeaseBook:
     async def act(
         self, lease: EventLease, action: Callable[[Group], Settled], *, room: int = 0
     ) -> Settled:
-        """Run an action that settles events. A lease that holds nothing afterwards ends."""
+        """Run an action that settles events, and end the lease if it is empty then."""
         sweeps = [part.channel for part in lease.parts]
         try:
-            told: Settled = await self.shard.act(action, sweeps=sweeps, room=room)
+            settled: Settled = await self.shard.act(action, sweeps=sweeps, room=room)
         finally:
             self.end_if_empty(lease)
-        return told
+        return settled
 
     # --- ends ----------------------------------------------------------------------------
 
     def give_back(self, name: str) -> None:
-        """End a lease whose client has no answer yet: what it holds goes back untried."""
+        """End a lease whose client has no answer yet; its events go back without counting as
+        delivered."""
         lease = self._open.get(name)
         if lease is None:
             return
@@ -188,7 +194,7 @@ class LeaseBook:
         self.end(lease)
 
     def give_back_part(self, part: LeasePart) -> None:
-        """Leave a seat; what it holds goes back untried."""
+        """Free the seat of a part; its events go back without counting as delivered."""
         self._release(part)
         self.leave_seat(part)
 
@@ -205,7 +211,7 @@ class LeaseBook:
         self.shard.submit(RunAction(release, sweeps=(channel,)))
 
     def expire(self) -> None:
-        """End leases that hold nothing any more, or what no deadline takes back; called
+        """End leases that are empty, or whose events have no deadline and are overdue. Called
         regularly."""
         now_us = self.clock.now_us()
         for lease in list(self._open.values()):
@@ -222,7 +228,7 @@ class LeaseBook:
                 self.end(lease)
 
     def check_rights(self) -> None:
-        """End the leases whose clients may not have them any more."""
+        """End the leases of clients that have lost the right to them."""
         for name, check in list(self._checks.items()):
             try:
                 check()
@@ -233,7 +239,7 @@ class LeaseBook:
                         self.end(lease)
 
     def stop(self, reason: RealmStopping) -> None:
-        """Answer all that still wait: the realm is shutting down."""
+        """Answer the waiting fetches with ``reason``, and refuse later ones."""
         self._stopping = reason
         for lease in self._open.values():
             if not lease.is_answered:
@@ -241,12 +247,12 @@ class LeaseBook:
         self._wake()
 
     def end_if_empty(self, lease: EventLease) -> None:
-        """End a lease whose client has nothing of it any more."""
+        """End an answered lease that holds no events."""
         if lease.is_answered and lease.name in self._open and not self.count(lease):
             self.end(lease)
 
     def end(self, lease: EventLease) -> None:
-        """Free the seats of a lease; what it held has gone back, or goes back now (SEM D13)."""
+        """End a lease and free its seats; events that it still holds go back (SEM D13)."""
         if self._open.pop(lease.name, None) is None:
             return
         self._checks.pop(lease.name, None)
@@ -261,62 +267,63 @@ class LeaseBook:
     def _wake(self) -> None:
         freed, self.freed = self.freed, asyncio.Event()
         freed.set()
-        for came in self.waiting:
-            came.set()
+        for changed in self.waiting:
+            changed.set()
 
 
 def held_by(state: RealmState, part: LeasePart) -> IdSet:
-    """The events that the seat of a part holds now."""
+    """Return the events that the seat of a part holds now."""
     channel = state.channels.get(part.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return IdSet() if seat is None else seat[1].in_flight
 
 
-def seal(group: Group, part: LeasePart, most: int) -> None:
-    """Stop the deliveries to a part. Events that are too much for an answer go back, and so do
-    those beyond the first ``most``."""
+def seal(group: Group, part: LeasePart, count_max: int) -> None:
+    """Stop the deliveries to a part. Events that exceed the answer's size, and those beyond the
+    first ``count_max``, go back."""
     channel, subscription = part.channel, part.subscription
     state = group.channel(channel).state
     if subscription not in state.seats:
         return
     _, seat = state.seats[subscription]
+    # The demand ends first, or the released events would be delivered to this seat again.
     group.do(channel, SetDemand(subscription, 0, at_once=True))
     surplus = part.surplus(seat.in_flight)
-    surplus.add_all(_behind(without(seat.in_flight, surplus), most))
+    surplus.add_all(_after_first(without(seat.in_flight, surplus), count_max))
     if surplus:
         group.do(channel, Release(subscription, surplus.spans))
     part.seal(seat.in_flight.copy())
 
 
-def _behind(ids: IdSet, most: int) -> IdSet:
-    """The ids behind the first ``most`` of them."""
-    while most > 0 and (span := ids.take(most)) is not None:
-        most -= span.size
+def _after_first(ids: IdSet, count: int) -> IdSet:
+    """Remove the first ``count`` ids and return the remaining ones."""
+    while count > 0 and (span := ids.take(count)) is not None:
+        count -= span.size
     return ids
 
 
 def free_for(group: Group, part: LeasePart) -> int:
-    """How many events may come to a part now: neither in flight, nor waiting for a time."""
+    """Return how many events could be delivered to a part now: neither in flight nor delayed."""
     state = group.channel(part.channel).state
     seat = state.seats.get(part.subscription)
     return 0 if seat is None else free_of(seat[0], state.stored)
 
 
 def free_of(durable: Durable, stored: IdSet) -> int:
-    """How many events of a durable are neither in flight, nor waiting for a time."""
+    """Return how many events of a durable are neither in flight nor delayed."""
     waiting = len(durable.waiting.ids) if durable.waiting else 0
     free: int = durable.outstanding_count(stored) - durable.in_flight_count - waiting
     return max(0, free)
 
 
 def blocked(group: Group, part: LeasePart) -> str:
-    """Why a client gets nothing at a type that serves one at a time; empty: it may get something,
-    or has no seat."""
+    """Return the reason why a client gets no events from a durable that serves one client at a
+    time; empty if it may get some, or has no seat."""
     state = group.channel(part.channel).state
-    own = state.seats.get(part.subscription)
-    if own is None:
+    durable_and_seat = state.seats.get(part.subscription)
+    if durable_and_seat is None:
         return ""
-    durable = own[0]
+    durable = durable_and_seat[0]
     first = min(durable.seats, key=lambda seat: seat.rank)
     if not durable.kind.cumulative:
         holders = [seat for seat in durable.seats if seat.in_flight]
@@ -326,18 +333,18 @@ def blocked(group: Group, part: LeasePart) -> str:
         first = holders[0]
     if first.subscription == part.subscription:
         return ""
-    where = f" of {part.channel_name}" if part.channel_name else ""
+    origin = f" of {part.channel_name}" if part.channel_name else ""
     return (
-        f"durable {durable.name}{where} is {durable.kind.name} and serves one client at a time, "
+        f"durable {durable.name}{origin} is {durable.kind.name} and serves one client at a time, "
         f"which is {first.session} now: wait longer (wait_ms), or try again"
     )
 
 
 def unknown(name: str) -> LeaseEnded:
-    """The error for a lease whose name the realm does not know."""
+    """Return the error for a lease whose name the realm does not know."""
     return LeaseEnded(
-        f"there is no lease {name[:40]} here: it has ended, or the realm was restarted; what was "
-        "not settled comes again"
+        f"lease {name[:40]} does not exist: it has ended, or the realm was restarted; events that "
+        "were not settled are delivered again"
     )
 
 
@@ -345,8 +352,8 @@ _EVENTS: Final = ("events under leases", "http.leased_events_max")
 _EVENTS_OF_ONE: Final = ("events under leases", "http.leased_events_per_user_max")
 
 
-def _too_much(who: str, held: int, most: int, what: str, setting: str) -> str:
+def _too_many(holder: str, count: int, limit: int, unit: str, setting: str) -> str:
     return (
-        f"{who} would have {held} {what}, and {most} may be ({setting}); settle what is fetched, "
-        "fetch less at once, or wait until leases end"
+        f"{holder} would have {count} {unit}; the limit is {limit} ({setting}): settle fetched "
+        "events, fetch fewer at once, or wait until leases end"
     )

@@ -1,5 +1,5 @@
 """Fetching events of a durable, a queue or a durable over a pattern under a lease, and settling
-them by requests of their own (SEM H).
+them with separate requests (SEM H).
 
 A lease of one channel is a lease over a pattern with a single part. Its requests do not name the
 channel of an event, so the name of this part is "".
@@ -54,17 +54,17 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 Check = Callable[[str], None]
-"""Raises ``AccessDenied`` where the client may not consume a channel of this name."""
+"""Raises ``AccessDenied`` if the client may not consume a channel of this name."""
 
 
 class LeaseFetch(Protocol):
-    """Fills a lease."""
+    """Fills a lease with events."""
 
     async def run(self, wait_s: float) -> Sequence[LeasePart]: ...
 
 
 class Settling(Protocol):
-    """The part of a request that says how events are settled."""
+    """The fields of a request that define how events are settled."""
 
     @property
     def how(self) -> How: ...
@@ -90,73 +90,75 @@ class Leases(LeaseBook):
         super().__init__(shard, subscriptions, clock, limits)
         self._watches = watches
         self._turns: dict[PatternKey, int] = {}
-        """The number of the channel that had its turn last, by durable over a pattern."""
+        """The channel that had its turn last, by durable over a pattern."""
 
     # --- fetching ------------------------------------------------------------------------
 
     async def fetch(
         self,
-        asked: FetchEvents,
+        request: FetchEvents,
         owner: str,
         client: str,
         selector: Selector | None,
         check: Callable[[], None],
     ) -> Fetched:
-        """Take events for a while; gives none if nothing comes in time. Events go back untried if
-        this is cancelled.
+        """Lease events to a client; none if no event is ready in time. If the call is cancelled,
+        its events go back without counting as delivered.
 
-        ``check`` raises when the client may not have them any more. Raises ``DurableInUse``,
-        ``LimitReached``, ``RealmStopping``.
+        ``check`` raises an error if the client has lost the right to the events. Raises
+        ``DurableInUse``, ``LimitReached``, ``RealmStopping``.
         """
         terms = LeaseTerms(
             owner,
-            asked.channel,
-            _durable_of(asked.durable),
-            count=asked.count,
-            lease_ms=asked.lease_ms,
+            request.channel,
+            _durable_of(request.durable),
+            count=request.count,
+            lease_ms=request.lease_ms,
         )
-        lease = self._made(terms, client, selector)
+        lease = self._create(terms, client, selector)
         self.enter(lease, check)
-        fetch = ChannelFetch(self, lease, asked.channel, check=check)
-        return await self._fetched(lease, fetch, asked.wait_ms)
+        fetch = ChannelFetch(self, lease, request.channel, check=check)
+        return await self._run(lease, fetch, request.wait_ms)
 
     async def fetch_from_pattern(
         self,
-        asked: FetchFromPattern,
+        request: FetchFromPattern,
         owner: str,
         client: str,
         selector: Selector | None,
         check: Check,
     ) -> Fetched:
-        """Take events for a while, of each channel that has some its share; as :meth:`fetch` does.
+        """Lease events of several channels to a client, an even share of each, as :meth:`fetch`
+        does.
 
-        Raises ``NameDoesNotExist`` if no durable of the name is over the pattern, and
+        Raises ``NameDoesNotExist`` if the pattern has no durable of this name, and
         ``DurableInUse`` if other clients are served on all channels.
         """
         patterns = self.shard.state.directory.patterns
-        made = patterns.get(asked.pattern, asked.durable)
+        durable = patterns.get(request.pattern, request.durable)
         terms = LeaseTerms(
-            owner, made.pattern, made.name, count=asked.count, lease_ms=asked.lease_ms
+            owner, durable.pattern, durable.name, count=request.count, lease_ms=request.lease_ms
         )
-        lease = self._made(terms, client, selector)
-        keys = {durable.key for durable in patterns}
+        lease = self._create(terms, client, selector)
+        # Turns of deleted durables are dropped here, so that the mapping stays small.
+        keys = {pattern_durable.key for pattern_durable in patterns}
         self._turns = {key: channel for key, channel in self._turns.items() if key in keys}
         self.enter(lease, lambda: self._drop_denied(lease, check))
         fetch = PatternFetch(
             self,
             lease,
-            made,
+            durable,
             watches=self._watches,
             check=check,
-            after=self._turns.get(made.key, 0),
+            after=self._turns.get(durable.key, 0),
         )
-        told = await self._fetched(lease, fetch, asked.wait_ms)
-        if told.channels:
-            self._turns[made.key] = told.channels[-1].channel
-        return told
+        fetched = await self._run(lease, fetch, request.wait_ms)
+        if fetched.channels:
+            self._turns[durable.key] = fetched.channels[-1].channel
+        return fetched
 
-    def _made(self, terms: LeaseTerms, client: str, selector: Selector | None) -> EventLease:
-        """A lease on these terms. Raises what :meth:`refuse` raises."""
+    def _create(self, terms: LeaseTerms, client: str, selector: Selector | None) -> EventLease:
+        """Create a lease on these terms. Raises the errors of :meth:`refuse`."""
         self.refuse(terms)
         return EventLease(
             secrets.token_hex(16),
@@ -167,7 +169,7 @@ class Leases(LeaseBook):
             recalled=self.end_if_empty,
         )
 
-    async def _fetched(self, lease: EventLease, fetch: LeaseFetch, wait_ms: int) -> Fetched:
+    async def _run(self, lease: EventLease, fetch: LeaseFetch, wait_ms: int) -> Fetched:
         try:
             parts = await fetch.run(wait_ms / 1_000)
         except BaseException:
@@ -176,18 +178,18 @@ class Leases(LeaseBook):
         if not parts:
             return Fetched()
         lease.is_answered = True
-        taken = [(part, batch) for part in parts for batch in part.take_batches()]
+        batches = [(part, batch) for part in parts for batch in part.take_batches()]
         return Fetched(
             lease=lease.name,
-            batches=[batch for _, batch in taken],
-            channels=[part.opened for part, _ in taken if part.opened is not None],
+            batches=[batch for _, batch in batches],
+            channels=[part.opened for part, _ in batches if part.opened is not None],
             count=sum([len(part.ids) for part in parts]),
             lease_ms=min([part.lease_ms for part in parts]),
             ends_us=min([part.ends_us for part in parts]),
         )
 
     def _drop_denied(self, lease: EventLease, check: Check) -> None:
-        """End the parts that the client may not have any more, after rights have changed."""
+        """End the parts that the client has lost the right to."""
         for part in lease.parts:
             try:
                 check(part.channel_name)
@@ -202,83 +204,88 @@ class Leases(LeaseBook):
     # --- settling ------------------------------------------------------------------------
 
     async def settle(
-        self, asked: SettleLease | SettlePatternLease, owner: str, check: Check
+        self, request: SettleLease | SettlePatternLease, owner: str, check: Check
     ) -> Settled:
-        """Settle events of all channels that are named, or of none. The answer comes once that is
-        on disk, and is the first one again if the request is repeated.
+        """Settle events of all named channels, or of none. The answer is sent once they are
+        settled on disk; a repeated request gets the same answer.
 
         Raises ``LeaseEnded`` for events that have gone back, ``IllegalState`` for events that the
         lease never had, or that were settled in another way.
         """
-        lease = self._find(asked, owner)
+        lease = self._find(request, owner)
         if lease is None:
-            return await self._settled_before(asked, check)
+            return await self._answer_without_lease(request, check)
 
         def settle(group: Group) -> Settled:
-            meant = _meant(group, lease, asked, how=asked.how)
-            fresh = [(part, without(ids, part.done[asked.how])) for part, ids in meant]
+            meant = _meant(group, lease, request, how=request.how)
+            fresh = [(part, without(ids, part.done[request.how])) for part, ids in meant]
             held = [(part, ids, self.held(group, part, ids)) for part, ids in fresh if ids]
+            # With several channels, all are checked before the first changes: all or none.
             if len(held) > 1:
                 for part, ids, _ in held:
-                    _rehearse(group, part, asked, ids=ids)
-            for part, ids, own in held:
-                settle_events(group, part, asked, fresh=ids, held=own)
+                    _rehearse(group, part, request, ids=ids)
+            for part, ids, in_flight in held:
+                settle_events(group, part, request, fresh=ids, held=in_flight)
             return _answer(group, lease, meant)
 
         room = 0
-        if asked.how == "reject":
-            room = sum([_room_of(self.shard, part, asked.reason) for part in lease.parts])
+        if request.how == "reject":
+            room = sum([_room_of(self.shard, part, request.reason) for part in lease.parts])
         return await self.act(lease, settle, room=room)
 
-    async def extend(self, asked: ExtendLease | ExtendPatternLease, owner: str) -> Settled:
-        """Have more time. Raises as :meth:`settle` does."""
-        lease = self._find(asked, owner)
+    async def extend(self, request: ExtendLease | ExtendPatternLease, owner: str) -> Settled:
+        """Extend the time of events. Raises the errors of :meth:`settle`."""
+        lease = self._find(request, owner)
         if lease is None:
-            raise unknown(asked.lease)
+            raise unknown(request.lease)
 
         def extend(group: Group) -> Settled:
-            meant = _meant(group, lease, asked, how=None)
-            if isinstance(asked, ExtendPatternLease):
+            meant = _meant(group, lease, request, how=None)
+            if isinstance(request, ExtendPatternLease):
                 meant = [(part, ids) for part, ids in meant if ids]
             if not meant:
-                raise LeaseEnded(f"lease {lease.name} holds nothing of what is meant")
+                raise LeaseEnded(
+                    f"lease {lease.name} holds none of the events to be extended; fetch again"
+                )
             for part, ids in meant:
                 self.held(group, part, ids)
-            until_us = group.now_us + asked.time_ms * 1_000
+            until_us = group.now_us + request.time_ms * 1_000
             for part, ids in meant:
-                command = ExtendTime(part.subscription, ids.spans, asked.time_ms)
+                command = ExtendTime(part.subscription, ids.spans, request.time_ms)
                 group.do(part.channel, command)
                 part.extend(ids, until_us)
             return _answer(group, lease, meant)
 
         return await self.act(lease, extend)
 
-    async def _settled_before(
-        self, asked: SettleLease | SettlePatternLease, check: Check
+    async def _answer_without_lease(
+        self, request: SettleLease | SettlePatternLease, check: Check
     ) -> Settled:
-        """The answer for a lease that the realm does not know: ids that are acknowledged are (SEM
-        D15).
+        """Return the answer for a lease that the realm does not know: an acknowledgement succeeds
+        if all its events are acknowledged already (SEM D15).
 
-        Raises ``LeaseEnded``, for outstanding events are with other clients, or with none.
+        Raises ``LeaseEnded`` otherwise: outstanding events no longer belong to this client.
         """
-        chosen = _chosen(asked) if asked.how == "ack" else None
+        chosen = _chosen(request) if request.how == "ack" else None
         if chosen is None:
-            raise unknown(asked.lease)
-        spans = {name: own.spans for name, own in chosen.items() if own.spans is not None}
-        if len(spans) < len(chosen):
-            raise unknown(asked.lease)
-        sole = asked.channel if isinstance(asked, SettleLease) else None
+            raise unknown(request.lease)
+        spans_by_name = {
+            name: events.spans for name, events in chosen.items() if events.spans is not None
+        }
+        if len(spans_by_name) < len(chosen):
+            raise unknown(request.lease)  # "all" and "up to" have no meaning without the lease
+        sole = request.channel if isinstance(request, SettleLease) else None
         if sole is None:
-            for name in spans:
+            for name in spans_by_name:
                 check(name)
 
         def inspect(group: Group) -> Settled:
             count = 0
-            for name, own in spans.items():
-                ids = IdSet(own)
+            for name, spans in spans_by_name.items():
+                ids = IdSet(spans)
                 channel = sole or group.state.directory.channel_id_of(name, "channel")
-                if not _are_acknowledged(group, channel, asked.durable, ids=ids):
-                    raise unknown(asked.lease)
+                if not _are_acknowledged(group, channel, request.durable, ids=ids):
+                    raise unknown(request.lease)
                 count += len(ids)
             return Settled(count=count, left=0, ends_us=None)
 
@@ -287,20 +294,20 @@ class Leases(LeaseBook):
 
     def _find(
         self,
-        asked: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
+        request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
         owner: str,
     ) -> EventLease | None:
-        """The lease of this name if it is the client's, and of this durable."""
-        if isinstance(asked, SettleLease | ExtendLease):
-            source: ChannelId | str = asked.channel
+        """Return the lease that a request names, if it belongs to ``owner`` and the durable."""
+        if isinstance(request, SettleLease | ExtendLease):
+            source: ChannelId | str = request.channel
         else:
-            source = choice_of(asked.pattern).text
-        lease = self.named(asked.lease, owner)
+            source = choice_of(request.pattern).text
+        lease = self.named(request.lease, owner)
         if lease is None:
             return None
         terms = lease.terms
-        is_it = (terms.source, terms.durable) == (source, _durable_of(asked.durable))
-        return lease if is_it else None
+        matches = (terms.source, terms.durable) == (source, _durable_of(request.durable))
+        return lease if matches else None
 
 
 def _durable_of(name: str) -> str:
@@ -308,23 +315,23 @@ def _durable_of(name: str) -> str:
 
 
 def _chosen(
-    asked: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
+    request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
 ) -> Mapping[str, LeasedEvents] | None:
-    """The events that a request means, by the name of the part; None: all of them."""
-    if isinstance(asked, SettleLease | ExtendLease):
-        return {"": asked.chosen}
-    return asked.channels
+    """Return the events that a request selects, by the name of the part; None if it selects all."""
+    if isinstance(request, SettleLease | ExtendLease):
+        return {"": request.chosen}
+    return request.channels
 
 
 def _meant(
     group: Group,
     lease: EventLease,
-    asked: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
+    request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
     how: How | None,
 ) -> list[tuple[LeasePart, IdSet]]:
-    """The events that a request means, by part. "All" does not mean those of a deleted channel:
-    nothing of it comes again."""
-    chosen = _chosen(asked)
+    """Return the events that a request selects, by part. "All" leaves out events of deleted
+    channels, which cannot be delivered again."""
+    chosen = _chosen(request)
     meant = lease.meant(chosen, how)
     if chosen is None:
         meant = [(part, ids) for part, ids in meant if part.channel in group.state.channels]
@@ -334,58 +341,58 @@ def _meant(
 # --- the events of one part ---------------------------------------------------------------
 
 
-def _command_of(asked: Settling, subscription: int, spans: Spans) -> Command:
-    """The command that settles these events of a seat."""
-    match asked.how:
+def _command_of(request: Settling, subscription: int, spans: Spans) -> Command:
+    """Return the command that settles events of a seat."""
+    match request.how:
         case "ack":
             return Ack(subscription, spans)
         case "roll_back":
-            return RollBack(subscription, spans, delay_ms=asked.delay_ms)
+            return RollBack(subscription, spans, delay_ms=request.delay_ms)
         case "reject":
             return BuryEvents(subscription, spans)
 
 
-def _rehearse(group: Group, part: LeasePart, asked: Settling, ids: IdSet) -> None:
-    """Raise the refusal of this part before anything is done on another channel."""
+def _rehearse(group: Group, part: LeasePart, request: Settling, ids: IdSet) -> None:
+    """Raise the error with which this part's channel would refuse, before others change."""
     channel = group.channel(part.channel)
-    decided = channel.decide(_command_of(asked, part.subscription, ids.spans), group.now_us)
+    decided = channel.decide(_command_of(request, part.subscription, ids.spans), group.now_us)
     if channel.state.moves_dead:
         evaluation_ahead.require_evaluation(group, part.channel, channel, facts=decided.facts)
 
 
 def settle_events(
-    group: Group, part: LeasePart, asked: Settling, fresh: IdSet, held: IdSet
+    group: Group, part: LeasePart, request: Settling, fresh: IdSet, held: IdSet
 ) -> None:
-    """Settle events that were not settled before, of those that the seat holds, and note it."""
-    before, done = held.copy(), part.done[asked.how]
-    reason = asked.reason if asked.how == "reject" else None
-    command = _command_of(asked, part.subscription, fresh.spans)
+    """Settle ``fresh`` events, of those that the seat holds, and record them in the part. ``held``
+    is the seat's own set, which shrinks with the command."""
+    before, done = held.copy(), part.done[request.how]
+    reason = request.reason if request.how == "reject" else None
+    command = _command_of(request, part.subscription, fresh.spans)
     group.do(part.channel, command, reason=reason)
     done.add_all(fresh)
-    if asked.how == "ack":  # a cumulative durable acknowledges earlier events, too
+    if request.how == "ack":  # a cumulative durable acknowledges earlier events, too
         done.add_all(without(before, held))
 
 
 def _answer(group: Group, lease: EventLease, meant: Iterable[tuple[LeasePart, IdSet]]) -> Settled:
-    """The answer to a request that meant these events."""
-    left, ends_us = 0, None
+    """Return the answer to a request that selected these events."""
+    remaining, ends_us = 0, None
     for part in lease.parts:
         if held := held_by(group.state, part):
-            left += len(held)
+            remaining += len(held)
             ends_us = max(ends_us or 0, part.until_us(held))
-    return Settled(count=sum([len(ids) for _, ids in meant]), left=left, ends_us=ends_us)
+    return Settled(count=sum([len(ids) for _, ids in meant]), left=remaining, ends_us=ends_us)
 
 
 def _are_acknowledged(group: Group, channel: ChannelId, durable: str, ids: IdSet) -> bool:
-    """Whether these events were given out once, and are not outstanding any more."""
+    """Whether these events existed and are no longer outstanding."""
     state = group.channel(channel).state
-    own = state.durable(durable)
-    never = ids.highest is not None and ids.highest >= state.next_id
-    return not (never or own.wanting(ids.overlap(state.stored)))
+    has_future_ids = ids.highest is not None and ids.highest >= state.next_id
+    return not (has_future_ids or state.durable(durable).wanting(ids.overlap(state.stored)))
 
 
 def _room_of(shard: Shard, part: LeasePart, reason: str) -> int:
-    """About how many bytes copies of rejected events take."""
+    """Return an estimate of the bytes that copies of rejected events need."""
     channel = shard.state.channels.get(part.channel)
     if channel is None:
         return 0

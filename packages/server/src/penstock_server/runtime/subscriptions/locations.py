@@ -1,4 +1,4 @@
-"""Where stored events can be read: in which files, and which are in none yet."""
+"""Where stored events can be read: in files, or from the realm if they are in no file yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 PUBLISHER_SPANS_MAX = 4_096
-"""Most runs of events of one publisher that an answer has for one file."""
+"""Most spans of publishers that an answer has for one file."""
 
 MISSING_SPANS_MAX: Final = 100
 """Most spans that an answer has for one cause of removal."""
@@ -29,66 +29,71 @@ async def locate(
     *,
     publishers: bool = False,
 ) -> Location:
-    """Which files hold the stored events of ``span`` on channel ``channel_id``, and which are
-    not in a file yet; with ``publishers`` also who published those in files."""
+    """Return the files with stored events of ``span`` on a channel, and the ids of those that are
+    in no file yet; with ``publishers`` also the publishers of events in files."""
 
-    def look(group: Group) -> Location:
+    def find(group: Group) -> Location:
         state = group.channel(channel_id).state
         group.sweep(channel_id)
         store = group.state.stores[channel_id]
-        left = state.stored.within(span)
+        unlocated = state.stored.within(span)
+        # Transient and late events have ids within the spans of files, but are not in the files.
         in_memory = state.volatile.copy()
         in_memory.add_all(store.late)
-        left.remove_all(in_memory)
+        unlocated.remove_all(in_memory)
         parts = []
         for file in store.files_for((span,)):
-            spans = left.remove(file.span).spans
+            spans = unlocated.remove(file.span).spans
             if spans:
                 index = msgspec.msgpack.encode(file.index)
                 path = dispatch.local_path(file.name) or ""
-                whole = Span(spans[0].first, spans[-1].end)
-                known = _told(file.publishers_of(whole)) if publishers else ()
+                outer_span = Span(spans[0].first, spans[-1].end)
                 parts.append(
                     SealedPart(
-                        path, file.index.size, spans, index=index, publishers=known, name=file.name
+                        path,
+                        file.index.size,
+                        spans,
+                        index=index,
+                        publishers=_bounded(file.publishers_of(outer_span)) if publishers else (),
+                        name=file.name,
                     )
                 )
-        left.add_all(in_memory.within(span))
-        return Location(tuple(parts), left.spans, dispatch.files_at)
+        unlocated.add_all(in_memory.within(span))
+        return Location(tuple(parts), unlocated.spans, dispatch.files_at)
 
-    location: Location = await shard.act(look, sweeps=(channel_id,))
+    location: Location = await shard.act(find, sweeps=(channel_id,))
     return location
 
 
 async def columns(shard: Shard, channel_id: ChannelId) -> bytes:
-    """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
+    """Return the schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
 
-    def look(group: Group) -> bytes:
-        group.channel(channel_id)
+    def encode(group: Group) -> bytes:
+        group.channel(channel_id)  # raises NameDoesNotExist
         return group.state.stores[channel_id].columns.to_bytes()
 
-    schema: bytes = await shard.act(look, sweeps=(channel_id,))
+    schema: bytes = await shard.act(encode, sweeps=(channel_id,))
     return schema
 
 
-def _told(publishers: Publishers) -> Publishers | None:
-    """The publishers, or None where they alternate too often for one answer."""
-    spans = sum(len(own) for _, own in publishers)
-    return publishers if spans <= PUBLISHER_SPANS_MAX else None
+def _bounded(publishers: Publishers) -> Publishers | None:
+    """Return the publishers; None if they alternate too often for one answer."""
+    count = sum(len(spans) for _, spans in publishers)
+    return publishers if count <= PUBLISHER_SPANS_MAX else None
 
 
 async def missing(shard: Shard, channel_id: ChannelId, span: Span) -> tuple[Missing, ...]:
-    """The ids in ``span`` that have no event any more, by cause."""
+    """Return the ids in ``span`` whose events were removed, by cause."""
 
-    def look(group: Group) -> tuple[Missing, ...]:
+    def find(group: Group) -> tuple[Missing, ...]:
         state = group.channel(channel_id).state
         group.sweep(channel_id)
-        given = Span(state.definition.start_event_id, state.next_id)
-        found = state.departures.missing(span, given, state.stored)
+        assigned = Span(state.definition.start_event_id, state.next_id)
+        ids_by_cause = state.departures.missing(span, assigned, state.stored)
         return tuple(
             Missing(cause, len(ids), ids.spans[:MISSING_SPANS_MAX])
-            for cause, ids in sorted(found.items())
+            for cause, ids in sorted(ids_by_cause.items())
         )
 
-    found: tuple[Missing, ...] = await shard.act(look, sweeps=(channel_id,))
-    return found
+    missing_ids: tuple[Missing, ...] = await shard.act(find, sweeps=(channel_id,))
+    return missing_ids

@@ -1,4 +1,4 @@
-"""Making and ending durables over patterns (SEM D22)."""
+"""Creating, deleting and listing durables over patterns (SEM D22)."""
 
 from __future__ import annotations
 
@@ -21,70 +21,75 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 _ANY_CHANNEL = Definition(dead_event_store="dead")
-"""A channel that every durable can be on."""
+"""The definition of a channel that accepts every kind of durable, used for a first check."""
 
 _log = logger("penstock.realm")
 
 
 class PatternDurableOperations:
+    """The requests about durables over patterns."""
+
     def __init__(self, shard: Shard, subscriptions: Subscriptions, choosing: Choosing) -> None:
         self._shard = shard
         self._subscriptions = subscriptions
         self._choosing = choosing
 
-    async def create(self, asked: CreatePatternDurable) -> PatternDurableInfo:
-        """Make the durable on all channels that fit, and on those made later.
+    async def create(self, request: CreatePatternDurable) -> PatternDurableInfo:
+        """Create the durable on all matching channels, and on channels created later.
 
-        It is true once every channel has it: until then channels are looked for that are made
-        meanwhile. Where one refuses, those that were made here are removed again.
+        The durable over the pattern exists once all matching channels have it, so the search is
+        repeated until it finds no new channel. If a channel refuses, the durables created so far
+        are deleted again.
 
         Raises ``NameAlreadyBound``, also for a channel that has another durable of the name,
         ``InvalidArgument``, ``InvalidName``, ``InvalidSelector``, ``LimitReached``.
         """
-        given = PatternDurable(
-            asked.pattern,
-            asked.name,
-            asked.kind,
-            selector=asked.selector,
-            persistent=asked.persistent,
-            attributes=durable_attributes(asked),
+        requested = PatternDurable(
+            request.pattern,
+            request.name,
+            request.kind,
+            selector=request.selector,
+            persistent=request.persistent,
+            attributes=durable_attributes(request),
         )
 
-        if asked.selector:
-            await self._choosing.parse(asked.selector)  # or it is refused
+        if request.selector:
+            await self._choosing.parse(request.selector)  # raises InvalidSelector
 
-        def keep(group: Group) -> tuple[PatternDurable, list[ChannelId]]:
-            wanted = _checked(group, given)
+        def finish(group: Group) -> tuple[PatternDurable, list[ChannelId]]:
+            wanted = _checked(group, requested)
             lacking = _lacking(group, wanted)
+            # In the same turn as the search: no channel can be created in between.
             if not lacking:
                 group.realm_fact(0, PatternDurableCreated(wanted))
             return wanted, lacking
 
-        made: list[ChannelId] = []
+        created: list[ChannelId] = []
         try:
             while True:
-                wanted, lacking = await self._shard.act(keep, sweeps=())
+                wanted, lacking = await self._shard.act(finish, sweeps=())
                 if not lacking:
                     break
                 for channel_id in lacking:
-                    made += [channel_id] if await self._make(channel_id, wanted, asked) else []
+                    was_created = await self._create_on(channel_id, wanted, request)
+                    created += [channel_id] if was_created else []
         except PenstockError:
-            for channel_id in made:
-                await self._remove(channel_id, given.name)
+            for channel_id in created:
+                await self._remove(channel_id, requested.name)
             raise
         _log.info("pattern_durable.created", pattern=wanted.pattern, name=wanted.name)
         return await self._info(wanted)
 
-    async def _make(
-        self, channel_id: ChannelId, wanted: PatternDurable, asked: CreatePatternDurable
+    async def _create_on(
+        self, channel_id: ChannelId, wanted: PatternDurable, request: CreatePatternDurable
     ) -> bool:
-        """Make it on one channel; False: that is not there any more."""
+        """Create the durable on a channel; False if the channel no longer exists."""
         try:
             await self._subscriptions.create_durable(
                 channel_id,
                 wanted.name,
                 wanted.kind,
-                start=asked.start,
+                start=request.start,
                 selector=wanted.selector,
                 persistent=wanted.persistent,
                 attributes=wanted.attributes,
@@ -97,88 +102,95 @@ class PatternDurableOperations:
         try:
             await self._subscriptions.delete_durable(channel_id, name)
         except NameDoesNotExist:
-            return  # with its channel
+            return  # it was deleted together with its channel
 
     async def delete(self, pattern: str, name: str) -> None:
-        """End it, and remove its durables from all channels that no other pattern gives them to.
+        """Delete the durable over the pattern, and its durables on all channels that no other
+        pattern with a durable of this name matches.
 
         Raises ``NameDoesNotExist``.
         """
 
         def delete(group: Group) -> tuple[PatternDurable, list[int]]:
             directory = group.state.directory
-            gone = directory.patterns.get(pattern, name)
-            group.realm_fact(0, PatternDurableDeleted(gone.pattern, gone.name))
+            deleted = directory.patterns.get(pattern, name)
+            group.realm_fact(0, PatternDurableDeleted(deleted.pattern, deleted.name))
             seats: list[int] = []
-            for channel_id in _taken(group, gone):
+            for channel_id in _matching_channels(group, deleted):
                 state = group.channel(channel_id).state
-                durable = state.durables.get(gone.name)
-                kept = [each.name for each in directory.patterns.applying_to(state.name)]
-                if durable is not None and gone.name not in kept:
+                durable = state.durables.get(deleted.name)
+                applying = directory.patterns.applying_to(state.name)
+                remaining = [pattern_durable.name for pattern_durable in applying]
+                if durable is not None and deleted.name not in remaining:
                     seats += [seat.subscription for seat in durable.seats]
-                    group.do(channel_id, RemoveDurable(gone.name))
-            return gone, seats
+                    group.do(channel_id, RemoveDurable(deleted.name))
+            return deleted, seats
 
-        gone, seats = await self._shard.act(delete)
-        _log.info("pattern_durable.deleted", pattern=gone.pattern, name=gone.name)
-        self._subscriptions.ended(seats, NameDoesNotExist(f"durable {gone.name} was deleted"))
+        deleted, seats = await self._shard.act(delete)
+        _log.info("pattern_durable.deleted", pattern=deleted.pattern, name=deleted.name)
+        self._subscriptions.ended(seats, NameDoesNotExist(f"durable {deleted.name} was deleted"))
 
     async def list(self) -> list[PatternDurableInfo]:
-        """All of them, by pattern and name."""
+        """Return all durables over patterns, sorted by pattern and name."""
 
-        def look(group: Group) -> list[PatternDurableInfo]:
-            return [_info(group, each) for each in group.state.directory.patterns]
+        def describe(group: Group) -> list[PatternDurableInfo]:
+            return [_info(group, durable) for durable in group.state.directory.patterns]
 
-        infos: list[PatternDurableInfo] = await self._shard.act(look, sweeps=())
+        infos: list[PatternDurableInfo] = await self._shard.act(describe, sweeps=())
         return infos
 
-    async def _info(self, made: PatternDurable) -> PatternDurableInfo:
+    async def _info(self, durable: PatternDurable) -> PatternDurableInfo:
         info: PatternDurableInfo = await self._shard.act(
-            lambda group: _info(group, made), sweeps=()
+            lambda group: _info(group, durable), sweeps=()
         )
         return info
 
 
-def _checked(group: Group, given: PatternDurable) -> PatternDurable:
-    """It in canonical form, after every channel was asked whether it may have it."""
+def _checked(group: Group, requested: PatternDurable) -> PatternDurable:
+    """Return the durable in canonical form. Raises an error if a matching channel refuses it."""
     directory = group.state.directory
-    wanted = directory.patterns.checked(given)
+    wanted = directory.patterns.checked(requested)
     rehearsed([wanted], "any channel", _ANY_CHANNEL, rules=directory.rules)
-    for channel_id in _taken(group, wanted):
+    for channel_id in _matching_channels(group, wanted):
         channel = group.state.channels[channel_id]
         state = channel.state
         would = rehearsed([wanted], state.name, state.definition, rules=directory.rules)[
             wanted.name
         ]
-        there = state.durables.get(wanted.name)
-        if there is not None:
-            refuse_difference(wanted, state.name, terms_of(there), would=terms_of(would))
+        existing = state.durables.get(wanted.name)
+        if existing is not None:
+            refuse_difference(wanted, state.name, terms_of(existing), would=terms_of(would))
         else:
-            channel.decide(wanted.command(), group.now_us)
+            channel.decide(wanted.command(), group.now_us)  # raises, or is not applied
     return wanted
 
 
-def _taken(group: Group, made: PatternDurable) -> list[ChannelId]:
+def _matching_channels(group: Group, durable: PatternDurable) -> list[ChannelId]:
     return [
         ChannelId(number)
         for number, channel in group.state.channels.items()
-        if made.takes(channel.state.name, channel.state.definition.kind)
+        if durable.takes(channel.state.name, channel.state.definition.kind)
         and number not in group.state.directory.internal.machines
     ]
 
 
-def _lacking(group: Group, made: PatternDurable) -> list[ChannelId]:
+def _lacking(group: Group, durable: PatternDurable) -> list[ChannelId]:
     channels = group.state.channels
-    return [each for each in _taken(group, made) if made.name not in channels[each].state.durables]
+    return [
+        channel_id
+        for channel_id in _matching_channels(group, durable)
+        if durable.name not in channels[channel_id].state.durables
+    ]
 
 
-def _info(group: Group, made: PatternDurable) -> PatternDurableInfo:
+def _info(group: Group, durable: PatternDurable) -> PatternDurableInfo:
+    attributes = durable.attributes
     return PatternDurableInfo(
-        pattern=made.pattern,
-        name=made.name,
-        type=made.kind,
-        selector=made.selector,
-        persistent=made.persistent,
-        channels=len(_taken(group, made)),
-        **{name: getattr(made.attributes, name) for name in made.attributes.__struct_fields__},
+        pattern=durable.pattern,
+        name=durable.name,
+        type=durable.kind,
+        selector=durable.selector,
+        persistent=durable.persistent,
+        channels=len(_matching_channels(group, durable)),
+        **{name: getattr(attributes, name) for name in attributes.__struct_fields__},
     )

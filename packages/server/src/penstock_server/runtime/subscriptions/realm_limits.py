@@ -1,4 +1,4 @@
-"""The limits of a realm, which its settings give."""
+"""The limits of a realm, from its settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class Limits(Struct, frozen=True):
     """Limits for each kind of memory (SEM C6)."""
     stage_bytes_max: int = 2 << 30
     backlog_bytes_max: int = 64 << 20
-    """Bytes of publishes waiting; above it connections are not read until it shrinks."""
+    """Bytes of waiting publishes above which connections are not read."""
     tail_bytes_max: int = 512 << 20
-    """Bytes not sealed yet; above it publishers wait for the sealing."""
+    """Bytes of unsealed events above which publishers wait for the sealing."""
     block_bytes_max: int = BLOCK_BYTES_MAX
-    """On a storage engine: bytes of events in a block of the log; more of them go into a blob."""
+    """On a storage engine: most bytes of events in a block of the log; larger groups of events go
+    into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""
     leases: LeaseLimits = LeaseLimits()
-    """How much clients may have fetched by HTTP, and not settled (SEM H3)."""
+    """Limits for events that clients have fetched over HTTP and not settled (SEM H3)."""

@@ -1,8 +1,8 @@
-"""A view of the realm's state for front ends: channels, queues and durables as they are now.
+"""A read-only view of the realm's present state for front ends: channels, queues and durables.
 
-It is read in the event loop without disturbing the writer, and hides how the state is kept.
-Requests and answers are in :mod:`penstock_core.api`; this view is for figures that are shown all
-the time, and for what a protocol has to know of a name before it makes a request.
+Front ends read it in the event loop, without a turn of the writer, and independently of how the
+state is kept. Requests and answers are in :mod:`penstock_core.api`; this view is for figures that
+are shown often, and for facts about a name that a protocol needs before it makes a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock_server.runtime.subscriptions.views import durable_info
 
 
 class DurableView:
-    """A durable as it is now."""
+    """The present state of a durable."""
 
     __slots__ = ("_channel", "_durable")
 
@@ -41,7 +41,7 @@ class DurableView:
 
     @property
     def identity(self) -> object:
-        """Its own for as long as it lives: another one that gets its name has another."""
+        """An object that differs for each durable, also for a later durable of equal name."""
         return self._durable
 
     @property
@@ -62,7 +62,7 @@ class DurableView:
 
     @property
     def is_attached(self) -> bool:
-        """Whether a client has a seat at it."""
+        """Whether a client has a seat."""
         return bool(self._durable.seats)
 
     @property
@@ -75,7 +75,7 @@ class DurableView:
 
 
 class StoreView:
-    """A channel or queue as it is now."""
+    """The present state of a channel or queue."""
 
     __slots__ = ("_channel", "_pages", "_state", "number")
 
@@ -97,12 +97,12 @@ class StoreView:
 
     @property
     def kind(self) -> str:
-        """``channel``, ``queue``, or ``schedule``: what waits to be published on one."""
+        """``channel``, ``queue``, or ``schedule`` for the store of events published later."""
         return self.definition.kind
 
     @property
     def is_jms(self) -> bool:
-        """Whether it keeps only what somebody is interested in, as topics of JMS do."""
+        """Whether it keeps events only for interested subscribers, as topics of JMS do."""
         return self._channel.state.engine.needs_interest
 
     @property
@@ -111,7 +111,7 @@ class StoreView:
 
     @property
     def properties(self) -> StructShape:
-        """The columns that its events have for properties."""
+        """The columns of its events' properties."""
         return self._state.stores[self.number].columns.properties
 
     @property
@@ -120,19 +120,19 @@ class StoreView:
 
     @property
     def keys(self) -> KeyIndex:
-        """The index of its publish keys; it has one."""
+        """The index of its publish keys. Only for a store with a publish key."""
         keys = self._state.stores[self.number].keys
-        assert keys is not None, "it has a publish key"
+        assert keys is not None, "only for a store with a publish key"
         return keys
 
     def newest_of(self, value: object) -> int | None:
-        """The id of the stored event with this value of the publish key, of which there is one with
-        depth 1; None: there is none."""
+        """Return the id of the newest stored event with this value of the publish key; None if no
+        event has it."""
         return self.keys.newest_of(value, self.stored)
 
     @property
     def events(self) -> int:
-        """Stored and not expired."""
+        """Number of stored events that have not expired."""
         return len(self._channel.state.stored) - self._channel.state.overdue
 
     @property
@@ -142,14 +142,14 @@ class StoreView:
 
     @property
     def bytes(self) -> int:
-        """The bytes of its events, wherever they are."""
+        """Bytes of its events in memory, pages and files."""
         store = self._state.stores[self.number]
         paged = self._pages.info(self.number).size
         return paged or store.meter.tail_bytes + store.sealed_bytes
 
     @property
     def files(self) -> int:
-        """Segment files."""
+        """Number of segment files."""
         return len(self._state.stores[self.number].files)
 
     @property
@@ -163,7 +163,7 @@ class StoreView:
 
     @property
     def died(self) -> Mapping[tuple[str, str], int]:
-        """Copies put into dead event stores, by durable and cause."""
+        """Number of events copied to dead event stores, by durable and cause."""
         return self._channel.state.died
 
     @property
@@ -173,39 +173,40 @@ class StoreView:
 
     @property
     def subscribers(self) -> int:
-        """Plain subscriptions without an end."""
-        return sum(each.stop_id is None for each in self._channel.state.subscribers.values())
+        """Number of plain subscriptions without an end."""
+        subscribers = self._channel.state.subscribers.values()
+        return sum(subscriber.stop_id is None for subscriber in subscribers)
 
     @property
     def timeout_s(self) -> float:
-        """Seconds for which the place of a lost client is kept."""
+        """Seconds for which the place of a disconnected client is kept."""
         return self._channel.state.rules.event_timeout_us / 1e6
 
     def oldest_ms(self, now_us: int) -> int | None:
-        """Age in milliseconds of the oldest stored event; None if there is none."""
+        """Return the age of the oldest stored event in milliseconds; None for an empty store."""
         lowest = self.stored.lowest
         published_us = None if lowest is None else self._channel.state.ages.oldest_us(lowest)
         return None if published_us is None else max(0, now_us - published_us) // 1_000
 
     def cursor(self, subscription: int) -> int | None:
-        """The id at which a plain subscription continues; None if it has ended."""
-        place = self._channel.state.subscribers.get(subscription)
-        return None if place is None else place.cursor
+        """Return the id at which a plain subscription continues; None if it has ended."""
+        subscriber = self._channel.state.subscribers.get(subscription)
+        return None if subscriber is None else subscriber.cursor
 
     def durable(self, name: str) -> DurableView | None:
-        found = self._channel.state.durables.get(name)
-        return None if found is None else DurableView(self._channel, found)
+        durable = self._channel.state.durables.get(name)
+        return None if durable is None else DurableView(self._channel, durable)
 
     @property
     def durables(self) -> Iterator[tuple[str, DurableView]]:
-        """The durables that are shown. The readers of a queue are one called ``READERS``."""
+        """The visible durables. The readers of a queue are one durable named ``READERS``."""
         for name, durable in self._channel.state.durables.items():
             if (name == READERS) == (self.kind == "queue"):
                 yield name, DurableView(self._channel, durable)
 
 
 class RealmView:
-    """Held by the realm as ``realm.view``."""
+    """A view of all stores; ``realm.view`` holds it."""
 
     def __init__(self, state: RealmState, pages: Pages, clock: Clock) -> None:
         self._state = state
@@ -214,7 +215,7 @@ class RealmView:
         self._topic_trees = TopicTrees(state.directory.channels.__contains__)
 
     def store(self, channel_id: ChannelId) -> StoreView | None:
-        """The channel or queue with this number; None if it was deleted."""
+        """Return the channel or queue of this id; None if it was deleted."""
         channel = self._state.directory.channels.get(channel_id)
         return (
             None
@@ -223,42 +224,43 @@ class RealmView:
         )
 
     def topic_tree(self, store: StoreView) -> TopicTree:
-        """The topics that have occurred in a channel whose publish key is ``topic``."""
+        """Return the topics that have occurred in a channel whose publish key is ``topic``."""
         return self._topic_trees.of(store.number, store.keys)
 
     def has(self, channel_id: ChannelId) -> bool:
-        """Whether there is a channel or queue of this number still."""
+        """Whether the channel or queue of this id still exists."""
         return channel_id in self._state.directory.channels
 
     def named(self, name: str) -> StoreView | None:
-        """None: there is no channel or queue of this name, in the one form that names have."""
+        """Return the channel or queue of this name, which has to be in canonical form; None if it
+        does not exist."""
         channel_id = self._state.directory.find(name)
         return None if channel_id is None else self.store(channel_id)
 
     def internal(self, name: str) -> StoreView | None:
-        """The internal store of this name (SEM A6); None: the realm has not made it yet."""
+        """Return the internal store of this name (SEM A6); None until the realm has created it."""
         channel_id = self._state.directory.internal.ids_by_name.get(name)
         return None if channel_id is None else self.store(channel_id)
 
     @property
     def internal_stores(self) -> Collection[int]:
-        """The numbers of the internal stores, as they are now."""
+        """The ids of the internal stores."""
         return self._state.directory.internal.machines.keys()
 
     def required(self, name: str) -> StoreView:
-        """Raises ``NameDoesNotExist``, ``InvalidName``."""
+        """Return the channel or queue of this name. Raises ``NameDoesNotExist``,
+        ``InvalidName``."""
         channel_id = self._state.directory.channel_id_of(name, None)
-        found = self.store(channel_id)
-        if found is None:
-            raise NameDoesNotExist(f"there is no channel or queue {destination_name(name)}")
-        return found
+        store = self.store(channel_id)
+        if store is None:
+            raise NameDoesNotExist(f"channel or queue {destination_name(name)} does not exist")
+        return store
 
     def stores(self) -> Iterator[StoreView]:
-        """Channels and queues, by name; not temporary ones, nor what the realm keeps for
-        itself."""
+        """Yield channels and queues, sorted by name, without temporary and internal ones."""
         channels = self._state.directory.channels
         for _, channel_id in sorted(
-            (each.state.name, channel_id) for channel_id, each in channels.items()
+            (channel.state.name, channel_id) for channel_id, channel in channels.items()
         ):
             if self._state.directory.is_shown(channel_id):
                 yield StoreView(
@@ -266,25 +268,25 @@ class RealmView:
                 )
 
     def temporary_stores(self) -> Iterator[StoreView]:
-        """Temporary destinations, which no list has (SEM R2)."""
+        """Yield temporary destinations, which are in no list (SEM R2)."""
         for channel_id, channel in self._state.directory.temporary.items():
             yield StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
-        """The stores that have a durable of this name."""
-        found = []
+        """Return the stores with a durable of this name, each with the durable."""
+        pairs = []
         for channel_id in self._state.with_durable(name):
             channel = self._state.directory.channels[channel_id]
             store = StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
-            found.append((store, DurableView(channel, channel.state.durables[name])))
-        return found
+            pairs.append((store, DurableView(channel, channel.state.durables[name])))
+        return pairs
 
     def count(self, kind: str) -> int:
-        """Channels, or queues."""
+        """Return the number of channels or queues."""
         return len(self._state.directory.names(kind))
 
     def stores_selector(self, durable_type: str) -> bool:
-        """Whether durables of this type keep the selector they were made with."""
+        """Whether durables of this type keep the selector given at their creation."""
         return self._state.directory.rules.kinds[durable_type].stores_selector
 
     @property

@@ -10,7 +10,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.writer.group import Group
 
 Place = tuple[ChannelId, str]
-"""A channel, and a name that the client gives."""
+"""A channel, and a name that the client has chosen."""
 
 
 class ResumePlaces:
@@ -19,10 +19,10 @@ class ResumePlaces:
     def __init__(self) -> None:
         self._taken: dict[Place, int] = {}
         self._places: dict[int, Place] = {}
-        """The place of each of these subscriptions."""
+        """The inverse of ``_taken``: places by subscription."""
 
     def take(self, channel_id: ChannelId, place: str, subscription: int) -> int | None:
-        """The subscription whose place on channel ``channel_id`` ``subscription`` takes."""
+        """Give a place to ``subscription``; return the subscription that had it, if any."""
         former = self._taken.get((channel_id, place))
         if former is not None:
             del self._places[former]
@@ -34,19 +34,20 @@ class ResumePlaces:
         return subscription in self._places
 
     def forget(self, channels: Mapping[int, ChannelMachine], are_open: Container[int]) -> None:
-        """Drop those that nobody waits for any more on their channels, and that are not open."""
-        over = []
-        for key, subscription in self._taken.items():
-            channel = channels.get(key[0])
-            is_there = channel is not None and subscription in channel.state.subscribers
-            if not is_there and subscription not in are_open:
-                over.append(key)
-        for key in over:
-            del self._places[self._taken.pop(key)]
+        """Drop the places of subscriptions that are not open and that their channels no longer
+        keep."""
+        expired = []
+        for place, subscription in self._taken.items():
+            channel = channels.get(place[0])
+            is_kept = channel is not None and subscription in channel.state.subscribers
+            if not is_kept and subscription not in are_open:
+                expired.append(place)
+        for place in expired:
+            del self._places[self._taken.pop(place)]
 
 
 def await_seats(group: Group) -> None:
-    """Let the seats that wait for their sessions do so from now on (SEM N6)."""
+    """Start the time in which the sessions of waiting seats may come back (SEM N6)."""
     for channel_id, channel in group.state.channels.items():
         if channel.state.awaits_seats:
             group.do(channel_id, AwaitSeats())

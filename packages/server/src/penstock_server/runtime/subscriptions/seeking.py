@@ -1,4 +1,4 @@
-"""Durables that go back or forward, seen from the shell (``penstock_core.channel.seeking``)."""
+"""Moving durables back or forward (the rules are in ``penstock_core.channel.seeking``)."""
 
 from __future__ import annotations
 
@@ -28,38 +28,39 @@ _log = logger("penstock.realm")
 
 
 class Seeking:
-    """Moves durables, and tells what that would change."""
+    """Moves durables, and previews the outcome."""
 
     def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
         self._shard = shard
         self._dispatch = dispatch
 
     async def preview(self, channel_id: ChannelId, name: str, to: AnyStart) -> SeekOutcome:
-        """What :meth:`seek` would change. Raises what it does; changes nothing."""
+        """Return the outcome that :meth:`seek` would have, without changing the durable. Raises the
+        errors of :meth:`seek`."""
 
-        def look(group: Group, command: Seek) -> SeekOutcome:
+        def evaluate(group: Group, command: Seek) -> SeekOutcome:
             state = group.channel(channel_id).state
-            found = preview(state, command)
+            outcome = preview(state, command)
             return SeekOutcome(
                 command.start_id,
-                found.again,
-                found.skipped,
-                taken_back=found.taken_back,
-                outstanding=found.outstanding,
-                gone=gone_since(state, _named(state, to, command.start_id)),
+                outcome.again,
+                outcome.skipped,
+                taken_back=outcome.taken_back,
+                outstanding=outcome.outstanding,
+                gone=gone_since(state, _lowest_named(state, to, command.start_id)),
             )
 
-        return await self._at(channel_id, durable_name(name), to, key="", action=look)
+        return await self._run_at(channel_id, durable_name(name), to, key="", action=evaluate)
 
     async def seek(
         self, channel_id: ChannelId, name: str, to: AnyStart, *, key: str = ""
     ) -> SeekOutcome:
-        """Have a durable go on from another place (SEM D20). What was done under ``key`` is
-        answered and not done again.
+        """Move a durable to another position (SEM D20). A request repeated with the same ``key``
+        gets the first answer and moves nothing.
 
-        Raises ``NameDoesNotExist``; ``IllegalState`` for an event that is gone, and for a queue;
-        ``InvalidArgument`` for an id that was not given yet; ``DurableInUse`` while the durable is
-        held as a whole.
+        Raises ``NameDoesNotExist``; ``IllegalState`` for a removed event, and for a queue;
+        ``InvalidArgument`` for an id that was not assigned yet; ``DurableInUse`` while a client
+        holds the durable as a whole.
         """
 
         def move(group: Group, command: Seek) -> SeekOutcome:
@@ -73,11 +74,11 @@ class Seeking:
                 done.skipped,
                 taken_back=done.taken_back,
                 outstanding=durable.outstanding_count(state.stored),
-                gone=gone_since(state, _named(state, to, done.start_id)),
+                gone=gone_since(state, _lowest_named(state, to, done.start_id)),
             )
 
         name = durable_name(name)
-        outcome = await self._at(channel_id, name, to, key=key, action=move)
+        outcome = await self._run_at(channel_id, name, to, key=key, action=move)
         _log.info(
             "durable.sought",
             durable=name,
@@ -88,7 +89,7 @@ class Seeking:
         )
         return outcome
 
-    async def _at(
+    async def _run_at(
         self,
         channel_id: ChannelId,
         name: str,
@@ -96,7 +97,8 @@ class Seeking:
         key: str,
         action: Callable[[Group, Seek], SeekOutcome],
     ) -> SeekOutcome:
-        """Run ``action`` in its turn, with the seek to the place where ``to`` is then."""
+        """Run ``action`` in a turn of the writer, with the seek to the id of ``to`` at that
+        time."""
 
         def selector_now(group: Group) -> str:
             return group.channel(channel_id).state.durable(name).selector
@@ -114,6 +116,7 @@ class Seeking:
 
         def act(group: Group) -> SeekOutcome:
             group.sweep(channel_id)
+            # The matches were evaluated for the selector of an earlier turn.
             if selector_now(group) != selector:
                 raise IllegalState(
                     f"durable {name} was deleted and created again meanwhile; try again"
@@ -132,12 +135,12 @@ class Seeking:
             )
         else:
             outcome = await self._shard.act(act, sweeps=(channel_id,))
-        assert isinstance(outcome, SeekOutcome), "it is what the action gives"
+        assert isinstance(outcome, SeekOutcome), "the action returns an outcome"
         return outcome
 
 
 def _first(group: Group, channel_id: ChannelId, to: AnyStart) -> int:
-    """The id where ``to`` is now; the earliest is the first event that is stored."""
+    """Return the id of a position now; the earliest position is the first stored event."""
     channel = group.channel(channel_id)
     if isinstance(to, FromEarliest):
         lowest = channel.state.stored.lowest
@@ -145,9 +148,10 @@ def _first(group: Group, channel_id: ChannelId, to: AnyStart) -> int:
     return first_id(channel, group.state.stores[channel_id], to)
 
 
-def _named(state: ChannelState, to: AnyStart, first: int) -> int:
-    """The lowest id that ``to`` may mean, whether it is stored or not: before a time are the events
-    that are stored and were published before it."""
+def _lowest_named(state: ChannelState, to: AnyStart, first: int) -> int:
+    """Return the lowest id that a position may refer to, stored or not. For a time this is the id
+    after the last stored event published before it, because the times of removed events are not
+    known."""
     match to:
         case FromEarliest():
             return 0

@@ -1,4 +1,4 @@
-"""Where a subscription, durable or selector begins among the events that are stored (SEM E6)."""
+"""Start positions of subscriptions and durables among the stored events (SEM E6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_server.runtime.writer.selector_scan import SCAN_EVENTS
 
 
 def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> int:
-    """The id where ``start`` is now (SEM E6)."""
+    """Return the id of a start position now (SEM E6)."""
     match start:
         case FromId(event_id):
             return max(0, event_id)
@@ -33,18 +33,20 @@ def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> i
 
 
 def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:
-    """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
-    at = coarse
-    while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
+    """Return the first stored event published at ``at_us`` or later, from id ``coarse`` on."""
+    next_id = coarse
+    while (span := channel.state.stored.next_span(next_id, SCAN_EVENTS)) is not None:
         for rows in store.read((span,), Damage()):
             times = times_of(rows.batch)
-            if (times[1:] < times[:-1]).any():  # a clock that was ahead: later ones were right
+            # Times fall where the clock was set back. A time later than those of following events
+            # was wrong: each event gets the lowest time from it on, so that a search works.
+            if (times[1:] < times[:-1]).any():
                 times = np.minimum.accumulate(times[::-1])[::-1]
             next_us = channel.state.ages.next_us(int(ids_of(rows.batch)[-1]))
             if next_us is not None and next_us < at_us:
-                continue  # all of these were published before that
+                continue  # a later event is older than `at_us`, so all of these are, too
             row = int(np.searchsorted(times, at_us))
             if row < rows.batch.num_rows:
                 return int(ids_of(rows.batch)[row])
-        at = span.end
+        next_id = span.end
     return channel.state.next_id

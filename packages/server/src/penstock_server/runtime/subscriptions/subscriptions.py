@@ -1,4 +1,4 @@
-"""Subscribing, settling and purging: requests that name ids, times and selectors."""
+"""Subscribing, settling and purging: requests with ids, times and selectors."""
 
 from __future__ import annotations
 
@@ -62,19 +62,22 @@ _log = logger("penstock.realm")
 
 
 class Opened(NamedTuple):
+    """A subscription that was opened."""
+
     number: SubscriptionId
-    """The subscription."""
     first_id: int = 0
     stop_id: int | None = None
     recalls: bool = False
     """Whether delivered events may be recalled (SEM D11)."""
     confirms: bool = False
-    """Whether it confirms which events have arrived (SEM J5)."""
+    """Whether the client confirms the arrival of events (SEM J5)."""
     cumulative: bool = False
     ack_timeout_ms: int = 0
 
 
 class Subscriptions:
+    """The open subscriptions of a realm, and the requests about them."""
+
     def __init__(self, shard: Shard, dispatch: Dispatch, clock: Clock) -> None:
         self._shard = shard
         self._dispatch = dispatch
@@ -107,10 +110,11 @@ class Subscriptions:
     ) -> Opened:
         """Deliver stored events, then live ones, without a gap (SEM E6).
 
-        ``place`` identifies the subscription on another connection. One that ``confirms`` tells
-        which events have arrived, and gets the others there (SEM J5). With ``deltas`` it gets
-        changes of a merge channel as deltas (SEM K3). An ``endless`` browse continues with new
-        events, but nothing is kept for it. ``room`` limits the bytes on their way to it.
+        ``place`` identifies the subscription on its next connection. A subscription that
+        ``confirms`` reports the arrival of events; after a lost connection it gets the others
+        again (SEM J5). With ``deltas`` it gets changes of a merge channel as deltas (SEM K3). An
+        ``endless`` browse continues with new events, but events are not kept for it. ``room``
+        limits the bytes in flight.
         """
         subscription = self._dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
@@ -132,15 +136,17 @@ class Subscriptions:
             elif not browse:
                 if (wanted := outlet.selector) is not None:
                     refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
-                command = self._waiting(command, channel_id, place, outlet=outlet, start=start)
+                command = self._with_interest(
+                    command, channel_id, place, outlet=outlet, start=start
+                )
             group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
 
         reads = isinstance(start, FromTime)
-        return await self._opened(subscription, channel_id, subscribe, reads=reads)
+        return await self._open(subscription, channel_id, subscribe, reads=reads)
 
-    def _waiting(
+    def _with_interest(
         self,
         command: AddSubscriber,
         channel_id: ChannelId,
@@ -148,9 +154,9 @@ class Subscriptions:
         outlet: Outlet,
         start: AnyStart,
     ) -> AddSubscriber:
-        """``command`` where it matters who waits for what: the channel gives the subscriber what
-        its selector matches and nothing else (SEM J2), and what the one has missed whose place
-        it takes (SEM J5)."""
+        """Return the command for a channel that keeps events only while subscribers want them: with
+        the selector, so that the channel keeps only matching events for it (SEM J2), and with the
+        subscription whose place it takes and whose missed events it gets (SEM J5)."""
         former = self._places.take(channel_id, place, command.subscription) if place else None
         if former is not None:
             self._numbers.pop(former, None)
@@ -161,9 +167,9 @@ class Subscriptions:
         return AddKnownSubscriber(**fields, place=place, goes_on=isinstance(start, FromId))
 
     def lose(self, subscription: int, arrived: Spans = ()) -> None:
-        """Note that the connection of a subscription is lost. What a durable's seat held goes back
-        at once (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). ``arrived``
-        are events whose arrival it has reported and the core does not know yet."""
+        """Handle a lost connection. The events of a durable's seat go back at once (SEM D13); the
+        place of a plain subscriber is kept for a while (SEM J5). ``arrived`` are events whose
+        arrival the client has confirmed and the core does not know yet."""
         if subscription not in self._places:
             self.detach(subscription)
             return
@@ -174,7 +180,7 @@ class Subscriptions:
         self._shard.submit(RunCommand(channel_id, Disconnect(subscription, arrived)))
 
     def forget_places(self) -> None:
-        """Forget places whose subscribers did not come back in time; called regularly."""
+        """Forget places whose subscribers did not return in time. Called regularly."""
         self._places.forget(self._shard.state.channels, self._numbers)
 
     async def browse_durable(
@@ -187,14 +193,14 @@ class Subscriptions:
         first_id: int = 0,
         room: Room | None = None,
     ) -> Opened:
-        """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+        """Deliver the outstanding events of a durable in order, without changing it (SEM D16)."""
         subscription = self._dispatch.open(channel_id, outlet, room=room)
 
         def browse(group: Group) -> Opened:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
-            own = state.durable(name)
-            wanted = own.outstanding_spans(state.stored)
+            durable = state.durable(name)
+            wanted = durable.outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
             command = AddSubscriber(
                 subscription,
@@ -203,14 +209,14 @@ class Subscriptions:
                 stop_id=stop,
                 credit=credit,
                 only=wanted,
-                durable=own.name,
+                durable=durable.name,
             )
             group.do(channel_id, command)
             return Opened(subscription, first_id, stop)
 
-        return await self._opened(subscription, channel_id, browse)
+        return await self._open(subscription, channel_id, browse)
 
-    async def _opened(
+    async def _open(
         self,
         subscription: int,
         channel_id: ChannelId,
@@ -223,7 +229,8 @@ class Subscriptions:
         try:
             opened: Opened = await self._act(channel_id, action, reads=reads, chosen=chosen)
         except BaseException:
-            self.detach(subscription)  # even if only the wait for the answer was cancelled
+            # Also if only the wait for the answer was cancelled: no client knows the subscription.
+            self.detach(subscription)
             raise
         return opened
 
@@ -236,7 +243,7 @@ class Subscriptions:
         withdrawn: int = 0,
         taken: int = 0,
     ) -> None:
-        """``taken``: so many bytes are in the hands of the application."""
+        """Grant credit for ``count`` events. The application has consumed ``taken`` bytes."""
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self._dispatch.consumed(subscription, taken)
             command = GrantCredit(
@@ -245,7 +252,7 @@ class Subscriptions:
             self._shard.submit(RunCommand(channel_id, command))
 
     def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
-        """A plain subscription's client has these (SEM J5)."""
+        """Record that events have arrived at the client of a plain subscription (SEM J5)."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(
                 RunCommand(channel_id, GrantCredit(subscription, 0, arrived=spans), reply)
@@ -316,25 +323,25 @@ class Subscriptions:
         self, name: str, consumed: Collection[ChannelId], agree: Callable[[], bool]
     ) -> bool:
         """Delete a durable on all channels if no event is outstanding on those of ``consumed``.
-        False: it stays.
+        Return False if the durable was not deleted.
 
-        ``agree`` is called first, in the turn of the writer that deletes: events that are published
-        later are not for the durable. It may refuse. The caller ends the subscriptions.
+        ``agree`` is called in the turn of the writer that deletes, so later events are not for the
+        durable. If it returns False, the durable stays. The caller ends the subscriptions.
         """
 
         def delete(group: Group) -> bool:
-            states = {number: each.state for number, each in group.state.channels.items()}
-            channels = [number for number, state in states.items() if name in state.durables]
-            for number in channels:
-                state = states[number]
-                if number in consumed:
-                    group.sweep(number)
+            states = {id: channel.state for id, channel in group.state.channels.items()}
+            channel_ids = [id for id, state in states.items() if name in state.durables]
+            for channel_id in channel_ids:
+                state = states[channel_id]
+                if channel_id in consumed:
+                    group.sweep(channel_id)
                     if state.durable(name).wanting(state.stored):
                         return False
             if not agree():
                 return False
-            for number in channels:
-                group.do(number, RemoveDurable(name))
+            for channel_id in channel_ids:
+                group.do(channel_id, RemoveDurable(name))
             return True
 
         return bool(await self._shard.act(delete))
@@ -361,27 +368,28 @@ class Subscriptions:
         return len(seats)
 
     def ended(self, seats: list[int], reason: PenstockError) -> None:
+        """Close the subscriptions of ended seats, with the reason for their clients."""
         self._dispatch.ended(seats, reason)
         for subscription in seats:
             self._numbers.pop(subscription, None)
 
     async def durables(self, channel_id: ChannelId) -> list[DurableInfo]:
-        def look(group: Group) -> list[DurableInfo]:
+        def describe(group: Group) -> list[DurableInfo]:
             channel = group.channel(channel_id)
             group.sweep(channel_id)
             durables = channel.state.durables
             return [self._info(channel, durables[name]) for name in sorted(durables) if name]
 
-        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(channel_id,))
+        infos: list[DurableInfo] = await self._shard.act(describe, sweeps=(channel_id,))
         return infos
 
     async def durable(self, channel_id: ChannelId, name: str) -> DurableInfo:
-        def look(group: Group) -> DurableInfo:
+        def describe(group: Group) -> DurableInfo:
             channel = group.channel(channel_id)
             group.sweep(channel_id)
             return self._info(channel, channel.state.durable(name))
 
-        info: DurableInfo = await self._shard.act(look, sweeps=(channel_id,))
+        info: DurableInfo = await self._shard.act(describe, sweeps=(channel_id,))
         return info
 
     def _info(self, channel: ChannelMachine, durable: Durable) -> DurableInfo:
@@ -403,15 +411,15 @@ class Subscriptions:
         room: Room | None = None,
     ) -> Opened:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
-        seat holds the durable as a whole, a ``leased`` one has events for its own time (SEM H1);
-        ``place`` identifies it on another connection. ``room`` bounds the bytes on their way to
-        it.
+        seat holds the durable as a whole; a ``leased`` seat belongs to a lease and has the lease
+        time for each event (SEM H1). ``place`` identifies the seat on its next connection.
+        ``room`` limits the bytes in flight.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
         wanted = outlet.selector
         if sole and wanted is not None:
-            raise IllegalState("hold() takes no selector")
+            raise IllegalState("hold() does not accept a selector; leave it out")
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue itself applies the reader's selector
@@ -426,13 +434,14 @@ class Subscriptions:
         def attach(group: Group) -> Opened:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
-            own = state.durable(durable)
-            if wanted is not None and own.kind.stores_selector:
+            attached = state.durable(durable)
+            if wanted is not None and attached.kind.stores_selector:
                 raise IllegalState(
-                    f"durable {durable} is {own.kind.name}: set its selector when you create it"
+                    f"durable {durable} is {attached.kind.name}: set its selector when you create "
+                    f"it"
                 )
             command = (TakeLease if leased else TakeSeat)(
-                own.name,
+                attached.name,
                 subscription,
                 outlet.session,
                 window=window,
@@ -448,16 +457,18 @@ class Subscriptions:
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
             timeout_ms = state.seats[subscription][1].ack_timeout_ms
-            recalls, cumulative = own.recalls or timeout_ms > 0, own.kind.cumulative
             return Opened(
-                subscription, recalls=recalls, cumulative=cumulative, ack_timeout_ms=timeout_ms
+                subscription,
+                recalls=attached.recalls or timeout_ms > 0,
+                cumulative=attached.kind.cumulative,
+                ack_timeout_ms=timeout_ms,
             )
 
         chosen = None if matching is None else (matching, among)
-        return await self._opened(subscription, channel_id, attach, chosen=chosen)
+        return await self._open(subscription, channel_id, attach, chosen=chosen)
 
     def recall_seen(self, subscription: int) -> None:
-        """The client of a subscription knows of a recall."""
+        """Record that the client of a subscription has seen a recall."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(RunCommand(channel_id, ConfirmRecall(subscription)))
 
@@ -475,10 +486,13 @@ class Subscriptions:
         previous: bool,
         delay_ms: int | None = None,
     ) -> None:
-        """Acknowledge or roll back; answered once it is on disk."""
+        """Acknowledge events or roll them back; ``reply`` is called once it is on disk."""
         channel_id = self._numbers.get(subscription)
         if channel_id is None:
-            reply(None, IllegalState(f"subscription {subscription} is not open"))
+            reply(
+                None,
+                IllegalState(f"subscription {subscription} is not open; open it again to settle"),
+            )
             return
         command: Ack | AckPrevious | RollBack
         if previous and not roll_back:
@@ -490,7 +504,7 @@ class Subscriptions:
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def _chosen(self, subscription: int) -> None:
-        """A selector that takes long was put to what comes next: it may be granted now."""
+        """Let the core grant the events that a slow selector has been evaluated for."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(RunCommand(channel_id, EndChoosing(subscription)))
 
@@ -505,19 +519,21 @@ class Subscriptions:
         elsewhere: bool = False,
         delay_ms: int | None = None,
     ) -> None:
-        """Give events back for another delivery: ``counted`` as one where the client has tried
-        them, to another client where they are wanted ``elsewhere``, and later with a delay."""
+        """Return events for another delivery. ``counted``: the client has tried them, so the next
+        delivery counts as a redelivery. ``elsewhere``: deliver them to another client. With
+        ``delay_ms`` they are delivered later."""
         command = (RollBack if counted else Release)(subscription, spans, elsewhere, delay_ms)
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
-        """Hand a seat what its holder has room for once the writer comes to it."""
+        """Deliver events to a seat, as far as its holder has room, in the next turn of the
+        writer."""
         self._shard.submit(GrantRoom(channel_id, holder))
 
     # --- ends ----------------------------------------------------------------------------
 
     def detach(self, subscription: int, reply: Reply | None = None) -> None:
-        """End a subscription; what it held goes back (SEM D13)."""
+        """End a subscription; its events go back (SEM D13)."""
         self._dispatch.close(subscription)
         if (channel_id := self._numbers.pop(subscription, None)) is None:
             if reply is not None:
@@ -527,17 +543,17 @@ class Subscriptions:
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def keep_seats(self) -> None:
-        """Have seats wait for their sessions from now on (SEM N6): it is the realm that ends their
-        connections."""
+        """Keep the seats of connections that end from now on (SEM N6): the realm ends them, not
+        their clients."""
         self._keeps_seats = True
 
     def await_seats(self) -> None:
-        """Sessions are taken again: they have from now on the time to come back."""
+        """Start the time in which the sessions of kept seats may come back."""
         self._keeps_seats = False
         self._shard.submit(RunAction(await_seats))
 
     def stall(self, session: str, *, stalled: bool) -> None:
-        """A session's connection is full, or drained."""
+        """Stop or resume the deliveries to a session whose connection is full or drained."""
         for channel_id in self._dispatch.channels_of(session):
             self._shard.submit(RunCommand(channel_id, StallSession(session, stalled)))
 
@@ -552,7 +568,7 @@ class Subscriptions:
         *,
         dry_run: bool = False,
     ) -> int:
-        """Remove events; gives how many (SEM T9)."""
+        """Remove events; return their number (SEM T9)."""
 
         def among(group: Group) -> IdSet:
             state = group.channel(channel_id).state
@@ -583,7 +599,7 @@ class Subscriptions:
         *,
         dry_run: bool = False,
     ) -> int:
-        """Take events off what is outstanding at a durable; gives how many (SEM D)."""
+        """Remove events from the outstanding ones of a durable; return their number (SEM D)."""
 
         def among(group: Group) -> IdSet:
             state = group.channel(channel_id).state
@@ -609,7 +625,8 @@ class Subscriptions:
         return self._matching(await self._dispatch.choosing.parse(selector))
 
     def _matching(self, selector: Selector) -> Matching:
-        """A scan that applies a selector to stored events before the turn that acts."""
+        """Return a scan that evaluates a selector on stored events ahead of the turn that needs
+        the matches."""
         return Matching(selector, self._dispatch.choosing, self._shard, files=self._dispatch.files)
 
     async def _act(
@@ -620,7 +637,8 @@ class Subscriptions:
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> Any:
-        """Run ``action`` in order; with files open if it ``reads``, or behind a ``chosen`` scan."""
+        """Run ``action`` in a turn of the writer: with open files if it ``reads``, or after a scan
+        if it is for ``chosen`` events."""
         if chosen is not None:
             matching, among = chosen
             return await matching.act(channel_id, among, action)

@@ -1,7 +1,7 @@
-"""The topics of a channel that keeps the newest event of each, as a tree of their levels.
+"""The topics of a channel that keeps the newest event of each topic, as a tree of their levels.
 
-The tree is made of the values of the publish key ``topic`` when it is asked for first. Values that
-are new are added at each later question, so what a question costs goes by what it finds.
+The first request builds the tree from the values of the publish key ``topic``. Later requests add
+only new values, so the cost of a request depends on its result and not on the number of topics.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock_core.columns.keys.keys import KeyIndex
 from penstock_core.vocabulary.topics import name_fault
 
 Branch = dict[str, Any]
-"""What follows a level, by its word: branches again."""
+"""The next levels of a topic: a branch for each word."""
 
 
 class TopicTree:
@@ -23,7 +23,7 @@ class TopicTree:
         self._root: Branch = {}
         self._names: set[str] = set()
         self.steps = 0
-        """Branches that look-ups have come through, as a measure of their work."""
+        """Branches visited by searches, as a measure of their work."""
         self.add(topics)
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class TopicTree:
         return topic in self._names
 
     def add(self, topics: Iterable[str]) -> None:
-        """Add names; of one that is there already nothing changes."""
+        """Add names; known names change nothing."""
         for topic in topics:
             self._names.add(topic)
             branch = self._root
@@ -41,57 +41,64 @@ class TopicTree:
                 branch = branch.setdefault(word, {})
 
     def below(self, prefix: str | None) -> Branch:
-        """What follows a topic; nothing given: the first levels."""
+        """Return the levels after a topic prefix; the first levels for None."""
         branch = self._root
         for word in () if prefix is None else prefix.split("/"):
             branch = branch.get(word) or {}
         return branch
 
     def find(self, text: str) -> Iterator[str]:
-        """The names that a right filter takes."""
+        """Yield the names that match a valid topic filter."""
         *levels, last = text.split("/")
-        found = [("", self._root)]
+        named_branches = [("", self._root)]
         for depth, word in enumerate(levels if last == "#" else (*levels, last)):
-            found = [each for branch in found for each in self._next(depth, word, *branch)]
+            named_branches = [
+                following
+                for name, branch in named_branches
+                for following in self._next(depth, word, name, branch=branch)
+            ]
         if last == "#":
-            yield from self._all_below(found, is_root=not levels)
+            yield from self._all_below(named_branches, is_root=not levels)
             return
-        for name, _ in found:
+        for name, _ in named_branches:
             if name in self._names:
                 yield name
 
     def _next(
         self, depth: int, word: str, name: str, branch: Branch
     ) -> Iterator[tuple[str, Branch]]:
-        """The branches behind one, by a level of a filter."""
-        before = f"{name}/" if depth else ""
+        """Yield the branches after one that match a level of a filter."""
+        prefix = f"{name}/" if depth else ""
         if word != "+":
             below = branch.get(word)
             if below is not None:
                 self.steps += 1
-                yield before + word, below
+                yield prefix + word, below
             return
-        for each, below in branch.items():
-            if depth or not each.startswith("$"):
+        # MQTT: a wildcard at the first level does not match topics that begin with $.
+        for level, below in branch.items():
+            if depth or not level.startswith("$"):
                 self.steps += 1
-                yield before + each, below
+                yield prefix + level, below
 
-    def _all_below(self, found: list[tuple[str, Branch]], *, is_root: bool) -> Iterator[str]:
-        """The names at branches, and at all that follow."""
+    def _all_below(
+        self, named_branches: list[tuple[str, Branch]], *, is_root: bool
+    ) -> Iterator[str]:
+        """Yield the names at branches, and at all branches below them."""
         if is_root:
-            yield from (each for each in self._names if not each.startswith("$"))
+            yield from (name for name in self._names if not name.startswith("$"))
             return
-        left = list(found)
-        while left:
-            name, branch = left.pop()
+        pending = list(named_branches)
+        while pending:
+            name, branch = pending.pop()
             self.steps += 1
             if name in self._names:
                 yield name
-            left += [(f"{name}/{word}", below) for word, below in branch.items()]
+            pending += [(f"{name}/{word}", below) for word, below in branch.items()]
 
 
-class _Known(NamedTuple):
-    """The tree of a channel, and what it was made from."""
+class _CachedTree(NamedTuple):
+    """The tree of a channel, and the index that it was built from."""
 
     keys: KeyIndex
     renumberings: int
@@ -99,25 +106,26 @@ class _Known(NamedTuple):
 
 
 class TopicTrees:
-    """The trees of channels, made when they are asked for."""
+    """The trees of channels, built when they are first requested."""
 
-    def __init__(self, is_there: Callable[[int], bool]) -> None:
-        """``is_there`` tells whether there is a channel of a number still."""
-        self._is_there = is_there
-        self._known: dict[int, _Known] = {}
+    def __init__(self, exists: Callable[[int], bool]) -> None:
+        """Create an empty cache. ``exists`` returns whether a channel still exists."""
+        self._exists = exists
+        self._trees: dict[int, _CachedTree] = {}
         self._counts: dict[int, int] = {}
-        """Values of the key that are in the tree, by channel."""
+        """Number of key values in the tree, by channel."""
 
     def of(self, channel: int, keys: KeyIndex) -> TopicTree:
-        """The topics that have occurred in a channel of which ``keys`` is the index of its publish
-        key ``topic``; not for each of them there is an event still."""
-        known = self._known.get(channel)
-        if known is None or known.keys is not keys or known.renumberings != keys.renumberings:
-            for gone in [each for each in self._known if not self._is_there(each)]:
-                del self._known[gone], self._counts[gone]
-            known = self._known[channel] = _Known(keys, keys.renumberings, TopicTree())
+        """Return the topics that have occurred in a channel, some of which may have no event any
+        more. ``keys`` is the index of the channel's publish key ``topic``."""
+        cached = self._trees.get(channel)
+        # After a renumbering the positions of values have changed, so the tree is built again.
+        if cached is None or cached.keys is not keys or cached.renumberings != keys.renumberings:
+            for deleted in [id for id in self._trees if not self._exists(id)]:
+                del self._trees[deleted], self._counts[deleted]
+            cached = self._trees[channel] = _CachedTree(keys, keys.renumberings, TopicTree())
             self._counts[channel] = 0
-        new = keys.texts(self._counts[channel])
-        self._counts[channel] += len(new)
-        known.tree.add(each for each in new if not name_fault(each))
-        return known.tree
+        new_values = keys.texts(self._counts[channel])
+        self._counts[channel] += len(new_values)
+        cached.tree.add(value for value in new_values if not name_fault(value))
+        return cached.tree

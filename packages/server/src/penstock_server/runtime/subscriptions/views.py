@@ -26,8 +26,8 @@ def channel_info(
         last_event_id=-1 if state.next_id == state.definition.start_event_id else state.next_id - 1,
         events=len(state.stored) - state.overdue,
         durables=len(state.durables) - (readers is not None),
-        subscribers=sum(each.stop_id is None for each in state.subscribers.values()),
-        counters=replace(state.counters),  # a copy, because the counters go on
+        subscribers=sum(subscriber.stop_id is None for subscriber in state.subscribers.values()),
+        counters=replace(state.counters),  # a copy, because the state's counters keep changing
         storage=StorageInfo(
             tail_bytes=store.meter.tail_bytes,
             sealed_bytes=store.sealed_bytes,

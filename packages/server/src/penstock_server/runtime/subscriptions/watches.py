@@ -1,6 +1,7 @@
-"""Watches over the channels of patterns: those that exist, and those that are created later (SEM
-D21). A lease over a pattern, a live view and a client of the native protocol read their channels by
-them."""
+"""Watches over the channels of patterns: existing ones, and those created later (SEM D21).
+
+Leases over patterns, live views and clients of the native protocol find their channels with them.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +29,22 @@ class ChannelWatch:
     ) -> None:
         self.choice = choice
         self.next_channel = next_channel
-        """Channels of this number or a higher one are created after the watch began."""
+        """Channels with this id or a higher one are created after the watch began."""
         self.durable = durable
         self.allows = allows
         self.tell = tell
         self.shown: set[int] = set()
         """Channels of the pattern that the client may read."""
         self.hidden: set[int] = set()
-        """Channels of the pattern that it may not read, or that lack the durable."""
+        """Channels of the pattern that the client may not read, or that lack the durable."""
 
     def in_turn(self, channels: Iterable[int], after: int = 0) -> list[int]:
-        """``channels`` in the order of their turns: that of the number ``after`` comes last."""
+        """Return ``channels`` in round-robin order: the channel ``after`` is the last."""
         return sorted(channels, key=lambda number: (number <= after, number))
 
 
 class ChannelWatches:
-    """The watches of all clients. A channel that is made costs a look at each; one that is used
+    """The watches of all clients. Creating a channel costs a check for each watch; using channels
     costs nothing."""
 
     def __init__(self, state: RealmState) -> None:
@@ -54,21 +55,22 @@ class ChannelWatches:
         return len(self._watches)
 
     def begin(
-        self, asked: WatchChannels, allows: Allows, tell: Tell
+        self, request: WatchChannels, allows: Allows, tell: Tell
     ) -> tuple[ChannelWatch, ChannelsWatched]:
-        """Watch a pattern; gives its channels, and ``tell`` is called with later ones.
+        """Watch a pattern; return the watch and the present channels. ``tell`` is called with later
+        ones.
 
         Raises ``InvalidName``, ``InvalidArgument``, and ``NameDoesNotExist`` for a durable that
-        no channel of the pattern has, and that is over no pattern.
+        neither a channel of the pattern nor a durable over a pattern has.
         """
-        durable = durable_name(asked.durable) if asked.durable else ""
+        durable = durable_name(request.durable) if request.durable else ""
         next_channel = self._state.directory.next_channel_id
         watch = ChannelWatch(
-            short_choice_of(asked.pattern), durable, allows, next_channel=next_channel, tell=tell
+            short_choice_of(request.pattern), durable, allows, next_channel=next_channel, tell=tell
         )
         self._sort(watch, self._state.channels)
-        patterns = self._state.directory.patterns
-        if durable and not watch.shown and durable not in {each.name for each in patterns}:
+        pattern_durables = {durable.name for durable in self._state.directory.patterns}
+        if durable and not watch.shown and durable not in pattern_durables:
             raise NameDoesNotExist(
                 f"no channel of {watch.choice.text} that you may read has a durable {durable}; "
                 "create it there first"
@@ -77,30 +79,31 @@ class ChannelWatches:
         return watch, ChannelsWatched(next_channel, self.opened(watch.shown))
 
     def end(self, watch: ChannelWatch) -> None:
-        """Tell it no more."""
+        """End a watch."""
         self._watches.pop(watch, None)
 
-    # --- what happens --------------------------------------------------------------------
+    # --- changes of channels and rights --------------------------------------------------
 
     def made(self, made: Sequence[tuple[int, str]]) -> None:
-        """Durables of these channels and names were made, and channels, which have an empty name
-        here; and this is stored. A durable may stand in the place of one that was deleted."""
+        """Tell the watches of new channels and durables, once they are stored. ``made`` has pairs
+        of channel id and durable name; the name is empty for a new channel. A new durable may
+        replace a deleted one of equal name, so its channel is told again."""
         for watch in list(self._watches):
-            mine = {number for number, name in made if name in ("", watch.durable)}
-            watch.shown -= mine
-            self._tell(watch, self._sort(watch, mine))
+            matching = {number for number, name in made if name in ("", watch.durable)}
+            watch.shown -= matching
+            self._tell(watch, self._sort(watch, matching))
 
     def deleted(self, channel: int) -> None:
-        """Forget a channel: its number does not come again."""
+        """Forget a deleted channel, whose id is not used again."""
         for watch in self._watches:
             watch.shown.discard(channel)
             watch.hidden.discard(channel)
 
     def rights_changed(self) -> None:
-        """Somebody may read more channels now, or fewer."""
+        """Check again which channels the watching clients may read."""
         for watch in list(self._watches):
             gained = self._sort(watch, tuple(watch.hidden))
-            lost = {each for each in watch.shown if not self._may_read(watch, each)}
+            lost = {number for number in watch.shown if not self._may_read(watch, number)}
             watch.shown -= lost
             watch.hidden |= lost & self._state.channels.keys()
             self._tell(watch, gained)
@@ -108,9 +111,9 @@ class ChannelWatches:
     # --- one watch -----------------------------------------------------------------------
 
     def _sort(self, watch: ChannelWatch, channels: Iterable[int]) -> list[int]:
-        """Sort channels into those that the client may know of and others; gives the first ones,
-        in the order of their creation."""
-        found = []
+        """Sort channels into shown and hidden ones; return the shown ones in the order of their
+        creation."""
+        shown = []
         for number in sorted(channels):
             channel = self._state.channels.get(number)
             watch.hidden.discard(number)
@@ -122,23 +125,23 @@ class ChannelWatches:
                 continue
             if self._may_read(watch, number):
                 watch.shown.add(number)
-                found.append(number)
+                shown.append(number)
             else:
                 watch.hidden.add(number)
-        return found
+        return shown
 
     def _may_read(self, watch: ChannelWatch, number: int) -> bool:
         channel = self._state.channels.get(number)
         if channel is None:
             return False
-        has_it = not watch.durable or watch.durable in channel.state.durables
-        return has_it and watch.allows(channel.state.name)
+        has_durable = not watch.durable or watch.durable in channel.state.durables
+        return has_durable and watch.allows(channel.state.name)
 
-    def _tell(self, watch: ChannelWatch, found: Iterable[int]) -> None:
-        opened = self.opened(found)
+    def _tell(self, watch: ChannelWatch, channels: Iterable[int]) -> None:
+        opened = self.opened(channels)
         if opened:
             watch.tell(opened)
 
     def opened(self, channels: Iterable[int]) -> tuple[ChannelOpened, ...]:
-        """Descriptions of channels, in the order of their creation."""
+        """Return descriptions of channels, in the order of their creation."""
         return tuple(self._state.opened(number) for number in sorted(channels))
