@@ -343,7 +343,7 @@ async def test_an_outbox_is_bounded_and_what_it_would_get_is_refused() -> None:
             await local.lives.put("b", *named("x" * 2_000))
 
             for name in ("a", "b"):
-                with pytest.raises(CapacityReached, match="the join from b to orders has 2,"):
+                with pytest.raises(CapacityReached, match="the join from b to orders is full: 2,"):
                     await local.lives.put(name, *named("y"))
             with pytest.raises(CapacityReached):
                 await local.lives.transact("t", {"a": named("y")})
@@ -436,10 +436,10 @@ async def test_only_nodes_bring_copies() -> None:
     await owner.realm.create_channel("orders", Definition(type="persistent"))
     anybody = Caller(owner.realm, Principal("ann", "here", trusted=True))
 
-    with pytest.raises(AccessDenied, match="only nodes of the cluster bring copies"):
+    with pytest.raises(AccessDenied, match="only nodes of the cluster may send copies"):
         await execute(anybody, CopyIn("orders", archive=False, producer="txn:out:1"))
     node = Caller(owner.realm, Principal("realm", "n9", trusted=True), is_node=True)
-    with pytest.raises(InvalidEvent, match="copies of 0 bytes in a body of 1"):
+    with pytest.raises(InvalidEvent, match="have 0 bytes, but the body has 1"):
         await execute(node, CopyIn("orders", archive=False, producer="txn:out:1"), memoryview(b"x"))
     await end(owner, *others)
 

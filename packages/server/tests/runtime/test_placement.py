@@ -28,5 +28,5 @@ async def test_a_body_that_cannot_be_read_back_is_a_failure_of_the_disk() -> Non
     piece: Any = SimpleNamespace(moved_to=None)
     placing.place(1, piece, b"body")
 
-    with pytest.raises(StorageFailed, match="just written is not there: channel 1 has no body"):
+    with pytest.raises(StorageFailed, match="cannot be read back: channel 1 has no body"):
         await placing.flush(sync=True)

@@ -1,8 +1,8 @@
 """One wake-up for the earliest channel on which time makes something happen.
 
-``penstock_core.channel.state.ChannelState.next_due_us`` says when that is: events expire, come
-again after a delay, are taken back after a deadline, or are published as scheduled. The next group
-of the writer sweeps a channel that is woken
+``penstock_core.channel.state.ChannelState.next_due_us`` is that time: when events expire, are
+redelivered after a delay, are taken back after a deadline, or are published as scheduled. The next
+group of the writer sweeps a woken channel
 (``penstock_server.runtime.writer.group.Group.sweep_if_due``).
 """
 
@@ -22,24 +22,26 @@ from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
 from penstock_server.runtime.writer.group import SWEEP_EVERY_US
 
 EXPIRY: Final = "expiry"
-"""Name of the task, and of its incidents."""
+"""Name of the task and of its incidents."""
 SLEEP_S_MIN: Final = 0.001
 SLEEP_S_MAX: Final = 1.0
-"""The wall clock may be set, so it is read again after this."""
+"""Longest sleep in seconds. The wall clock may be set meanwhile, so it has to be read again."""
 REPLACED_MAX: Final = 64
+"""Replaced wake-up times, above twice the channels, after which the heap is rebuilt."""
 RETRY_US: Final = 100_000
-"""Pause before what could not happen at its time is tried again: the disk is full, or slow."""
+"""Pause before a sweep is tried again that failed at its time, for example on a full disk."""
 
 
 class ChannelTimers:
     """Wakes each channel when it is due.
 
-    A delay, a deadline and a schedule are kept exactly. Everything else waits for the next multiple
-    of the sweep interval (``storage.sweep_interval_ms``): a sweep costs more than an event, so
-    events that expire one after the other leave together (SEM T1).
+    Delays, deadlines and schedules are kept exactly. Everything else waits for the next multiple of
+    the sweep interval (``storage.sweep_interval_ms``): a sweep costs more than an event, so events
+    that expire one after the other are removed together (SEM T1).
 
-    A channel has at most one wake-up time. It may be earlier than necessary, because reading it
-    again then costs less than following every change, and never later. Idle channels cost nothing.
+    A channel has at most one wake-up time. It may be too early, but never too late: reading the
+    time again after a needless wake-up is cheaper than tracking every change. Idle channels cost
+    nothing.
     """
 
     def __init__(
@@ -51,19 +53,21 @@ class ChannelTimers:
         *,
         sweep_interval_s: float,
     ) -> None:
-        """``wake`` has the writer sweep the channel with this id, and call :meth:`touch` then."""
+        """``wake`` lets the writer sweep the channel with this id. The writer calls :meth:`touch`
+        after that."""
         self._channels = channels
         self._wake = wake
         self._clock = clock
         self._incidents = incidents
         self._interval_us = max(1, round(sweep_interval_s * 1_000_000))
         self._heap: list[tuple[int, int]] = []
-        """Wake-up times with the ids of their channels, among them replaced ones."""
+        """Wake-up times with the ids of their channels. Replaced times stay in it until they are
+        due, because removing them from a heap is slow."""
         self._wake_up_us: dict[int, int] = {}
-        """The wake-up time that counts, by channel."""
+        """The valid wake-up time, by channel."""
         self._sleeps_until_us = 0
         self._is_earlier = asyncio.Event()
-        """Set when a channel is due before the task would look."""
+        """Set when a channel is due before the end of the task's sleep."""
 
     @property
     def next_us(self) -> int:
@@ -71,8 +75,8 @@ class ChannelTimers:
         return self._heap[0][0] if self._heap else NEVER_US
 
     def touch(self, channel_ids: Iterable[int], now_us: int) -> None:
-        """Read the times of these channels again: something has happened on them in a group that
-        began at ``now_us``."""
+        """Read the times of these channels again, which a group that began at ``now_us`` has
+        changed."""
         for channel_id in channel_ids:
             channel = self._channels.get(channel_id)
             if channel is None:
@@ -84,7 +88,7 @@ class ChannelTimers:
                 if due_us == NEVER_US:
                     continue
                 at_us = self._wake_up_for(state, due_us, now_us)
-            except Exception as failure:  # noqa: BLE001  it costs this channel alone
+            except Exception as failure:  # noqa: BLE001  must not stop the timers of other channels
                 self._incidents.report(EXPIRY, failure, channel_id)
                 at_us = now_us + int(RETRY_FIRST_S * 1_000_000)
             if at_us < self._wake_up_us.get(channel_id, NEVER_US):
@@ -125,8 +129,8 @@ class ChannelTimers:
             self.touch((channel_id,), now_us)
 
     def _wake_up_for(self, state: ChannelState, due_us: int, now_us: int) -> int:
-        """When to wake a channel that is due at ``due_us``, after a group at ``now_us`` that may
-        have put off to sweep it."""
+        """Return when to wake a channel that is due at ``due_us``, after a group at ``now_us`` that
+        may have postponed its sweep."""
         exact_us = state.alarm_us
         if exact_us <= now_us:
             put_off_us = state.swept_us + SWEEP_EVERY_US

@@ -1,4 +1,4 @@
-"""The one place that asks the machine for the time, and the time of an owner after another."""
+"""The system clock, the only reader of the machine's time, and the clock of a shard's new owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from penstock_core.vocabulary.ports import Clock
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that cannot be set; on Linux it also runs while the machine is suspended."""
+"""A clock that cannot be set. On Linux it also runs while the machine is suspended."""
 
 
 class SystemClock:
@@ -38,14 +38,14 @@ class SystemClock:
 
 
 class OwnerClock:
-    """The clock of a shard's owner: it begins where the owner before has stopped.
+    """The clock of a shard's owner, which begins at the last time of the previous owner.
 
-    Machines' clocks differ. On one that is behind, time stands still until it has caught up, so
-    that of two events the later one never has the earlier time.
+    The clocks of machines differ. If this machine's clock is behind, time stands still until it has
+    caught up, so that a later event never has an earlier time.
     """
 
     def __init__(self, clock: Clock, newest_us: int) -> None:
-        """``newest_us`` is the time of the newest block that is stored."""
+        """``newest_us`` is the time of the newest stored block."""
         self._clock = clock
         self._latest_us = newest_us
 

@@ -1,8 +1,8 @@
-"""What a node has copied from its local channels is stored, each event once (SEM N9).
+"""Stores the copies that a node sends from its outboxes, each event once (SEM N9).
 
-A node sends the events of an outbox in their order, one request after the other, and sends them
-again until it has an answer. The store remembers, for the outbox as a producer, the id up to which
-it has them: what comes again is told by its id, however it is cut into requests.
+A node sends the events of an outbox in order, one request after the other, and repeats a request
+until it has an answer. The store treats the outbox as a producer and remembers the highest event id
+that it has. Repeated events are recognized by their id, however they are cut into requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock_server.runtime.writer.requests import Reply
 
 
 class Copies(Struct, frozen=True):
-    """Events of an outbox whose ids follow one another, of one publisher."""
+    """Events of an outbox with consecutive ids, of one publisher."""
 
     first: int
     publisher: str
@@ -34,7 +34,7 @@ class Copies(Struct, frozen=True):
         return self.first + self.body.rows - 1
 
     def above(self, known: int) -> Copies | None:
-        """The copies whose ids are above ``known``; None: there are none."""
+        """Return the copies with ids above ``known``; None if no id is."""
         if self.first > known:
             return self
         if self.through <= known:
@@ -44,33 +44,35 @@ class Copies(Struct, frozen=True):
 
 
 def copies_from(parts: Sequence[CopiedPart], content: memoryview) -> list[Copies]:
-    """The copies in a request of a node. Raises ``InvalidEvent``."""
-    found, at = [], 0
+    """Return the copies in a request of a node. Raises ``InvalidEvent``."""
+    copies, offset = [], 0
     for part in parts:
-        batch = _batch(bytes(content[at : at + part.size]))
-        at += part.size
-        found.append(Copies(part.through + 1 - batch.num_rows, part.publisher, body_from(batch)))
-    if at != len(content):
-        raise InvalidEvent(f"copies of {at} bytes in a body of {len(content)}")
-    return found
+        batch = _batch(bytes(content[offset : offset + part.size]))
+        offset += part.size
+        copies.append(Copies(part.through + 1 - batch.num_rows, part.publisher, body_from(batch)))
+    if offset != len(content):
+        raise InvalidEvent(
+            f"the parts of copied events have {offset} bytes, but the body has {len(content)}"
+        )
+    return copies
 
 
 def _batch(data: bytes) -> pa.RecordBatch:
     table = table_from_stream(data, rows_max=BODY_ROWS_MAX).combine_chunks()
     batches = table.to_batches()
     if len(batches) != 1:
-        raise InvalidEvent("a part of copied events has none")
+        raise InvalidEvent("a part of copied events is empty; each must have at least one event")
     [batch] = batches
     names = list(batch.schema.names)
     if "origin" not in names or batch.schema.field("origin").type != FIELDS["origin"].type:
-        raise InvalidEvent("a copied event names the store that it was copied from")
+        raise InvalidEvent("a copied event has no origin; name the store that it was copied from")
     names.remove("origin")
-    check_body(batch.select(names))  # for_join leaves a column besides, however empty the events
+    check_body(batch.select(names))  # never without columns: for_join keeps one in any case
     return batch
 
 
 class TakeCopies(Struct):
-    """Store what comes from an outbox. Gives what was taken."""
+    """Store events from an outbox. Its answer has the number of events that were new."""
 
     number: int
     archive: bool
@@ -80,7 +82,7 @@ class TakeCopies(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return [(self.number, [each.body for each in self.copies])]
+        return [(self.number, [copies.body for copies in self.copies])]
 
     def run(self, group: Group) -> CopiesTaken:
         group.settle()
@@ -90,9 +92,9 @@ class TakeCopies(Struct):
             raise InvalidArgument(
                 f"{state.name} is a channel; the destination of an archive join must be a queue"
             )
-        known, count = state.producers.newest(self.producer) if self.producer else -1, 0
-        for each in self.copies:
-            new = each.above(known)
+        newest_id, count = state.producers.newest(self.producer) if self.producer else -1, 0
+        for copies in self.copies:
+            new = copies.above(newest_id)
             if new is None:
                 continue
             group.publish(
@@ -106,4 +108,4 @@ class TakeCopies(Struct):
                 publisher=new.publisher,
             )
             count += new.body.rows
-        return CopiesTaken(state.name, state.definition.kind, count, known=known)
+        return CopiesTaken(state.name, state.definition.kind, count, known=newest_id)

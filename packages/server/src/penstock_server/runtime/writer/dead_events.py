@@ -1,5 +1,5 @@
-"""Events that leave one store for another in the step in which they leave: dead ones, and those
-whose time has come (SEM T7, X4)."""
+"""Moves events from one store to another in a single step: dead events, and scheduled events that
+are due (SEM T7, X4)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from penstock_server.runtime.writer.following_publish import FollowingPublish
 from penstock_server.runtime.writer.match_cache import MatchCache
 
 MOVING_SHARE: Final = 0.4
-"""Share of time, at most, for groups in which dead events move. In the rest publishers are served
-alone, however many dead events are due."""
+"""Largest share of time for groups that move dead events. In the rest of the time only clients are
+served, however many dead events are due."""
 MOVING_PAUSE_S_MAX: Final = 1.0
 STEP_S: Final = 0.004
-"""So long a step is to hold up the loop. How many events that is, the steps before tell."""
+"""Seconds that a step may block the event loop. The number of events in a step is adapted to
+it, from the duration of earlier steps."""
 _log = logger("penstock.realm")
 _EVENTS_MIN: Final = 250
-"""A step begins with so many, and has no fewer: most of it would go into its beginning and end."""
+"""Events in the first step, and the least in any step: smaller steps would mostly be overhead."""
 
 
 def move(
@@ -54,9 +55,9 @@ def move(
     now_us: int,
     reason: str | None = None,
 ) -> Iterator[FollowingPublish | Removed | Buried]:
-    """Yield the publishes to the dead event store, then the facts of the store that the dead events
-    leave, each to be done before the next one is asked for. ``reason`` is given by a client that
-    has rejected them. Events that cannot be read do not move: they are quarantined (SEM S1)."""
+    """Yield the publishes to the dead event store, then the facts that remove the events here. The
+    caller carries out each before it takes the next. ``reason`` is the text of a client that has
+    rejected them. Unreadable events do not move: they are quarantined (SEM S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
     target = realm.directory.dead_event_store_of(channel_id)
     unreadable = IdSet()
@@ -65,13 +66,13 @@ def move(
         rows = store.read(dead, damage)
         unreadable = damage.ids.overlap(state.stored)
         store.quarantined += damage.reasons
-        known = partial(match_cache.known_of, channel_id)
+        known_outcomes = partial(match_cache.known_of, channel_id)
         if state.definition.kind == "schedule":
-            publishes = runs(_by_time(rows), due_body, known)
+            publishes = runs(_by_time(rows), due_body, known_outcomes)
         else:
             parts = (by_publisher(part.batch, part.publishers) for part in rows)
             dressed = _with_origin(state, fact, now_us, reason=reason)
-            publishes = runs(chain.from_iterable(parts), dressed, known)
+            publishes = runs(chain.from_iterable(parts), dressed, known_outcomes)
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
         match_cache.moved(channel_id, dead)
@@ -81,7 +82,8 @@ def move(
 def _remaining(
     fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
 ) -> Iterator[Removed | Buried]:
-    """The part of ``fact`` that still has to be applied to the store where the events were."""
+    """Yield the facts to apply to the store that the events have left: ``fact`` without the
+    unreadable events, and the quarantine of these."""
     if isinstance(fact, Buried):
         yield fact
     else:
@@ -94,15 +96,16 @@ def _remaining(
 def _without(spans: Spans, ids: IdSet) -> Spans:
     if not ids:
         return spans
-    left = IdSet(spans)
-    left.remove_all(ids)
-    return left.spans
+    remaining = IdSet(spans)
+    remaining.remove_all(ids)
+    return remaining.spans
 
 
 def _with_origin(
     state: ChannelState, fact: Removed | Buried, now_us: int, *, reason: str | None
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return what adds to dead events where they come from, and why they died."""
+    """Return a function that adds the origin of dead events, and the cause of their death, to a
+    batch."""
     if isinstance(fact, Buried):
         dead = fact.spans
         durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
@@ -119,7 +122,8 @@ def _with_origin(
 
 
 def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The events one by one in the order in which they are due, whoever published them."""
+    """Yield scheduled events in the order of their due times, in batches of one publisher and one
+    time each."""
     parts: list[tuple[int, str, pa.RecordBatch]] = []
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
@@ -138,7 +142,7 @@ def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatc
 def by_publisher(
     batch: pa.RecordBatch, publishers: Publishers
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Runs of rows one publisher has sent (SEM E3)."""
+    """Yield runs of rows of one publisher each (SEM E3), with the publisher."""
     if not publishers:
         yield "", batch
         return
@@ -162,14 +166,15 @@ def runs(
     dressed: Callable[[pa.RecordBatch], pa.RecordBatch],
     known: Callable[[pa.RecordBatch], PredicateOutcomes | None],
 ) -> Iterator[tuple[str, list[Body]]]:
-    """Neighbouring batches of one publisher, to be published together, each ``dressed`` as a
-    body after they have been made as few as they can be, with what is ``known`` of its events."""
+    """Yield neighbouring batches of one publisher as bodies to publish together. They are merged
+    into as few as possible first. ``dressed`` adds columns to a batch, and ``known`` returns the
+    cached outcomes of selectors for it."""
     for publisher, run in groupby(parts, itemgetter(0)):
         yield publisher, [body_from(dressed(batch), known(batch)) for batch in _merged(run)]
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The batches joined as far as their schemas allow."""
+    """Yield the batches, merged where neighbours have the same schema."""
     merged: list[list[pa.RecordBatch]] = []
     for _, batch in parts:
         if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
@@ -181,30 +186,32 @@ def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBa
 
 
 def _all(batch: pa.RecordBatch) -> pa.Array:
-    """A slice keeps alive, and sends, the buffers it was cut from: take what is in it."""
+    """Return the indices of all rows. Taking them copies a slice, which would otherwise keep and
+    send the whole buffers that it was cut from."""
     return pa.array(np.arange(batch.num_rows))
 
 
 class MovingPace:
-    """The rest between two steps, and the size of a step."""
+    """Sets the pause between two steps of moving events, and the size of a step."""
 
     def __init__(self, wake: Callable[[int], None]) -> None:
-        """``wake`` has a channel looked at on which something waits to move."""
+        """``wake`` lets the writer serve a channel with events that wait to move."""
         self._wake = wake
         self.resting: asyncio.TimerHandle | None = None
-        """The timer until which nothing moves, while it is the turn of those who publish."""
+        """The timer of the present pause, during which nothing moves; None: events may move."""
         self._held_back: dict[int, None] = {}
-        """Channels, in order, that wait for it."""
+        """Channels, in order, that wait for the end of the pause."""
         self.events_max = _EVENTS_MIN
-        """The most events of a channel that move in the next step."""
+        """Limit on the events of a channel that move in the next step."""
 
     def hold_back(self, number: int) -> None:
-        """Wake this channel after the rest."""
+        """Wake this channel after the pause."""
         self._held_back[number] = None
 
     def has_moved(self, events: int, held_s: float) -> None:
-        """The next step has the size that would have held up the loop for as long as a step may,
-        ``held_s`` having been the time for so many ``events``."""
+        """Adapt the size of the next step to ``STEP_S``, given that moving ``events`` has blocked
+        the loop for ``held_s`` seconds. It at most halves or doubles, because one slow step may
+        have other causes."""
         if held_s > STEP_S:
             fitting = int(min(events, self.events_max) * STEP_S / held_s)
             self.events_max = max(_EVENTS_MIN, self.events_max // 2, fitting)
@@ -212,8 +219,8 @@ class MovingPace:
             self.events_max = min(2 * self.events_max, MOVED_EVENTS_MAX)
 
     def rest(self, began_s: float) -> None:
-        """Let publishers have their share of the time, after a step that ``began_s`` then, before
-        more dead events move."""
+        """Begin the pause after a step that began at ``began_s``, long enough to give publishers
+        their share of the time."""
         loop = asyncio.get_running_loop()
         pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
         if pause_s:
@@ -226,7 +233,7 @@ class MovingPace:
 
 
 def warn_if_not_kept(directory: Directory, opened: ChannelOpened) -> None:
-    """Warn where the dead event store of a channel keeps only what somebody waits for."""
+    """Log a warning if the dead event store of a channel does not keep events without readers."""
     if opened.channel not in directory.channels:  # deleted before its creation was answered
         return
     target = directory.dead_event_store_of(opened.channel)

@@ -1,4 +1,4 @@
-"""Publishes that follow from a decision, as data: a group publishes them in the same block."""
+"""Publishes that follow from a decision, as data. A group carries them out in the same block."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class ReachedStores:
 
     def __init__(self, roots: Rows, rows: dict[str, Bools]) -> None:
         self.roots = roots
-        """The row of the first publish that each row is a copy of."""
+        """The row of the first publish that each row copies."""
         self.rows = rows
-        """Rows of the first publish that have reached each store, by its name. An outbox has the
-        name of the store where it leads."""
+        """Mask of the rows of the first publish that have reached a store, by the store's name. An
+        outbox counts under the name of its destination."""
 
     def of_copies(self, roots: Rows) -> ReachedStores:
-        """Return what counts for copies of the rows ``roots``."""
+        """Return the same record for copies of the rows ``roots``."""
         return ReachedStores(roots, self.rows)
 
     def has(self, name: str, roots: Rows) -> Bools:
-        """Which of the rows ``roots`` have reached a store."""
+        """Return which of the rows ``roots`` have reached a store."""
         rows = self.rows.get(name)
         return np.zeros(len(roots), dtype=np.bool_) if rows is None else rows[roots]
 
@@ -48,4 +48,4 @@ class FollowingPublish(NamedTuple):
     bodies: list[Body]
     publisher: str
     reached: ReachedStores | None = None
-    """For copies: where their events have been in this step."""
+    """The stores that the events have reached in this step; only for copies of joins."""

@@ -64,7 +64,7 @@ class Group:
     has_moved = 0
     """Dead events moved in this group."""
     held_s = 0.0
-    """Seconds for which deciding the group blocked the event loop."""
+    """Seconds that deciding the group blocked the event loop."""
 
     def __init__(
         self,

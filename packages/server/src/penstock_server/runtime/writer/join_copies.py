@@ -1,4 +1,4 @@
-"""Joins at work: what is published on a store is copied on in the same step (SEM L)."""
+"""Copies of joins: events published on a store are copied on in the same step (SEM L)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from penstock_server.runtime.writer.following_publish import (
 
 
 class CopyCandidates:
-    """A batch that was just published, with the answers to its joins' selectors, each found
-    once."""
+    """A batch that was just published, with the rows that each selector of its joins matches. Each
+    selector is evaluated once."""
 
     __slots__ = (
         "_been",
@@ -65,23 +65,24 @@ class CopyCandidates:
         self._frame: EventFrame | None = None
         self._masks: dict[str, Bools] = {}
         self._been: set[str] = stores_on_paths(batch)
-        """The stores that some of its events have been on."""
+        """The stores that some of its events have passed through."""
         self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
 
     @property
     def passing(self) -> Bools:
-        """The rows that are stored nowhere (SEM E8), and so wait for nobody."""
+        """Mask of the transient rows (SEM E8). They cannot wait in an outbox, as they are not
+        stored."""
         if "transient" not in self.batch.schema.names:
             return np.zeros(self.batch.num_rows, dtype=np.bool_)
         flags = self.batch.column("transient").fill_null(fill_value=False)
         return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def matched(self, selector: str) -> Bools:
-        """The rows that match the selector of a join."""
-        found = self._masks.get(selector)
-        if found is None:
-            found = self._masks[selector] = self._match(selector)
-        return found
+        """Return the mask of the rows that match the selector of a join."""
+        mask = self._masks.get(selector)
+        if mask is None:
+            mask = self._masks[selector] = self._match(selector)
+        return mask
 
     def _match(self, selector: str) -> Bools:
         if not selector:
@@ -93,7 +94,8 @@ class CopyCandidates:
         return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def stopped(self, destination: str) -> Bools | None:
-        """Which rows may not go there: they would go round, or too far (SEM L2). None: all may."""
+        """Return the mask of the rows that may not be copied to ``destination``, because of a loop
+        or too many hops (SEM L2); None if all may."""
         if self.too_far is None or destination not in self._been:
             return self.too_far
         been = path_contains(self.batch, destination).to_numpy(zero_copy_only=False)
@@ -110,9 +112,11 @@ def copies(
     reached: ReachedStores | None,
     now_us: int,
 ) -> Iterator[FollowingPublish]:
-    """Yield what the joins of a channel copy of a publish. Each of these publishes is to be done,
-    with all that follows from it, before the next one is asked for: what has reached a store by
-    then is not copied there again."""
+    """Yield the publishes that the joins of a channel make of one publish.
+
+    The caller must carry out each publish, with all its consequences, before it takes the next:
+    events that have reached a store by then are not copied there again.
+    """
     joins = realm.directory.joins.copying_from(channel_id)
     if not joins:
         return
@@ -130,9 +134,9 @@ def copies(
                 ids = np.arange(candidate.span.first, candidate.span.end, dtype=np.int64)[wanted]
                 rows = pa.array(wanted)
                 outcomes = candidate.outcomes
-                known = None if outcomes is None else outcomes.chosen(rows)
+                known_outcomes = None if outcomes is None else outcomes.chosen(rows)
                 batch = for_join(candidate.batch.filter(rows), ids, now_us, store=name)
-                copied.append(body_from(batch, known))
+                copied.append(body_from(batch, known_outcomes))
                 roots.append(candidate.roots[wanted])
         if not copied:
             continue
@@ -166,7 +170,7 @@ def _candidates(
 def _wanted(
     realm: RealmState, join: Join, candidate: CopyCandidates, reached: ReachedStores
 ) -> Bools:
-    """The rows that the join copies."""
+    """Return the mask of the rows that the join copies."""
     wanted = candidate.matched(join.selector)
     if not wanted.any():
         return wanted
@@ -183,8 +187,8 @@ def _wanted(
 
 
 def refuse_when_full(state: RealmState, number: int) -> None:
-    """Raise ``CapacityReached`` where what is published on channel ``number`` would be copied into
-    an outbox that has as much as it may (SEM N9)."""
+    """Raise ``CapacityReached`` if a publish on channel ``number`` would be copied into an outbox
+    that is full (SEM N9)."""
     directory = state.directory
     if not directory.joins.by_outbox:
         return
@@ -197,7 +201,7 @@ def refuse_when_full(state: RealmState, number: int) -> None:
         if join.destination in reached:
             target = state.channels[join.destination].state.name
             raise CapacityReached(
-                f"the join from {join.source_name} to {target} has {waiting:,} bytes that wait for "
-                f"the cluster, as many as an outbox may have (cluster.outbox_bytes_max); publish "
-                f"again when the cluster has taken some, or delete the join"
+                f"the outbox of the join from {join.source_name} to {target} is full: {waiting:,} "
+                f"bytes wait for the cluster (limit: cluster.outbox_bytes_max); publish again when "
+                f"the cluster has stored some of them, or delete the join"
             )

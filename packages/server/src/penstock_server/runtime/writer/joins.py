@@ -1,4 +1,4 @@
-"""Making, listing and ending joins (SEM L)."""
+"""Creates, lists and deletes joins (SEM L)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JoinOperations:
         self._choosing = dispatch.choosing
         self._clock = clock
         self.outboxes = Outboxes(shard, dispatch, blobs)
-        """What has been copied for stores of the whole cluster."""
+        """Copies that wait to be sent to stores of the whole cluster."""
 
     async def create(
         self,
@@ -43,9 +43,12 @@ class JoinOperations:
         archive: bool,
         by: Principal | None = None,
     ) -> JoinInfo:
-        """Copy what is published on ``source`` from now on (SEM L4), for as long as ``by`` may
-        read there and publish here. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
-        ``InvalidArgument``, ``InvalidSelector``, ``LimitReached``."""
+        """Create a join that copies events published on ``source`` from now on (SEM L4). It lasts
+        as long as ``by`` has the rights to read ``source`` and to publish to ``destination``.
+
+        Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``,
+        ``LimitReached``.
+        """
         owner = by.name if by is not None and not by.trusted else ""
         groups = tuple(sorted(by.groups)) if by is not None and owner else ()
         parsed = await self._choosing.parse(selector) if selector else None
@@ -78,8 +81,9 @@ class JoinOperations:
     async def _create_out(
         self, source: str, destination: str, join: Join, parsed: Selector | None, onward: Onward
     ) -> JoinInfo:
-        """A join that leads to a store of the whole cluster (SEM N9), of whose realm is asked
-        whether it is there."""
+        """Create a join to a store of the whole cluster (SEM N9). It is decided twice: before the
+        cluster is asked, so that an invalid join costs no request, and again after it, because the
+        state may have changed meanwhile."""
 
         def decide(group: Group, target: str) -> tuple[ChannelCreated | JoinCreated, ...]:
             facts = group.state.directory.decide_join_out(source, target, join)
@@ -96,19 +100,19 @@ class JoinOperations:
         target = await onward.check(join, destination)
         await self._shard.act(create)
         names = destination_name(source), target
-        info = next(each for each in self._outward() if (each.source, each.destination) == names)
+        info = next(info for info in self._outward() if (info.source, info.destination) == names)
         _log.info("join.created", source=info.source, destination=info.destination)
         return info
 
     def _outward(self) -> list[JoinInfo]:
-        return [self._out_info(each) for each in self.outboxes.now()]
+        return [self._out_info(outbox) for outbox in self.outboxes.now()]
 
     def _out_info(self, outbox: OutboxState) -> JoinInfo:
         join, done = outbox.join, self._shard.state.joined(outbox.join)
         now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
         onward = self.outboxes.onward
         why = (
-            "the node has no way to the cluster"
+            "the node is not connected to the cluster"
             if onward is None
             else onward.waits_for(outbox.number)
         )
@@ -129,7 +133,7 @@ class JoinOperations:
         )
 
     async def delete(self, source: str, destination: str) -> None:
-        """Delete a join; copies that were made stay, and those in an outbox still leave. Raises
+        """Delete a join. Copies made before stay, and those in an outbox are still sent. Raises
         ``NameDoesNotExist``."""
 
         def delete(group: Group) -> None:
@@ -140,7 +144,8 @@ class JoinOperations:
         _log.info("join.deleted", source=source, destination=destination)
 
     def check_owners(self, access: AccessControl) -> None:
-        """Rights have changed: a join whose owner could not make it any more ends (SEM A3)."""
+        """End the joins whose owners have lost the rights to create them (SEM A3). Called after
+        rights have changed."""
         if access.is_open:
             return
 
@@ -159,15 +164,15 @@ class JoinOperations:
         self._shard.submit(RunAction(check, sweeps=()))
 
     async def list(self) -> tuple[JoinInfo, ...]:
-        """All joins, by source and destination."""
+        """Return all joins, sorted by source and destination."""
 
-        def look(group: Group) -> tuple[JoinInfo, ...]:
+        def list_joins(group: Group) -> tuple[JoinInfo, ...]:
             joins = group.state.directory.joins
             infos = [_info(group, join) for join in joins if not join.leads_out]
             infos += self._outward()
             return tuple(sorted(infos, key=lambda info: (info.source, info.destination)))
 
-        infos: tuple[JoinInfo, ...] = await self._shard.act(look)
+        infos: tuple[JoinInfo, ...] = await self._shard.act(list_joins)
         return infos
 
 
@@ -186,7 +191,8 @@ def _info(group: Group, join: Join) -> JoinInfo:
 
 
 def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
-    """Why the owner of a join could not make it now; None: it could, or it has none."""
+    """Return the reason why the owner could not create the join now; None if the owner could, or if
+    the join has no owner."""
     if not join.owner or join.ending:
         return None
     user, _, host = join.owner.rpartition("@")
@@ -195,7 +201,7 @@ def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
         group.state.channels[number].state for number in (join.source, join.destination)
     )
     needs = [("join.create", ""), (READING[source.definition.kind], source.name)]
-    if not join.leads_out:  # or else the realm of the cluster asks, with every request
+    if not join.leads_out:  # otherwise the realm of the cluster checks with each request
         needs.append((WRITING[destination.definition.kind], destination.name))
     for operation, name in needs:
         try:

@@ -1,5 +1,5 @@
 """The outboxes of a node's local channels: copies that joins have made for stores of the whole
-cluster, and that wait here until these have them (SEM N9)."""
+cluster, kept here until the cluster has stored them (SEM N9)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _log = logger("penstock.local")
 
 
 class Onward(Protocol):
-    """What a node knows of the way from its outboxes to the realm of the cluster."""
+    """The connection from a node's outboxes to the realm of the cluster."""
 
     async def check(self, join: Join, target: str) -> str:
-        """See whether events could be copied to ``target`` with the rights of the join's owner;
-        gives its name in the canonical form. Raises what stands in the way."""
+        """Check that events can be copied to ``target`` with the rights of the join's owner, and
+        return its canonical name. Raises the error that prevents it."""
         ...
 
     def waits_for(self, outbox: int) -> str:
-        """Why what is in an outbox waits; empty: it is on its way."""
+        """Return the reason why events of an outbox wait; empty while they are being sent."""
         ...
 
 
 class OutboxState(Struct, frozen=True):
-    """An outbox as it is now."""
+    """The present state of an outbox."""
 
     number: int
     source: str
@@ -56,7 +56,7 @@ class OutboxState(Struct, frozen=True):
     waiting_bytes: int
     next_id: int
     oldest_us: int | None
-    """When the oldest event that waits was copied; None: none waits."""
+    """Time at which the oldest waiting event was copied; None if the outbox is empty."""
 
 
 class Outgoing(Struct, frozen=True):
@@ -68,43 +68,46 @@ class Outgoing(Struct, frozen=True):
 
 
 def outboxes(state: RealmState) -> Iterator[OutboxState]:
-    """All of them, in the order in which they were made."""
+    """Yield all outboxes, in the order of their creation."""
     for number, join in sorted(state.directory.joins.by_outbox.items()):
-        own = state.channels[number].state
-        oldest = own.stored.lowest
+        state_of_outbox = state.channels[number].state
+        oldest = state_of_outbox.stored.lowest
         yield OutboxState(
             number=number,
             source=join.source_name,
-            target=own.name,
+            target=state_of_outbox.name,
             join=join,
-            waiting=len(own.stored),
+            waiting=len(state_of_outbox.stored),
             waiting_bytes=state.waiting_bytes(number),
-            next_id=own.next_id,
-            oldest_us=None if oldest is None else own.ages.oldest_us(oldest),
+            next_id=state_of_outbox.next_id,
+            oldest_us=None if oldest is None else state_of_outbox.ages.oldest_us(oldest),
         )
 
 
 class Outboxes:
-    """Takes out what has left, and ends those that are not needed any more."""
+    """Reads outboxes, removes events that the cluster has, and ends outboxes without a join."""
 
     def __init__(self, shard: Shard, dispatch: Dispatch, blobs: Blobs) -> None:
         self._shard = shard
         self._files = dispatch.files
         self._blobs = blobs
         self.onward: Onward | None = None
-        """The way to the cluster; None where there is none."""
+        """The connection to the cluster; None without one."""
 
-    def on_change(self, tell: Callable[[], object]) -> None:
-        """Have ``tell`` called when something has come into an outbox, or a join has ended."""
-        self._shard.state.copied_out = tell
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Register ``listener``, called after copies for an outbox, or when a join has ended."""
+        self._shard.state.copied_out = listener
 
     def now(self) -> list[OutboxState]:
-        """How they are."""
+        """Return the present state of all outboxes."""
         return list(outboxes(self._shard.state))
 
     async def next(self, number: int) -> Outgoing | None:
-        """The oldest events of an outbox, as many as one request may have; None: it is empty. They
-        are on disk. Raises ``NameDoesNotExist``."""
+        """Return the oldest events of an outbox, as many as fit one request; None if it is empty.
+
+        They are on disk, because the action is answered after the append: the cluster never gets an
+        event that a power cut could undo here. Raises ``NameDoesNotExist``.
+        """
         while True:
             outgoing: Outgoing | None = await with_open_files(
                 self._shard, self._files, number, action=lambda group: _next(group, number)
@@ -113,12 +116,12 @@ class Outboxes:
                 return outgoing
 
     async def sent(self, number: int, ids: IdSet) -> None:
-        """The cluster has these events: remove them here. Raises ``NameDoesNotExist``."""
+        """Remove events that the cluster has stored. Raises ``NameDoesNotExist``."""
         await self._shard.act(lambda group: group.do(number, RemoveRedriven(ids.spans)))
 
     async def end(self, number: int, *, given_up: bool = False) -> bool:
-        """End an outbox whose join was deleted, once it is empty, or with what is in it where that
-        is ``given_up``; gives whether it was ended."""
+        """End an outbox whose join was deleted, if it is empty or its events are ``given_up``.
+        Return whether it was ended."""
 
         def end(group: Group) -> list[SealedFile] | None:
             channel = group.state.channels.get(number)
@@ -139,7 +142,8 @@ class Outboxes:
 
 
 def _next(group: Group, number: int) -> Outgoing | None:
-    """The oldest events; without ids where all of them are damaged, which are quarantined then."""
+    """Return the oldest events; None if the outbox is empty. Damaged events are quarantined and
+    left out, so the result may have no ids."""
     if group.state.directory.joins.by_outbox.get(number) is None:
         raise NameDoesNotExist(f"outbox {number} has ended")
     state, store = group.channel(number).state, group.state.stores[number]
@@ -168,7 +172,7 @@ def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
 
 
 def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Runs of rows whose ids follow one another."""
+    """Yield runs of rows with consecutive ids: a request names only the last id of each run."""
     for first, end in IdSet.from_ids(ids_of(batch).tolist()).spans:
         start = int(ids_of(batch).searchsorted(first))
         yield batch.slice(start, end - first)

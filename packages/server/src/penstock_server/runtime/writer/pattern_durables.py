@@ -1,4 +1,4 @@
-"""The durables that a new channel has because of patterns, in the block that makes it (SEM D22)."""
+"""Creates the durables that a new channel gets from patterns, in the same block (SEM D22)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from penstock_server.runtime.writer.group import Group
 
 
 def make_own(group: Group, channel_id: int, wanted: Sequence[PatternDurable]) -> None:
-    """Give a channel that was just made the durables of its patterns, in the same block. What they
-    may be refused for was asked before, by :func:`check_new`."""
-    for each in wanted:
-        group.do(channel_id, each.command(group.channel(channel_id).state.next_id))
+    """Create the durables of patterns on a new channel, in the same block. They cannot be refused,
+    because :func:`check_new` was called before the channel was created."""
+    for durable in wanted:
+        group.do(channel_id, durable.command(group.channel(channel_id).state.next_id))
 
 
 def check_new(
     group: Group, name: str, definition: Definition, already: Sequence[DurableState] = ()
 ) -> list[PatternDurable]:
-    """The durables that a channel will have because of patterns, but those it has ``already``.
+    """Return the durables that a channel gets from patterns, without those that it has ``already``.
 
-    Raises ``InvalidArgument`` where one cannot be on such a channel, and ``NameAlreadyBound`` where
-    it has another one of the name.
+    Raises ``InvalidArgument`` if one is not possible on such a channel, and ``NameAlreadyBound`` if
+    the channel has a different durable of that name.
     """
     directory = group.state.directory
     wanted = directory.patterns.applying_to(name, definition.kind)
     would = rehearsed(wanted, name, definition, rules=directory.rules)
-    there = {each.name: each for each in already}
-    for each in wanted:
-        if each.name in there:
-            terms = terms_of(would[each.name])
-            refuse_difference(each, name, terms_of(there[each.name]), would=terms)
-    return [each for each in wanted if each.name not in there]
+    existing = {state.name: state for state in already}
+    for durable in wanted:
+        if durable.name in existing:
+            terms = terms_of(would[durable.name])
+            refuse_difference(durable, name, terms_of(existing[durable.name]), would=terms)
+    return [durable for durable in wanted if durable.name not in existing]

@@ -1,5 +1,5 @@
-"""Writes events to the journal that were only passing through memory, because their client left and
-its durable is owed them (SEM J7)."""
+"""Late writes: stores passing events, which were in memory only, because a client has left and its
+durable must keep them (SEM J7)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock_server.runtime.store.records import BodyRef
 from penstock_server.runtime.store.state import RealmState
 
 LateWrite = tuple[PersistedLate, BodyRef | None, Buffer]
-"""A fact to apply, and to record with the body of its events; None: nothing is recorded."""
+"""A fact to apply, and the body to record with it; a reference of None: it is not recorded."""
 
 
 def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iterator[LateWrite]:
-    """Yield the writes of the events that belong on disk, one for each published batch, and then
-    the fact of those that the channel's type keeps in memory only."""
+    """Yield one write for each published batch with events that belong on disk, then one fact for
+    the events that the channel's type keeps in memory only."""
     state = realm.channels[channel_id].state
     remaining = IdSet(fact.spans)
     owed = state.unwritten.overlap(remaining)
@@ -34,7 +34,7 @@ def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iter
 
 
 def bytes_to_secure(state: RealmState, number: int) -> int:
-    """At most so many bytes have to be written when clients of a channel leave."""
+    """Return an upper bound of the bytes to write when clients of a channel leave."""
     channel = state.channels.get(number)
     if channel is None or not channel.state.unwritten:
         return 0

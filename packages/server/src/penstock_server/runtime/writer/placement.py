@@ -1,4 +1,5 @@
-"""Decides where the bytes of events are kept besides the journal, within the limit of each kind."""
+"""Decides where the bytes of events are kept: heap, off-heap memory or pages, within the limit of
+each."""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
 _STAMPS_BYTES = 128
-"""What stamping adds to an event: a priority, and a dictionary of publisher, host, time and id."""
+"""Bytes that stamping adds to an event: a priority, and a dictionary of publisher, host, time and
+id."""
 _HEADER_BYTES = 4_096
 
 
 _pools: list[pa.MemoryPool] = []
-"""All pools ever made: a buffer does not keep its pool alive, and may outlive its realm."""
+"""All memory pools ever created, kept for ever: a buffer does not keep its pool alive, and may
+outlive its realm."""
 
 
 class MemoryLimits(Struct, frozen=True):
-    """Most bytes of each kind of memory, over all channels (SEM C6), and what makes columns."""
+    """Limits on each kind of memory over all channels (SEM C6), and on property names."""
 
     heap_bytes_max: int = 1 << 30
     off_heap_bytes_max: int = 1 << 30
@@ -35,10 +38,10 @@ class MemoryLimits(Struct, frozen=True):
     index_bytes_max: int = 4 << 30
     """Most bytes of publish keys and of states of merge channels; 0: no limit."""
     property_names_max: int = NAMES_MAX
-    """Most property names of one channel; 0: no limit."""
+    """Limit on the property names of one channel, each of which makes a column; 0: no limit."""
 
     def free_bytes(self, home: Home, digest: Digest, meter: Meter) -> int:
-        """Bytes still free for events of a channel at ``home``."""
+        """Return the bytes free for events of a channel whose events live in ``home``."""
         if home == "off_heap":
             return self.off_heap_bytes_max - meter.off_heap_bytes
         if home == "pages":
@@ -46,32 +49,33 @@ class MemoryLimits(Struct, frozen=True):
         return self.heap_bytes_max - meter.memory_bytes
 
     def free_bytes_of_index(self, store: ChannelStore | None, meter: Meter) -> int:
-        """Bytes still free for publish keys and states of a channel, which has half of what the
-        others leave: whoever may publish to one channel must not stop the others. None: a new
-        channel."""
+        """Return the bytes free for publish keys and states of a channel; ``store`` is None for a
+        new channel. A channel may use half of the bytes that the others leave, so that publishing
+        to one channel cannot stop the others."""
         if not self.index_bytes_max:
             return 1 << 62
-        own = 0 if store is None else store.index_bytes
-        return (self.index_bytes_max - (meter.index_bytes - own)) // 2 - own
+        used = 0 if store is None else store.index_bytes
+        return (self.index_bytes_max - (meter.index_bytes - used)) // 2 - used
 
     def free_bytes_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
-        """Bytes still free for events of a temporary destination (SEM R4)."""
+        """Return the bytes free for events of a temporary destination (SEM R4). A single event may
+        exceed the limit of an empty store, so that every event can be sent."""
         used = store.meter.memory_bytes
         is_single = not used and digest.count == 1
-        left = digest.size if is_single else STORE_BYTES_MAX - used
+        store_bytes_left = digest.size if is_single else STORE_BYTES_MAX - used
         if store.share is None:
-            return left
+            return store_bytes_left
         user_bytes_max = self.heap_bytes_max * USER_PERCENT_MAX // 100
-        return min(left, user_bytes_max - store.share.memory_bytes)
+        return min(store_bytes_left, user_bytes_max - store.share.memory_bytes)
 
     def are_half_free(self, meter: Meter) -> bool:
-        """Whether events that are not stored may stay in memory a little longer."""
+        """Whether half of the memory is free, so that passing events may stay a little longer."""
         heap_is = meter.memory_bytes * 2 <= self.heap_bytes_max
         return heap_is and meter.off_heap_bytes * 2 <= self.off_heap_bytes_max
 
 
 class Placing:
-    """Pages and off-heap memory, as a group uses them."""
+    """Places the bodies of a group in pages and in off-heap memory."""
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
@@ -87,21 +91,21 @@ class Placing:
         return allocated
 
     def outside(self, body: Buffer) -> memoryview:
-        """A copy of ``body`` in Arrow memory outside the Python heap (SEM C1f)."""
+        """Copy ``body`` to Arrow memory outside the Python heap (SEM C1f)."""
         copy = pa.allocate_buffer(len(body), memory_pool=self._pool)
         view = memoryview(copy).cast("B")
         view[:] = memoryview(body).cast("B")
         return view
 
     def place(self, number: int, tail_batch: TailBatch, body: Buffer) -> PageSlot:
-        """Choose where ``body`` goes in the pages of a channel; written by :meth:`flush`."""
+        """Choose a slot for ``body`` in the pages of a channel. :meth:`flush` writes it."""
         place = self.pages.allocate(number, body)
         self.placed.append((number, tail_batch, place))
         return place
 
     async def flush(self, *, sync: bool) -> None:
-        """Write what was placed; from now on it is read from there. Raises ``StorageFailed``, also
-        where the disk has taken it and does not give it back."""
+        """Write the placed bodies and read them from the pages from now on. Raises
+        ``StorageFailed``, also if a body cannot be read back."""
         if not self.placed:
             return
         placed, self.placed = self.placed, []
@@ -110,16 +114,18 @@ class Placing:
             for number, tail_batch, place in placed:
                 tail_batch.moved_to(place, self.pages.view(number, place))
         except Damaged as error:
-            raise StorageFailed(f"what was just written is not there: {error}") from error
+            raise StorageFailed(
+                f"a page that was just written cannot be read back: {error}; check the disk"
+            ) from error
 
 
 def room_for(body: Body) -> int:
-    """Bytes a body may take, with what the channel may add to its events (SEM S)."""
+    """Return the bytes to reserve for a body, with the columns that the channel may add (SEM S)."""
     return len(body.buffer) + _STAMPS_BYTES * body.rows + _HEADER_BYTES
 
 
 class PublishHome:
-    """Where the events of a publish are kept if they do not all go the same way."""
+    """Chooses where the batches of one publish are kept, if not all of them go to one home."""
 
     def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
         self._placing = placing
@@ -129,7 +135,8 @@ class PublishHome:
         self._dropped = IdSet(fact.dropped) if fact.dropped else None
 
     def keeps(self, tail_batch: TailBatch) -> bool:
-        """Note where a batch is kept; gives whether anybody waits for some of its events."""
+        """Set where a batch is kept. Return False if all its events are dropped at once, because no
+        subscriber has interest in them."""
         span = Span(tail_batch.first, tail_batch.end)
         if self._dropped is not None and self._dropped.count(span) == span.size:
             return False
@@ -143,7 +150,7 @@ class PublishHome:
 
 
 def on_disk(tail_batch: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
-    """The body the journal gets: without the rows that live in memory only."""
+    """Return the body for the journal and its rows: those that do not live in memory only."""
     ids = IdSet([Span(tail_batch.first, tail_batch.end)])
     ids.remove_all(absent)
     if len(ids) == tail_batch.end - tail_batch.first:

@@ -1,4 +1,4 @@
-"""Reasons for which no publish is accepted at the moment, on the whole realm or on one channel."""
+"""Temporary refusals of all publishes, on the whole realm or on one channel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def refuse_stopped(group: Group, numbers: Iterable[int]) -> None:
-    """Raise ``PublishingPaused`` while an administrator has paused publishing (SEM X5), and
-    ``StorageFailed`` for a channel that cannot be sealed and has too much to seal."""
+    """Raise ``PublishingPaused`` while an administrator has paused publishing (SEM X5). Raise
+    ``StorageFailed`` for a channel with too many events that cannot be sealed."""
     if group.state.directory.publishing_paused:
         raise PublishingPaused(
             "publishing is paused on this realm; try again once an administrator resumes it"

@@ -191,17 +191,19 @@ class _Step:
         return moved_at_once(state, free, work=work)
 
     def _work(self, group: Group) -> float:
-        """Return a factor, at least 1, by which events of this redrive cost more than usual: many
-        selectors are evaluated on them, or joins copy them to many stores. Steps become smaller by
-        it."""
+        """Return the cost of an event of this redrive, as a multiple of the usual cost: many
+        selectors are evaluated on it, or joins copy it to many stores. Steps become smaller by this
+        factor."""
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
             targets = (directory.channel_id_of(self.destination),)
-        own = (sum(selectors_of(group.state, each).values()) for each in targets)
-        work = max(1.0, max(own, default=0) / MOVED_WORK)
+        works = (sum(selectors_of(group.state, target).values()) for target in targets)
+        work = max(1.0, max(works, default=0) / MOVED_WORK)
         joins = directory.joins
-        reached = [len(joins.reached_from(each)) for each in targets if each in joins.by_source]
+        reached = [
+            len(joins.reached_from(target)) for target in targets if target in joins.by_source
+        ]
         return max(work, *reached, 1)
 
     def _ask(self, group: Group, targets: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Events that a transaction removes in the step in which it publishes: dead events that were edited
+"""Events that a transaction removes in the same step as it publishes: dead events that were edited
 and published again, or discarded (SEM T9, T10, X4)."""
 
 from __future__ import annotations

@@ -96,26 +96,26 @@ def _following(
     state: RealmState, number: int, size: int, rows: int, bodies: Sequence[Body] = ()
 ) -> int:
     stores = _reached(state, number)
-    evicting = [state.channels[each].state for each in stores]
+    evicting = [state.channels[store_id].state for store_id in stores]
     copies = size * (len(stores) - 1)
     if copies > COPIES_BYTES_MAX and bodies:
         copies = sum(_bytes_copied(state, number, body) for body in bodies)
-    elif copies > COPIES_BYTES_MAX:  # nobody has examined the events yet
+    elif copies > COPIES_BYTES_MAX:  # the events are unknown yet, so copies cannot be counted
         copies = max(COPIES_BYTES_MAX, size)
-    return copies + sum(_evicted(each, size, rows) for each in evicting)
+    return copies + sum(_evicted(store_state, size, rows) for store_state in evicting)
 
 
 def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
-    """How many bytes joins make of a body, for the events that they copy."""
+    """Estimate the bytes of all copies that joins make of the events of a body."""
     rows = body.batch.num_rows
     sizes = event_sizes(body.batch) + _ROW_BYTES
     extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
     matching = _Matching(body)
     reached = {number: np.ones(rows, dtype=np.bool_)}
     archived = 0
-    left = [number]
-    while left:
-        source = left.pop()
+    remaining = [number]
+    while remaining:
+        source = remaining.pop()
         # Selectors on fields inside messages cannot be judged here, so they count as matching.
         looks_inside = bool(state.channels[source].state.definition.descriptors)
         for join in state.directory.joins.copying_from(source):
@@ -125,7 +125,7 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
                 archived += int(sizes[copied].sum()) + extra
             if (copied & ~before).any():
                 reached[join.destination] = before | copied
-                left.append(join.destination)
+                remaining.append(join.destination)
     del reached[number]
     stored: int = sum(int(sizes[mask].sum()) + extra for mask in reached.values())
     return archived + stored
@@ -137,13 +137,14 @@ class _Matching:
 
     def __init__(self, body: Body) -> None:
         self._frame = EventFrame(body.batch, 0, outcomes=body.outcomes)
-        self._known: dict[str, Bools] = {}
+        self._masks: dict[str, Bools] = {}
 
     def rows(self, text: str) -> Bools:
-        found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = self._match(text)
-        return found
+        """Return the mask of the rows that a selector may match."""
+        mask = self._masks.get(text)
+        if mask is None:
+            mask = self._masks[text] = self._match(text)
+        return mask
 
     def _match(self, text: str) -> Bools:
         selector = selector_of(text) if text else None
@@ -193,14 +194,14 @@ def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
 
 def _reached(state: RealmState, number: int) -> list[int]:
     """Return a store and all stores that joins copy its events to, directly or not."""
-    found = {number: None}
-    left = [number]
-    while left:
-        for join in state.directory.joins.copying_from(left.pop()):
-            if join.destination not in found:
-                found[join.destination] = None
-                left.append(join.destination)
-    return list(found)
+    reached = {number: None}
+    remaining = [number]
+    while remaining:
+        for join in state.directory.joins.copying_from(remaining.pop()):
+            if join.destination not in reached:
+                reached[join.destination] = None
+                remaining.append(join.destination)
+    return list(reached)
 
 
 def _evicts_to(state: ChannelState) -> bool:

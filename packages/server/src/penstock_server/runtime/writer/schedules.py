@@ -1,7 +1,7 @@
-"""Publishing at a later time (SEM X4): events wait on a store of the realm's own.
+"""Scheduled publishing (SEM X4): events wait on an internal store until they are due.
 
-There each has the time until it is due as its TTL. When that is over it leaves for its channel
-in one step, as a dead event leaves for its store: nothing is lost, nothing comes twice.
+The TTL of an event there is the time until it is due. When it expires, it moves to its channel as a
+dead event moves to its store: in one step, so that it is neither lost nor published twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def waits(bodies: Sequence[Body]) -> bool:
-    """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
+    """Whether these events are scheduled for later. Raises ``InvalidEvent`` if only some are."""
     if not any(DELIVERY_TIME in body.names for body in bodies):
         return False
     waiting = sum(waiting_rows(body.batch) for body in bodies)
@@ -39,7 +39,8 @@ def waits(bodies: Sequence[Body]) -> bool:
 def scheduled(
     group: Group, number: int, bodies: Sequence[Body], digest: Digest
 ) -> tuple[int, Digest]:
-    """The store where events for channel ``number`` wait, and their digest there."""
+    """Return the store where scheduled events of channel ``number`` wait, and their digest with the
+    waiting times as TTLs. Creates the store if the channel has none."""
     directory = group.state.directory
     group.channel(number)  # raises if it was deleted
     schedule = directory.schedule_of(number)

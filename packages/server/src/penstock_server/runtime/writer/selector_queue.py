@@ -114,8 +114,8 @@ class SelectorQueue:
             self.order = {key: order for key, order in self.order.items() if key in pending}
         free: list[ShardRequest] = []
         quiet: dict[int, bool] = {}
-        """By channel, whether no selector is evaluated on its publishes: the usual case, for which
-        :meth:`holds` would cost more than the publish."""
+        """Whether no selector is evaluated on publishes, by channel. This is the usual case, and
+        :meth:`holds` would then cost more than the publish."""
         for work in waiting:
             if self._held:
                 is_quiet = False  # it may have to wait behind a held publish

@@ -236,7 +236,7 @@ class Shard:
             raise
         except Exception as error:
             _log.exception("shard.broken", exc_info=not isinstance(error, PenstockError))
-            # In a cluster the next owner knows what was stored, so clients must ask it (SEM N4).
+            # In a cluster the next owner has the stored state, so clients must ask it (SEM N4).
             if self._dispatch.lease.epoch:
                 self._failed = Unknown(f"the owner failed ({error}); ask the next one")
             raise

@@ -1,4 +1,4 @@
-"""Names of new stores, where others than the realm itself have a say in them."""
+"""Approval of the names of new stores, for realms in a cluster."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from penstock_core.vocabulary.definitions import Definition
 
 
 class StoreNames:
-    """Held by the realm as ``realm.names``. Here nobody else has a say."""
+    """Approves names without asking anything, for a realm outside a cluster. A cluster replaces it
+    with a subclass, as ``realm.names``."""
 
     asks = False
-    """Whether others are asked, which takes time and is worth it only for what can be made."""
+    """Whether approval takes requests to other nodes. The realm then checks a creation first."""
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """A store of this canonical name is made within the block. Raises ``NameAlreadyBound``,
-        ``NoQuorum`` and ``InvalidArgument`` before anything is made."""
+        """Reserve a canonical name while a store is created within the block. Raises
+        ``NameAlreadyBound``, ``NoQuorum`` and ``InvalidArgument`` before the block."""
         yield
 
     def deleted(self, name: str) -> None:
-        """The store of this name is gone."""
+        """Called after the store of this name was deleted."""

@@ -134,7 +134,7 @@ class PublishStagedParts(Struct):
             return stored_spans
         publishes = self._publishes(group)
         refuse_stopped(group, publishes)
-        # A unit of its own: stores that were not full may overshoot (SEM T4).
+        # The commit is one unit: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(

@@ -60,7 +60,7 @@ class UnitOfWork(Struct):
         publishes = self._publishes(group)
         if publishes:
             refuse_stopped(group, publishes)
-        # A unit of its own: stores that were not full may overshoot (SEM T4).
+        # The transaction is one unit: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(

@@ -1,4 +1,4 @@
-"""Actions of the single writer that read stored events, and so need files to be open."""
+"""Runs actions of the single writer that read stored events and so need open files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ async def with_open_files(
     *,
     room: int = 0,
 ) -> Any:
-    """Run ``action`` at its place in the order. It runs again, with more files of channel
-    ``number`` open, each time it needs some that are not; so it reads before it changes anything.
+    """Run ``action`` at its place in the order, with the files open that it reads.
+
+    The writer's turn cannot wait for a file. So if the action needs closed files of channel
+    ``number``, they are opened and the action runs again. It must therefore read before it changes
+    anything.
 
     Raises ``NameDoesNotExist`` if the channel was deleted, ``StorageFailed`` if the disk has no
-    ``room`` bytes for what it writes, and what the action raises.
+    room for ``room`` bytes, which the action may write, and what the action raises.
     """
     needed: dict[SealedFile, None] = {}
     while True:
@@ -34,5 +37,6 @@ async def with_open_files(
             needed |= dict.fromkeys(closed.files)
         if (store := shard.state.stores.get(number)) is None:
             raise NameDoesNotExist(f"channel number {number} no longer exists")
-        # all that it has needed so far, so that the limit on open files closes none of them again
+        # Open all files needed so far together: one by one, the limit on open files could close
+        # earlier ones again, and the loop would never end.
         await files.open([file for file in store.files if file in needed])
