@@ -151,9 +151,11 @@ def test_what_is_gone_is_refused_with_the_cause(session: Session) -> None:
     former = orders.durables.create("former")
     orders.durables.delete("former")
 
-    with pytest.raises(IllegalState, match=r"event 1 of orders is gone \(consumed\); the next"):
+    with pytest.raises(
+        IllegalState, match=r"event 1 of orders is not stored \(consumed\); the next"
+    ):
         billing.seek(1)
-    with pytest.raises(IllegalState, match=r"gone \(consumed\)"):
+    with pytest.raises(IllegalState, match=r"is not stored \(consumed\)"):
         billing.seek(1, preview=True)
     with pytest.raises(InvalidArgument, match="event 9 of orders does not exist yet"):
         billing.seek(9)

@@ -196,7 +196,7 @@ def test_without_a_dead_event_store_nothing_is_buried() -> None:
 
 def test_no_more_is_buried_in_one_step_than_may_move_in_one() -> None:
     play = held_play("serial", dead=True, events=10_001)
-    with pytest.raises(InvalidArgument, match="10001 events to reject in one step"):
+    with pytest.raises(InvalidArgument, match="10001 events are too many to reject in one step"):
         play.do(BuryEvents(9, (Span(0, 10_001),)))
 
 
