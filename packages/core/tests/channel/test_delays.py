@@ -217,7 +217,7 @@ def test_it_is_in_nobodys_hands_and_cannot_be_settled() -> None:
     play = durable_play("shared", 5, events=2)
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
 
-    with pytest.raises(IllegalState, match="has been given back"):
+    with pytest.raises(IllegalState, match="has been taken back"):
         play.do(Ack(1, (span(0),)))
     assert delivered(play.do(TakeSeat("d", 2, "s2", window=5))) == {}, (
         "it waits for whoever comes, too"

@@ -49,7 +49,7 @@ def test_what_is_not_acknowledged_in_time_goes_to_another_client_counted(kind: s
 
     assert pass_by(play, SECOND - 1) == ({}, {})
     assert pass_by(play, 1 + GRAIN) == ({2: [0]}, {0: 1})
-    with pytest.raises(IllegalState, match=r"it goes back when it is not acknowledged within 1 s"):
+    with pytest.raises(IllegalState, match=r"it was not acknowledged within 1 s"):
         play.do(Ack(1, (span(0),)))
     play.do(Ack(2, (span(0),)))
     assert outstanding(play) == []
@@ -294,7 +294,7 @@ def test_a_lease_gives_back_at_its_end_whatever_the_type(kind: str) -> None:
     assert delivered(play.do(SetDemand(1, 2))) == {1: [0, 1]}
 
     pass_by(play, SECOND + GRAIN)
-    with pytest.raises(IllegalState, match="given back"):
+    with pytest.raises(IllegalState, match="taken back"):
         play.do(Ack(1, (span(0, 1),)))
     play.do(Detach(1))
     play.do(TakeLease("d", 2, "lease", pull=True, ack_timeout_ms=SECOND))

@@ -1,9 +1,9 @@
-"""A durable subscription: the ledger of what one named reader still has to see (SEM D).
+"""A durable subscription: the ledger of events that one named reader still has to see (SEM D).
 
-This file is mechanism. Policy, which is who may attach and who is served next, is a
+This module is mechanism. Policy, which decides who may attach and who is served next, is a
 ``DurableKind``; each kind is one file in ``penstock_core.durables``. Ids below ``head`` are kept as
-sets; everything stored from ``head`` on is outstanding without being recorded, so a durable that
-nobody reads costs nothing per event.
+sets. Every stored event from ``head`` on is outstanding without being recorded, so a durable
+without clients costs nothing per event.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from penstock_core.vocabulary.seeks import LastSeek
 
 
 class Durable:
-    """Outstanding events of one durable, and who holds which."""
+    """The outstanding events of one durable, and the seats that hold them."""
 
     __slots__ = (
-        "__weakref__",  # others keep notes on it that end with it
+        "__weakref__",  # other modules keep data about durables in weak dictionaries
         "ack_timeout_ms",
         "acknowledged",
         "attributes",
@@ -73,45 +73,46 @@ class Durable:
         self.persistent = persistent
         self.attributes = attributes
         self.lanes = Lanes() if attributes.order_by else None
-        """Soft state."""
+        """Soft state, with ``order_by`` only."""
         self.head = head
-        """Ids from here on are outstanding where stored. With a selector none is that was not
-        offered, and ids below it are not offered (SEM D3)."""
+        """Stored events from this id on are outstanding. With a selector only offered events are
+        outstanding, and ids below ``head`` are not offered (SEM D3)."""
         self.outstanding = IdSet()
-        """Hard state, below ``head``: not yet settled."""
+        """Hard state: unsettled events below ``head``."""
         self.ready = IdSet()
-        """Soft: outstanding, with no client, and not waiting for a time; with lanes those that
-        wait are here, and their lanes know of it."""
+        """Soft: outstanding events that no client holds and that are not delayed. With lanes
+        delayed events are included, and their lanes hold them back."""
         self.waiting: Waiting | None = None
-        """Given back, and not to come again before a time (SEM D18); None: none ever was."""
+        """Events that are delayed after a rollback (SEM D18); None until the first one."""
         self.parked = IdSet()
-        """Soft state: rolled back, waiting for the next attach."""
+        """Soft state: rolled-back events that wait for the next attach."""
         self.deadlines: Deadlines | None = None
-        """Soft state: until when clients have to acknowledge; None: none ever had to."""
+        """Soft state: acknowledgement deadlines; None until the first one."""
         self.levels = RedeliveryCounts()
-        """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
+        """Redelivery counts: ``levels[n]`` holds the ids that were redelivered n times."""
         self.rolled_back = IdSet()
-        """For cumulative types that do not redeliver at once: rolled back and not settled since.
-        Acknowledging a later event does not cover them unless they were delivered again."""
+        """For cumulative types that do not redeliver at once: events rolled back and not settled
+        since. Acknowledging a later event covers them only if they were delivered again."""
         self.seats: list[Seat] = []
         self.places: dict[str, KeptPlace] = {}
-        """Hard state: the seats that are kept when another node takes over, in the order in which
-        they were taken (SEM N6)."""
+        """Hard state: seats that are reserved over a failover, in the order in which they were
+        taken (SEM N6)."""
         self.newest_rank = 0
-        """Soft state: the rank of the seat that was taken last."""
+        """Soft state: the rank of the newest seat."""
         self.read_us = 0
-        """When a client last got or settled something."""
+        """Time at which a client last attached, held or settled events."""
         self.delivered = 0
-        """Soft state: events handed to clients since the realm started, each time again."""
+        """Soft state: deliveries to clients since the realm started; redeliveries count again."""
         self.acknowledged = 0
-        """Soft state: of events since the realm started, also when they were purged for it."""
+        """Soft state: events acknowledged since the realm started, including those purged for this
+        durable."""
         self.last_seek = LastSeek()
-        """Hard state, for whoever asks again (SEM D20)."""
+        """Hard state: answers a repeated seek (SEM D20)."""
 
     # --- hard state: apply ---------------------------------------------------------------
 
     def offered(self, span: Span, matched: IdSet) -> None:
-        """New events were published; ``matched`` are those a stored selector wants."""
+        """Note published events; ``matched`` are those that the durable's selector matches."""
         if not self.selector:
             return  # beyond head, outstanding by definition
         if span.first < self.head:  # it may begin later (SEM D3)
@@ -121,20 +122,21 @@ class Durable:
         self.head = max(self.head, span.end)
 
     def forget_all_but(self, stored: IdSet) -> None:
-        """Drop the ids that are not in ``stored``: a snapshot may name events never stored."""
+        """Drop ids that are not in ``stored``: a snapshot may contain events that were never
+        stored."""
         ledgers = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
         for ledger in ledgers:
             if ledger:
-                gone = ledger.copy()
-                gone.discard_all(stored)
-                ledger.discard_all(gone)
+                unstored = ledger.copy()
+                unstored.discard_all(stored)
+                ledger.discard_all(unstored)
         if self.waiting:
-            gone = self.waiting.ids.copy()
-            gone.discard_all(stored)
-            self.waiting.discard(gone)
+            unstored = self.waiting.ids.copy()
+            unstored.discard_all(stored)
+            self.waiting.discard(unstored)
 
     def settle_all(self, ids: IdSet) -> None:
-        """Note that these are acknowledged, or have left the channel."""
+        """Remove events that were acknowledged or have left the channel."""
         self._take_back(ids)
         waited = len(self.ready)
         asleep = self.waiting.discard(ids) if self.waiting else None
@@ -153,9 +155,8 @@ class Durable:
                 seat.refused.discard_all(ids)
 
     def roll_back(self, ids: IdSet) -> int:
-        """Take ``ids`` out of all hands: at once, one more redelivery on the count of those that
-        are outstanding; gives how many these are. Where they return with the next attach nothing
-        is counted."""
+        """Take ``ids`` back from all clients and count a redelivery for the outstanding ones;
+        return how many these are. Types that redeliver with the next attach do not count."""
         back = self.outstanding.overlap(ids)
         if not self.kind.redelivers_at_once:
             self.rolled_back.add_all(ids)
@@ -167,7 +168,7 @@ class Durable:
         return len(back)
 
     def postpone(self, ids: IdSet, until_us: int) -> None:
-        """Have those of ``ids`` that are outstanding come again no sooner than then."""
+        """Delay the outstanding events of ``ids`` until ``until_us``."""
         late = self.outstanding.overlap(ids)
         if not late:
             return
@@ -180,28 +181,28 @@ class Durable:
             self.lanes.asleep.add_all(late)
 
     def wake(self, now_us: int) -> None:
-        """Let those come again whose time has come."""
+        """Make events ready whose delay is over."""
         if not self.waiting:
             return
         back = self.waiting.take_due(now_us)
         if self.lanes is not None:
             self.lanes.woken(back)
             return
-        back.discard_all(self.parked)  # they come with the next attach
-        for seat in self.seats:  # a client that holds the durable as a whole may have taken them
+        back.discard_all(self.parked)  # ready with the next attach
+        for seat in self.seats:  # a client that holds the durable as a whole may hold them
             back.discard_all(seat.in_flight)
         self.ready.add_all(back)
 
     def park(self, ids: IdSet) -> None:
-        """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
+        """Take ``ids`` back from all clients; they return, uncounted, with the next attach."""
         self._take_back(ids)
         parked = self.outstanding.overlap(ids)
-        # read back after a restart, it waits for the next client anyway
+        # After a restart an event is ready already, and waits for the next client anyway.
         parked.discard_all(self.ready)
         self.parked.add_all(parked)
 
     def unsent(self, ids: IdSet) -> None:
-        """``ids`` were granted and never sent: it is as if they had not been granted."""
+        """Undo the grant of events that were never sent."""
         self.delivered -= len(ids)
         if not self.kind.redelivers_at_once:
             self.park(ids)
@@ -210,7 +211,7 @@ class Durable:
         self._wait_again(ids)
 
     def withheld(self, ids: IdSet) -> None:
-        """``ids`` were granted to a client that has no room for them: they are granted again."""
+        """Take back events that were granted to a client without room; they are granted again."""
         self.delivered -= len(ids)
         self.recalled(ids)
 
@@ -220,13 +221,13 @@ class Durable:
             self.lanes.returned(ids)
 
     def _offer_again(self, back: IdSet) -> None:
-        """No client has these any more; ``back`` is changed."""
+        """Make events ready that no client holds any more; modifies ``back``."""
         if self.waiting and self.lanes is None:
             back.discard_all(self.waiting.ids)
         self.ready.add_all(back)
 
     def recalled(self, ids: IdSet) -> None:
-        """Take ``ids`` out of all hands, uncounted (SEM D11)."""
+        """Take ``ids`` back from all clients, uncounted (SEM D11)."""
         self._take_back(ids)
         self._wait_again(ids)
 
@@ -238,21 +239,21 @@ class Durable:
                 seat.in_flight.discard_all(ids)
 
     def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
-        """Note that a seat is taken which is kept when another node takes over, or how long its
-        session has been waited for. It keeps its turn."""
+        """Note that a seat was taken which is reserved over a failover, or how long its session has
+        been waited for. An existing seat keeps its rank."""
         self.newest_rank += place not in self.places
         rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
     def recover_passed(self, ids: IdSet) -> None:
-        """Note at recovery that ``ids`` are stored, although earlier facts said that they only
-        passed (SEM J7). Those that were given back are outstanding."""
+        """Note at recovery that ``ids`` are stored, although by earlier facts they only passed
+        through memory (SEM J7). Rolled-back ones become outstanding."""
         back = self.rolled_back.overlap(ids)
         self.outstanding.add_all(back)
         self.ready.add_all(back)
 
     def reach(self, end: int, stored: IdSet) -> None:
-        """Record what is outstanding up to ``end``."""
+        """Record outstanding events up to ``end`` in sets and move ``head`` there."""
         if end <= self.head:
             return
         if not self.selector:
@@ -273,42 +274,43 @@ class Durable:
             seat.rank = self.newest_rank = self.newest_rank + 1
         else:
             seat.rank = kept.rank
-            for other in self.seats:  # its connection is lost, and nobody has noticed yet
+            for other in self.seats:  # a former connection whose loss was not noticed yet
                 other.place = "" if other.place == seat.place else other.place
         if not self.seats:
             self._unpark()
-        at = len(self.seats)
-        if at and self.seats[-1].reach:
-            at -= 1  # the last one served has had its turn
-        self.seats.insert(at, seat)
+        position = len(self.seats)
+        if position and self.seats[-1].reach:
+            position -= 1  # behind all seats but the one served last, so that it is served next
+        self.seats.insert(position, seat)
 
     def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
-        """Hand what is ready of ``span``, below the channel's next id, to a sole seat."""
+        """Let a sole seat hold the ready events of ``span``, which ends at or below the channel's
+        next id."""
         if seat.recalls:
-            return  # its client has to be told first
+            return  # its client must confirm the recall first
         self.reach(span.end, stored)
-        taken = self.ready.within(span)
-        self.ready.remove_all(taken)
-        if self.waiting:  # it takes events as it likes, and acknowledges all up to an id
-            taken.add_all(self.waiting.ids.within(span))
-            for held in (seat.in_flight, self.parked):
-                taken.discard_all(held)
-        seat.in_flight.add_all(taken)
-        self.delivered += len(taken)
+        events = self.ready.within(span)
+        self.ready.remove_all(events)
+        if self.waiting:  # it acknowledges all events up to an id, so delays do not apply to it
+            events.add_all(self.waiting.ids.within(span))
+            for others in (seat.in_flight, self.parked):
+                events.discard_all(others)
+        seat.in_flight.add_all(events)
+        self.delivered += len(events)
 
     def _unpark(self) -> None:
         self._offer_again(self.parked)
         self.parked = IdSet()
 
     def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
-        """Events that are never stored, or not any more, go by: in this turn they are ready, in
-        their place among the others (SEM E8, T3)."""
+        """Make events ready in this turn that are never stored, or not any more; they keep their
+        place in the order (SEM E8, T3)."""
         if not self.selector:
             self.reach(end, stored)
         self.ready.add_all(ids)
 
     def passed(self, ids: IdSet) -> None:
-        """Note that passing events are gone; clients that have not got them will not."""
+        """Drop events after :meth:`passing`; clients that have not received them will not."""
         missed = self.ready.remove_all(ids)
         if self.lanes is not None:
             self.lanes.settled(IdSet(), len(missed), self.ready)
@@ -317,15 +319,15 @@ class Durable:
                 seat.wanted.remove_all(ids)
 
     def hand_until(self, seat: Seat, spans: Spans, now_us: int) -> int:
-        """``seat`` has got these, and has to acknowledge them in time; gives by when. What is never
-        stored does not come again, in time or not."""
+        """Set the deadline of events that ``seat`` has got and return it. Events that are never
+        stored have none, because they are not redelivered."""
         if self.deadlines is None:
             self.deadlines = Deadlines()
         handed = self.outstanding.overlap(IdSet(spans))
         return self.deadlines.hand(handed, now_us, seat.ack_timeout_ms * 1_000)
 
     def detach(self, subscription: int) -> None:
-        """Remove a seat; nobody has what it held. A fact has counted the deliveries."""
+        """Remove a seat and make its events ready. A fact has counted the redeliveries."""
         seat = self.seat_of(subscription)
         if seat is None:
             return
@@ -335,12 +337,12 @@ class Durable:
         self.seats.remove(seat)
         if self.lanes is not None:
             self.lanes.remove_seat(seat)
-        if seat.reach:  # it was served, so what it rolled back is for its successor
+        if seat.reach:  # it was served, so its successor gets the events that it rolled back
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Hand the lowest ready events to the seats in turn, a fair share each: one by one where
-        all windows are small, else as runs of ids (SEM D8). None is at or above ``below``."""
+        """Grant the lowest ready events under ``below`` to the seats in turn, a fair share each:
+        one by one if all windows are small, otherwise as runs of ids (SEM D8)."""
         granted: list[tuple[Seat, Spans]] = []
         if self.is_waiting:
             return granted
@@ -385,30 +387,30 @@ class Durable:
         return granted
 
     def unlooked(self, stored: IdSet, limit: int, below: int) -> Spans:
-        """The next events whose lanes have to be known, for somebody has room for more."""
+        """Return the next events whose lanes have to be found because some client has credit."""
         if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
             return ()
         if self.is_waiting:
             return ()
-        found: list[Span] = []
-        at = self.lanes.through
+        spans: list[Span] = []
+        next_id = self.lanes.through
         while limit > 0:
-            span = self.ready.next_span(at, limit)
+            span = self.ready.next_span(next_id, limit)
             if span is None and not self.selector:
                 beyond = stored.next_span(self.head, limit)
                 if beyond is not None and beyond.first < below:
                     self.reach(min(beyond.end, below), stored)
-                    span = self.ready.next_span(at, limit)
+                    span = self.ready.next_span(next_id, limit)
             if span is None or span.first >= below:
                 break
-            found.append(Span(span.first, min(span.end, below)))
+            spans.append(Span(span.first, min(span.end, below)))
             limit -= span.size
-            at = span.end
-        return tuple(found)
+            next_id = span.end
+        return tuple(spans)
 
     def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Grant events where some seats want only some of them: what one seat does not take stays
-        ready for others."""
+        """Grant events when some seats want only part of them; events that one seat does not take
+        stay ready for others."""
         granted: list[tuple[Seat, Spans]] = []
         idle = 0
         self.reach(below, stored)
@@ -429,17 +431,17 @@ class Durable:
             idle += 1
             if idle >= (len(seats) if len(seats) > 1 else len(self.seats)):
                 break
-            self._hand(seat, ())  # its turn is over
+            self._hand(seat, ())  # it takes nothing; the next seat has its turn
         return granted
 
     def _lowest(self, ready: IdSet, limit: int) -> Spans:
-        """Take the lowest ``limit`` events of ``ready``, which are no longer ready then."""
-        taken: list[Span] = []
+        """Take the lowest ``limit`` events of ``ready`` out of the ready ones."""
+        spans: list[Span] = []
         while limit > 0 and (span := ready.take(limit)) is not None:
             self.ready.remove(span)
-            taken.append(span)
+            spans.append(span)
             limit -= span.size
-        return tuple(taken)
+        return tuple(spans)
 
     def _ready_count(self, below: int) -> int:
         highest = self.ready.highest
@@ -458,13 +460,13 @@ class Durable:
             self.reach(min(span.end, below), stored)
 
     def _take(self, limit: int, below: int) -> Spans:
-        taken: list[Span] = []
+        spans: list[Span] = []
         while limit > 0 and (lowest := self.ready.lowest) is not None and lowest < below:
             span = self.ready.take(min(limit, below - lowest))
-            assert span is not None, "there is a lowest one"
-            taken.append(span)
+            assert span is not None, "a set with a lowest id is not empty"
+            spans.append(span)
             limit -= span.size
-        return tuple(taken)
+        return tuple(spans)
 
     def _hand(self, seat: Seat, spans: Spans) -> None:
         self.delivered += seat.hand(spans)
@@ -475,49 +477,52 @@ class Durable:
 
     @property
     def absent(self) -> dict[str, KeptPlace]:
-        """The seats whose sessions have not come back to them."""
+        """Reserved seats whose sessions are not connected."""
         if not self.places:
             return {}
-        there = {seat.place for seat in self.seats}
-        return {place: kept for place, kept in self.places.items() if place not in there}
+        connected = {seat.place for seat in self.seats}
+        return {place: kept for place, kept in self.places.items() if place not in connected}
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody is served, for somebody else has to come back first (SEM N6)."""
+        """Whether no client is served because absent sessions may still reconnect (SEM N6)."""
         absent = [kept.rank for kept in self.absent.values()]
         return bool(absent) and self.kind.waits_for(self.seats, absent)
 
     @property
     def is_fed(self) -> bool:
-        """Whether its clients are there and take and acknowledge events by themselves, in order:
-        on the JMS engine nothing is kept for it before (SEM J, J7)."""
+        """Whether connected clients take events without requests and acknowledge them automatically
+        in order. On the JMS engine, events are then not kept for the durable (SEM J, J7)."""
         fed = [seat.auto_ack and seat.demand is None for seat in self.seats]
         return self.kind.cumulative and bool(fed) and all(fed)
 
     def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-        """The ids ``seat`` settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
+        """Return the ids that ``seat`` settles when it names ``spans``. Raises ``IllegalState``
+        (SEM D15).
 
-        Ids that are settled or gone already are left out: a second ack has no effect, and an
-        event may be purged while it is in a client's hands (SEM T9).
+        Ids that are settled or have left are skipped: a second ack has no effect, and an event may
+        be purged while a client holds it (SEM T9).
         """
-        named = IdSet(spans)  # an id that is named twice is settled once
-        mine = seat.in_flight.overlap(named)
-        if len(mine) != len(named):
+        named = IdSet(spans)  # an id that occurs twice is settled once
+        held = seat.in_flight.overlap(named)
+        if len(held) != len(named):
             due = self.wanting(named.overlap(stored))
-            due.discard_all(mine)
+            due.discard_all(held)
             if due:
                 raise IllegalState(
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
-                    f"subscription, or has been given back{seat.in_time}; only the subscription "
+                    f"subscription, or has been taken back{seat.in_time}; only the subscription "
                     "that holds it may settle it"
                 )
-        return mine
+        return held
 
     def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
-        """The ids that ``ack(previous)`` covers, up to and including ``event_id``: those the seat
-        holds; for a cumulative kind everything outstanding up to the newest event the seat has
-        got, but for what was rolled back and not delivered again; for a sole seat everything
-        outstanding that it has not rolled back itself."""
+        """Return the ids that ``ack(previous)`` covers, up to and including ``event_id``.
+
+        These are the events the seat holds. For a cumulative kind they are all outstanding events
+        up to the newest one the seat has got, except those rolled back and not delivered again. For
+        a sole seat they are all outstanding events that it has not rolled back itself.
+        """
         if seat.sole:
             wanted = self.wanting(stored.within(Span(0, event_id + 1)))
             if self.rolled_back:
@@ -528,31 +533,31 @@ class Durable:
         covered = Span(0, min(event_id + 1, seat.reach))
         settled = self.outstanding.within(covered)
         settled.discard_all(self.rolled_back)
-        # events that are never stored are only there
+        # Events that are never stored are in flight without being outstanding.
         settled.add_all(seat.in_flight.within(covered))
         return settled
 
     def wanting(self, ids: IdSet) -> IdSet:
-        """The part of ``ids``, all stored, that is outstanding here."""
-        found = self.outstanding.overlap(ids)
+        """Return the part of ``ids``, all stored, that is outstanding."""
+        outstanding = self.outstanding.overlap(ids)
         if not self.selector:
-            found.add_all(ids.within(Span(self.head, 1 << 62)))
-        return found
+            outstanding.add_all(ids.within(Span(self.head, 1 << 62)))
+        return outstanding
 
     def ungranted(self, ids: IdSet) -> IdSet:
-        """The part of ``ids``, all stored, that is ready for a client and in nobody's hands."""
-        found = self.ready.overlap(ids)
+        """Return the part of ``ids``, all stored, that is ready and held by no client."""
+        ready = self.ready.overlap(ids)
         if not self.selector:
-            found.add_all(ids.within(Span(self.head, 1 << 62)))
-        return found
+            ready.add_all(ids.within(Span(self.head, 1 << 62)))
+        return ready
 
     @property
     def limits_deliveries(self) -> bool:
-        """Whether an event may come only so often (SEM T10)."""
+        """Whether the number of deliveries of an event is limited (SEM T10)."""
         return self.attributes.max_deliveries > 0
 
     def exhausted(self, ids: IdSet) -> IdSet:
-        """The part of ``ids`` that may not be rolled back once more (SEM T10)."""
+        """Return the part of ``ids`` that has reached the limit of deliveries (SEM T10)."""
         most = self.attributes.max_deliveries
         if not most:
             return IdSet()
@@ -561,7 +566,7 @@ class Durable:
         return self.levels.at_least(most - 1, ids)
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
-        """The events of ``spans`` that were delivered before, by how often."""
+        """Return the events of ``spans`` that were redelivered, by redelivery count."""
         return self.levels.within(spans)
 
     def outstanding_count(self, stored: IdSet) -> int:
@@ -569,7 +574,7 @@ class Durable:
         return len(self.outstanding) + beyond
 
     def first_outstanding(self, stored: IdSet) -> int | None:
-        """The lowest outstanding id; None: nothing is outstanding."""
+        """Return the lowest outstanding id; None: no event is outstanding."""
         lowest = self.outstanding.lowest
         if lowest is not None or self.selector:
             return lowest
@@ -594,5 +599,6 @@ class Durable:
         return sum(map(len, self.levels.values()))
 
     def position(self, next_id: int) -> int:
-        """The id from which on it has not been offered anything; ``next_id`` is the channel's."""
+        """Return the id from which on no event was offered; ``next_id`` is the channel's next
+        id."""
         return max(self.head, next_id) if self.selector else self.head

@@ -13,8 +13,8 @@ from penstock_core.durable.pace import Pace
 from penstock_core.ids.ids import IdSet, Span, Spans
 
 DEALT_MAX: Final = 10
-"""Clients whose windows are no larger get the waiting events one by one in turn. With a larger
-window each gets a run of ids, which is stored, sent and acknowledged as one."""
+"""Clients whose windows are no larger than this get ready events one by one in turn. With larger
+windows each client gets a run of ids, which is stored, sent and acknowledged as one span."""
 
 
 class Seat:
@@ -60,53 +60,53 @@ class Seat:
         pace: Pace | None = None,
     ) -> None:
         self.place = place
-        """What it is known by to the next connection of its session (SEM N6)."""
+        """Identifies the seat to the next connection of its session (SEM N6)."""
         self.rank = 0
-        """Lower than those of all seats that were taken later."""
+        """Order of taking: seats taken later have a higher rank."""
         self.ack_timeout_ms = ack_timeout_ms
-        """How long its client may have an event in hand; 0: as long as it likes (SEM D19)."""
+        """Time for a client to acknowledge an event, in ms; 0: no limit (SEM D19)."""
         self.sole = sole
-        """Whether it holds the durable alone, and takes events by id."""
+        """Whether the client holds the durable as a whole and takes events by id."""
         self.auto_ack = auto_ack
-        """Whether the client acknowledges events as it hands them out, without being told to (SEM
-        D5)."""
+        """Whether the client library acknowledges events automatically as it passes them to the
+        application (SEM D5)."""
         self.subscription = subscription
         self.session = session
         self.window = window
         self.demand: int | None = 0 if pull else None
-        """A synchronous consumer's open wish; None: events are pushed."""
+        """Events that a synchronous consumer still requests; None: events are pushed."""
         self.in_flight = IdSet()
         self.handed = 0
-        """Events it was given so far, each time again."""
+        """Events granted so far; redeliveries count again."""
         self.pace = pace
-        """How fast its client is, where that decides how large the window is."""
+        """Measures the speed of the client if the window size depends on it."""
         self.reach = 0
-        """The end of the newest span handed to this seat."""
+        """End of the highest span granted to this seat; 0: it has got no event."""
         self.stalled = False
-        """The session's connection cannot take more right now."""
+        """Whether the session's connection is full."""
         self.is_full = False
         """Whether its client has no room for more bytes now."""
         self.is_choosing = False
-        """Its own selector is being put to what it is to get next."""
+        """Whether its selector is being applied to the next events."""
         self.recalls: list[IdSet] = []
-        """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
+        """Recalled events (SEM D11) by recall, until the client confirms it."""
         self.sought = IdSet()
-        """The part of it that a seek has taken back (SEM D20)."""
+        """The recalled events that a seek has taken back (SEM D20)."""
         self.refused = IdSet()
-        """Events its client does not want again, though another client may have them."""
+        """Events that its client does not want again and other clients may get."""
         self.selector = selector
-        """The reader's own selector; the durable's is applied before it (SEM Q1)."""
+        """The reader's selector, applied after that of the durable (SEM Q1)."""
         self.wanted = IdSet(matched) if selector else None
-        """With a selector, the stored ids that it matches; otherwise None."""
+        """Stored ids that the selector matches; None without a selector."""
 
     @property
     def in_time(self) -> str:
-        """Why an event may have gone back by itself, in words (SEM D19)."""
+        """Part of an error text: why an event may have been taken back (SEM D19)."""
         if not self.ack_timeout_ms:
             return ""
         return (
-            f", for it goes back when it is not acknowledged within {self.ack_timeout_ms / 1_000:g}"
-            " s (ack_timeout)"
+            " because it was not acknowledged within "
+            f"{self.ack_timeout_ms / 1_000:g} s (ack_timeout)"
         )
 
     @property
@@ -119,7 +119,7 @@ class Seat:
         return self.window - len(self.in_flight)
 
     def hand(self, spans: Spans) -> int:
-        """Give it these; gives how many they are."""
+        """Grant ``spans`` to the seat; return the number of events."""
         size = 0
         for span in spans:
             self.in_flight.add(span)
@@ -131,24 +131,24 @@ class Seat:
         return size
 
     def not_sent(self, count: int) -> None:
-        """So many of what it was given did not reach its client."""
+        """Undo the grant of ``count`` events that were not sent to the client."""
         self.handed -= count
         if self.demand is not None:
             self.demand += count
 
     def acknowledged(self, now_us: int) -> None:
-        """Its client has acknowledged something: its window may grow (SEM D9)."""
+        """Adjust the window after the client has acknowledged events (SEM D9)."""
         if self.pace is not None:
             self.window = self.pace.window(self.window, self._settled_count, now_us)
 
     def gave_back(self, now_us: int) -> None:
-        """Its client has rolled something back: its window is as it was at first (SEM D9)."""
+        """Reset the window after the client has rolled events back (SEM D9)."""
         if self.pace is not None:
             self.window = self.pace.again(self._settled_count, now_us)
 
     @property
     def _settled_count(self) -> int:
-        """Events that its client has had and has no more."""
+        """Number of granted events that the client does not hold any more."""
         return self.handed - len(self.in_flight)
 
 
@@ -158,24 +158,24 @@ def has_small_windows(seats: Sequence[Seat]) -> bool:
 
 
 def dealt(seats: Sequence[Seat], spans: Spans) -> list[tuple[Seat, Spans]]:
-    """The events of ``spans`` one by one to ``seats`` in turn (SEM D8): one share for each seat
-    that gets any, that of the seat served last at the end."""
+    """Deal the events of ``spans`` one by one to ``seats`` in turn (SEM D8). Return the share of
+    each seat that gets any; the seat served last is at the end."""
     ids = [event_id for span in spans for event_id in range(*span)]
     first = len(ids) % len(seats)
     turns = (*range(first, len(seats)), *range(first))
-    own = ((seats[turn], ids[turn :: len(seats)]) for turn in turns)
-    return [(seat, tuple([Span(i, i + 1) for i in part])) for seat, part in own if part]
+    shares = ((seats[turn], ids[turn :: len(seats)]) for turn in turns)
+    return [(seat, tuple([Span(i, i + 1) for i in share])) for seat, share in shares if share]
 
 
 class KeptPlace(NamedTuple):
-    """A seat of which the next owner of the shard knows."""
+    """A seat that is recorded in facts, so that the next owner of the shard can reserve it."""
 
     rank: int
-    """Lower than those of all seats that were taken later."""
+    """Order of taking: seats taken later have a higher rank."""
     session: str
     sole: bool
     waited_us: int = 0
-    """How long owners have waited for its session, whichever they were."""
+    """Time that all owners together have waited for its session."""
 
 
 class DurableKind(Protocol):
@@ -186,22 +186,23 @@ class DurableKind(Protocol):
 
     @property
     def cumulative(self) -> bool:
-        """Whether settling an event settles every earlier one too."""
+        """Whether settling an event settles all earlier events, too."""
         ...
 
     @property
     def redelivers_at_once(self) -> bool:
-        """Whether a rolled back event returns now, counted, or after the next attach, uncounted."""
+        """Whether a rolled-back event returns immediately and counted, instead of with the next
+        attach and uncounted."""
         ...
 
     @property
     def waits_in_order(self) -> bool:
-        """Whether an event that waits after a rollback holds up those behind it (SEM D18)."""
+        """Whether a delayed event holds up the events behind it (SEM D18)."""
         ...
 
     @property
     def stores_selector(self) -> bool:
-        """Whether the durable has one selector, or each subscription its own."""
+        """Whether the durable has a selector, instead of each subscription."""
         ...
 
     @property
@@ -209,18 +210,18 @@ class DurableKind(Protocol):
 
     @property
     def takes_transient(self) -> bool:
-        """Whether a client of it gets transient events, which nothing keeps (SEM E8)."""
+        """Whether its clients get transient events, which are never stored (SEM E8)."""
         ...
 
     @property
     def purgeable(self) -> bool:
-        """Whether events can be taken out of this durable alone (SEM D)."""
+        """Whether events can be purged for this durable alone (SEM D)."""
         ...
 
     @property
     def orders_strictly(self) -> bool:
-        """Whether a durable of this kind may have ``strict_order``: only if one client is served at
-        a time, and events that are rolled back return at once (SEM D11)."""
+        """Whether a durable of this kind may have ``strict_order``. It requires that one client is
+        served at a time and rolled-back events return immediately (SEM D11)."""
         ...
 
     @property
@@ -228,24 +229,24 @@ class DurableKind(Protocol):
 
     @property
     def window_grows(self) -> bool:
-        """Whether the window of a client that asked for none grows by what it settles (SEM D9)."""
+        """Whether the default window of a client grows with the speed at which it settles
+        (SEM D9)."""
         ...
 
     @property
     def seats_wait(self) -> bool:
-        """Whether a client's seat is kept for it for a while when another node takes over (SEM
-        N6)."""
+        """Whether a client's seat is reserved for some time after a failover (SEM N6)."""
         ...
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
-        """Whether nobody is served until seats with the ranks ``absent``, of which there is at
-        least one, are taken again by their sessions."""
+        """Whether no seat is served until the sessions of absent seats reconnect. ``absent`` are
+        the ranks of these seats, at least one."""
         ...
 
     def may_attach(self, seats: Sequence[Seat]) -> bool: ...
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """The seats that may get events now, in turn; ``seats`` starts with the one served
+        """Return the seats that may get events now, in turn. ``seats`` starts with the one served
         longest ago."""
         ...
 

@@ -1,4 +1,4 @@
-"""Channels and queues: created, edited and deleted."""
+"""Creating, editing and deleting channels and queues."""
 
 from __future__ import annotations
 

@@ -10,13 +10,14 @@ from penstock_core.messages.kinds import Command
 
 
 class SetDemand(Command, frozen=True):
-    """A synchronous consumer wants ``count`` events from now on; 0 cancels. For a plain subscriber,
-    whose credit says how many it wants, 0 asks to be told once it has everything there is now."""
+    """A synchronous consumer requests ``count`` events; 0 cancels the request. A plain subscriber
+    requests events by credit; for it, 0 requests a report once it has received all current
+    events."""
 
     subscription: int
     count: int
     at_once: bool = False
-    """With 0: nothing more is sent, and nobody is told."""
+    """With count 0: stop sending immediately and without a report."""
 
 
 class StallSession(Command, frozen=True):
@@ -27,7 +28,8 @@ class StallSession(Command, frozen=True):
 
 
 class Skip(Command, frozen=True):
-    """The shell did not send these of a grant: not selected, or unreadable. They take no credit."""
+    """The shell did not send these granted events, because they do not match or are unreadable.
+    They use no credit."""
 
     subscription: int
     spans: Spans
@@ -35,30 +37,32 @@ class Skip(Command, frozen=True):
 
 class Withhold(Command, frozen=True):
     """The shell did not send these granted events, nor any behind them: the client has no room, its
-    selector takes long, or its connection is lost. They come again, perhaps to another client."""
+    selector is slow, or its connection is lost. They are granted again, perhaps to another
+    client."""
 
     subscription: int
     spans: Spans
     is_full: bool
-    """Whether nothing more is granted until there is room (:class:`GrantCredit`)."""
+    """Whether no event is granted until the client has room (:class:`GrantCredit`)."""
     is_choosing: bool = False
-    """Nothing is granted until its selector has been put to these (:class:`EndChoosing`)."""
+    """Whether no event is granted until its selector has been applied to these
+    (:class:`EndChoosing`)."""
 
 
 class EndChoosing(Command, frozen=True):
-    """The selector of a subscription has been put to what was withheld for it."""
+    """The selector of a subscription has been applied to the events withheld for it."""
 
     subscription: int
 
 
 class SingleOut(Command, frozen=True):
-    """What comes next may be for these followers, and for no others."""
+    """The next events may match these followers and no others."""
 
     subscriptions: tuple[int, ...]
 
 
 class AssignLanes(Command, frozen=True):
-    """The shell has looked at events of a durable with ``order_by``: which lanes they are in."""
+    """The lanes of events of a durable with ``order_by``, which the shell has examined."""
 
     durable: str
     through: int
@@ -72,13 +76,13 @@ class AssignLanes(Command, frozen=True):
 
 
 class HoldEvents(Command, frozen=True):
-    """A sole client has the outstanding events of ``span`` in its hands from now on."""
+    """A client that holds the durable as a whole takes the outstanding events of ``span``."""
 
     subscription: int
     span: Span
 
 
 class ConfirmRecall(Command, frozen=True):
-    """The client knows of the oldest :class:`Recall` it had not confirmed."""
+    """The client confirms its oldest unconfirmed :class:`Recall`."""
 
     subscription: int

@@ -1,4 +1,4 @@
-"""Durables of one channel: created, emptied and deleted."""
+"""Creating, purging and deleting durables of one channel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock_core.vocabulary.durable_attributes import DurableAttributes
 class AddDurable(DurableAttributes, Command, frozen=True):
     name: str
     kind: str
-    start_id: int = 0  # first id of interest: the shell has resolved latest, and times
+    start_id: int = 0  # first id of interest; the shell has resolved "latest" and times to an id
     selector: str = ""
     matched: Spans = ()
-    """With a selector: the stored events at or after ``start_id`` it matches."""
-    persistent: bool | None = None  # None: where the channel's ids survive (SEM D3)
+    """With a selector: the stored events at or after ``start_id`` that it matches."""
+    persistent: bool | None = None  # None: persistent if the channel's ids survive (SEM D3)
 
 
 class RemoveDurable(Command, frozen=True):
@@ -22,7 +22,7 @@ class RemoveDurable(Command, frozen=True):
 
 
 class PurgeOutstanding(Command, frozen=True):
-    """Take ``spans`` off what is outstanding at a durable; the others keep them."""
+    """Remove ``spans`` from the outstanding events of one durable; other durables keep them."""
 
     name: str
     spans: Spans

@@ -10,25 +10,27 @@ from penstock_core.messages.kinds import RealmFact
 class Join(Struct, frozen=True, array_like=True):
     source: int
     destination: int
-    """Numbers of the stores."""
+    """``source`` and ``destination`` are channel ids."""
     selector: str = ""
     archive: bool = False
-    """To a queue, which keeps duplicates that come on two routes (SEM L3)."""
+    """Whether the destination is a queue that keeps duplicates which arrive on two routes
+    (SEM L3)."""
     owner: str = ""
-    """``user@host`` that made it, whose rights it copies with; empty: the realm's own."""
+    """``user@host`` that created the join; it copies with the rights of this user. Empty: the join
+    belongs to the realm."""
     groups: tuple[str, ...] = ()
-    """Groups the owner's token or certificate named."""
+    """Groups named by the owner's token or certificate."""
     source_name: str = ""
-    """Set where the destination is an outbox: the name of the source, which may be deleted before
-    everything has left (SEM N9)."""
+    """Name of the source if the destination is an outbox; the source may be deleted before the
+    outbox is empty (SEM N9)."""
     outbox: str = ""
-    """How the destination knows the outbox: drawn when the join is made, and by no other join."""
+    """Unique random name of the outbox for its destination, drawn when the join is created."""
     ending: bool = False
-    """Whether nothing more is copied, and what is in the outbox still leaves."""
+    """Whether the join copies no new events and only the remaining events of the outbox leave."""
 
     @property
     def leads_out(self) -> bool:
-        """Whether its copies leave through an outbox, for another realm (SEM N9)."""
+        """Whether copies leave through an outbox, for another realm (SEM N9)."""
         return bool(self.source_name)
 
 

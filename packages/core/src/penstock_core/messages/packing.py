@@ -1,4 +1,4 @@
-"""Facts about scattered ids as they are stored: the ids packed (SEM D4)."""
+"""Stored form of facts about scattered ids: the ids are packed (SEM D4)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from penstock_core.messages.unions import PackedIds, StoredFact
 from penstock_core.vocabulary.stored_ids import ranges
 
 RANGES_MAX = 64
-"""The most ranges of ids that are stored as they are; with more, a fact's ids are packed."""
+"""Most ranges of ids that are stored unchanged; with more, the ids of a fact are packed."""
 
 
 def packed(fact: StoredFact) -> StoredFact:
-    """``fact`` as it is stored. Dead events, which move in small steps, stay ranges."""
+    """Return ``fact`` in its stored form. Ids of dead events, which move in small steps, stay
+    ranges."""
     match fact:
         case Acked(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(Acked(name, ()), IdSet(spans).packed())
@@ -32,7 +33,7 @@ def packed(fact: StoredFact) -> StoredFact:
 
 
 def unpacked(fact: PackedIds) -> StoredFact:
-    """Undo ``packed``."""
+    """Return the fact that :func:`packed` has packed."""
     spans = ranges(fact.ids)
     match fact.fact:
         case Acked(name):

@@ -1,4 +1,4 @@
-"""Durables over patterns: one of a name on each channel whose name fits (SEM D22)."""
+"""Durables over patterns: a durable on each channel whose name matches (SEM D22)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PatternKey = tuple[str, str]
 
 
 class PatternDurable(Struct, frozen=True, array_like=True):
-    """What is kept of a durable over a pattern: the order of the fields is stored."""
+    """A durable over a pattern. The order of the fields is a stored format."""
 
     pattern: str
-    """Patterns, and maybe names, between commas, in canonical form."""
+    """Patterns, possibly also names, separated by commas, in canonical form."""
     name: str
     kind: str
     selector: str = ""
     persistent: bool | None = None
-    """None: where the channel's events survive a restart."""
+    """None: persistent if the channel's ids survive a restart."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
 
     @property
@@ -36,12 +36,12 @@ class PatternDurable(Struct, frozen=True, array_like=True):
         return choice_of(self.pattern)
 
     def takes(self, channel: str, kind: str = "channel") -> bool:
-        """Whether a store of this name and kind has the durable. Temporary ones belong to a client,
-        and have none."""
+        """Whether a store with this name and kind gets the durable. Temporary stores belong to a
+        client and get none."""
         return kind == "channel" and self.choice.takes(channel) and not is_temporary(channel)
 
     def command(self, start_id: int = 0) -> AddDurable:
-        """What makes it on a channel."""
+        """Return the command that creates the durable on a channel."""
         return AddDurable(
             self.name,
             self.kind,
@@ -54,7 +54,7 @@ class PatternDurable(Struct, frozen=True, array_like=True):
 
 
 class PatternDurableCreated(RealmFact, frozen=True):
-    """From now on each channel of a pattern has a durable (SEM D22)."""
+    """Each channel that matches a pattern has a durable from now on (SEM D22)."""
 
     made: PatternDurable
 

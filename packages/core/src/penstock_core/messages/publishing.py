@@ -1,4 +1,4 @@
-"""Publishing to a channel, and what is stored of it."""
+"""Publishing to a channel, and the facts of a publish."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from penstock_core.vocabulary.digest import Digest
 class Publish(Command, frozen=True):
     digest: Digest
     producer: str = ""
-    """The name under which repeated publishes are found (SEM X3); empty: they are not."""
+    """Name of the producer, by which retries are recognized (SEM X3); empty: they are not."""
     sequence: int = 0
     overshoot: bool = False
-    """A transaction begun below capacity may overshoot it as a whole (SEM T4)."""
+    """Whether a transaction that began below the capacity may exceed it as a whole (SEM T4)."""
     memory_left: int = 1 << 62
-    """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
+    """Free bytes of the realm's limit for events in this channel's place of storage (SEM C6)."""
     index_growth: int = 0
-    """Bytes that new values of publish keys and new states of a merge channel take in memory."""
+    """Memory for new values of publish keys and new states of a merge channel, in bytes."""
     index_left: int = 1 << 62
-    """Bytes the realm still grants to these (SEM C6)."""
+    """Free bytes of the realm's limit for such values and states (SEM C6)."""
     forced: bool = False
-    """The realm's own publish, of events that were accepted before: no lack of room refuses it."""
+    """Whether the realm itself publishes events that were accepted before; it is not refused for
+    lack of room."""
     evicts: bool = True
-    """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
+    """Whether the publish may evict events on an evicting channel (SEM T3); otherwise it is refused
+    at the capacity."""
     evicts_later: bool = False
-    """Whether what it evicts leaves in later sweeps, for it cannot move yet."""
+    """Whether later sweeps evict the events above the capacity, because these cannot move yet."""
 
 
 class Appended(Fact, frozen=True):
@@ -43,17 +45,18 @@ class Appended(Fact, frozen=True):
     """Ids of ``span`` that were volatile and did not survive the restart."""
     ttls: tuple[tuple[int, Spans], ...] = ()
     matched: dict[str, Spans] = field(default_factory=dict)
-    """What durables with a selector want, by their names; those not named want none of it."""
+    """Ids that durables with a selector want, by durable; a durable that is left out wants none."""
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
     passing: Spans = ()
-    """Ids kept in memory only, whatever the type, until those who are there have them (SEM J4)."""
+    """Ids kept in memory only, whatever the type, until connected clients have received them
+    (SEM J4)."""
     dropped: Spans = ()
-    """Ids of events that nobody waited for (SEM J2)."""
+    """Ids of events without interest, which are not kept (SEM J2)."""
 
 
 class IdsReserved(Fact, frozen=True):
-    """Ids below ``through`` may have been given to events in memory (SEM E4, C1c)."""
+    """Ids below ``through`` may have been assigned to events in memory (SEM E4, C1c)."""
 
     through: int
 

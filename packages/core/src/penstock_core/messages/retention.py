@@ -1,4 +1,4 @@
-"""Events leave a channel, or are kept where they were to pass."""
+"""Removing events from a channel, and keeping events that were to pass through memory."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ class PurgeEvents(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Do what time makes happen: expired events leave, delays, deadlines and waits end (SEM T1,
-    D18, D19, J5, N6). Consumed and unwanted events, and those above a lowered capacity, leave in
-    the same step (SEM D6, J2, T3)."""
+    """Do the work that is due: expired events leave, and delays, deadlines and waiting times end
+    (SEM T1, D18, D19, J5, N6). In the same step consumed and unwanted events leave, and those above
+    a lowered capacity (SEM D6, J2, T3)."""
 
     may_write: bool = True
-    """Whether there is room on disk for what has to be kept from now on (SEM J7)."""
+    """Whether the disk has room for events that must be kept from now on (SEM J7)."""
     moved_max: int = 1 << 62
-    """The most dead events that move in this step (SEM T7)."""
+    """Most dead events that move in this step (SEM T7)."""
 
 
 class Quarantine(Command, frozen=True):
-    """The store cannot read these events any more (SEM S1)."""
+    """Set aside events that the store cannot read any more (SEM S1)."""
 
     spans: Spans
 
 
 class RemoveRedriven(Command, frozen=True):
-    """Remove dead events that have been published elsewhere again (SEM T10)."""
+    """Remove dead events that have been published again (SEM T10)."""
 
     spans: Spans
 
 
 class EndRelay(Command, frozen=True):
-    """Events that are relayed, or were evicted, have been offered to all who are attached (SEM E8,
-    T3); those that are never stored leave once they have reached them all (SEM J4)."""
+    """Relayed and evicted events have been offered to all attached clients (SEM E8, T3). Events
+    that are never stored leave once all of them have received them (SEM J4)."""
 
     spares: bool = True
-    """Whether there is memory for events that wait for a selector that takes long."""
+    """Whether memory allows events that wait for a slow selector to stay."""
 
 
 class Removed(Fact, frozen=True):
@@ -52,17 +52,17 @@ class Removed(Fact, frozen=True):
 
 
 class Replaced(Fact, frozen=True):
-    """Newer values of publish keys have come (SEM K1): a removal, of
-    ``penstock_core.ids.id_lists``."""
+    """Events were removed because newer events have the same publish keys (SEM K1). ``ids`` is a
+    list of ``penstock_core.ids.id_lists``."""
 
     ids: bytes
 
 
 class PersistedLate(Fact, frozen=True, tag="Secured"):
-    """Passing events are kept from now on: their durable has lost its client (SEM J7)."""
+    """Passing events are kept from now on, because their durable has lost its client (SEM J7)."""
 
     spans: Spans
     at_us: int
-    """When they were published."""
+    """Time of their publish."""
     ttls: tuple[tuple[int, Spans], ...] = ()
-    """Events with a TTL of their own, by the time it ends, in microseconds."""
+    """Events with an event TTL, by its end in microseconds."""

@@ -1,4 +1,5 @@
-"""Seats at durables: taken, left, and kept for sessions that come back (SEM D5, N6)."""
+"""Seats at durables: taking them, leaving them, and reserving them for sessions that reconnect
+(SEM D5, N6)."""
 
 from __future__ import annotations
 
@@ -13,28 +14,30 @@ class TakeSeat(Command, frozen=True):
     subscription: int
     session: str
     window: int | None = None
-    """Most events sent and not settled; None: the type's default (SEM D9)."""
+    """Most events in flight; None: the default of the durable type (SEM D9)."""
     pull: bool = False
-    """Synchronous consumption: events go out on :class:`SetDemand` only (SEM D5)."""
+    """Synchronous consumption: events are sent on :class:`SetDemand` only (SEM D5)."""
     selector: str = ""
-    """A queue reader's own: it gets only what this matches (SEM Q1)."""
+    """Selector of a queue reader, which gets only matching events (SEM Q1)."""
     matched: Spans = ()
     """With a selector, the outstanding events that it matches."""
     auto_ack: bool = False
-    """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
+    """Whether the client library acknowledges events automatically as it passes them to the
+    application (SEM D5, J7)."""
     sole: bool = False
-    """The client holds the durable as a whole (``penstock_core.channel.holding``)."""
+    """Whether the client holds the durable as a whole (``penstock_core.channel.holding``)."""
     ack_timeout_ms: int = 0
-    """A queue reader's own: how long it may have an event in hand (SEM D19); 0: no limit."""
+    """Longest time that a queue reader may hold an event, in ms (SEM D19); 0: no limit."""
     place: str = ""
-    """What the seat is known by to the next connection of its session (SEM N6)."""
+    """Identifies the seat to the next connection of its session (SEM N6)."""
 
 
 class TakeLease(TakeSeat, frozen=True):
-    """A seat that has what it gets for ``ack_timeout_ms``, at a durable of any type (SEM H1).
+    """A seat that holds its events for at most ``ack_timeout_ms``, at a durable of any type
+    (SEM H1).
 
-    What it has had for longer goes back, at types that redeliver with the next subscription, too:
-    its client takes another seat for what comes next.
+    Events held for longer return, also at types that redeliver only with the next subscription: the
+    client takes another seat for the next events.
     """
 
 
@@ -43,36 +46,37 @@ class Detach(Command, frozen=True):
 
     subscription: int
     comes_back: bool = False
-    """The realm itself has ended the connection: the seat waits for its session (SEM N6)."""
+    """Whether the realm itself has closed the connection, so that the seat is reserved for its
+    session (SEM N6)."""
 
 
 class GiveUpSeats(Command, frozen=True):
-    """Wait no longer for those who have not come back to the seats of a durable (SEM D14)."""
+    """End the reservation of all absent seats of a durable (SEM D14)."""
 
     durable: str
 
 
 class AwaitSeats(Command, frozen=True):
-    """Whoever is away may come back only from now on: until now nobody was waited for."""
+    """Absent sessions can reconnect from now on, so their reservation time starts."""
 
 
 class Seated(PlaceFact, frozen=True):
-    """A client has taken a seat that is kept for it when another node takes over, is back in it, or
+    """A client has taken a seat that is reserved for it after a failover, has returned to it, or
     has been waited for."""
 
     durable: str
     place: str
-    """What the seat is known by to the next connection of its session."""
+    """Identifies the seat to the next connection of its session."""
     session: str
     sole: bool = False
     """Whether the client holds the durable as a whole."""
     waited_us: int = 0
-    """How long owners have waited for the session to come back, so far; 0: it is there, as far as
-    is known. A seat that is told of again keeps its turn."""
+    """Time that owners have waited for the session so far; 0: it is connected, as far as known. A
+    repeated fact does not change the seat's turn."""
 
 
 class Left(PlaceFact, frozen=True):
-    """A client has left its seat, or has not come back to it in time."""
+    """A client has left its seat, or has not returned to it in time."""
 
     durable: str
     place: str

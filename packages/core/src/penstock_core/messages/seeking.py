@@ -1,4 +1,4 @@
-"""Moving a durable to another place (SEM D20)."""
+"""Moving a durable to another position (SEM D20)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from penstock_core.messages.kinds import Command
 
 
 class Seek(Command, frozen=True):
-    """A durable is to go on from ``start_id``."""
+    """Let a durable continue from ``start_id``."""
 
     durable: str
     start_id: int
     matched: Spans = ()
-    """With a selector: the stored events from there on that it matches."""
+    """With a selector: the stored events from ``start_id`` on that it matches."""
     is_exact: bool = False
-    """Whether it was named by its id: then it has to be stored, or to be the next id."""
+    """Whether the client named an event id, which must be stored or be the next id."""
     key: str = ""
-    """What the client calls this seek, so that it may ask again; empty: it will not."""
+    """The client's name for this seek, which identifies repetitions; empty: it does not repeat
+    it."""
 
 
 class Sought(Struct, frozen=True, tag=True, array_like=True):
-    """A durable goes on from another place: what is stored from there on is outstanding, and
-    nothing else. Nobody has anything in hand, and no event counts as delivered."""
+    """A durable continues from another position: exactly the stored events from there on are
+    outstanding. No client holds events, and redelivery counts are dropped."""
 
     durable: str
     start_id: int

@@ -1,4 +1,4 @@
-"""Where the columns of events are: in which file, blob or schema."""
+"""Location of the columns of events: files, blobs and schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class SchemaSeen(RealmFact, frozen=True):
 
 
 class BodiesApart(RealmFact, frozen=True):
-    """The bodies of this block are in a blob, for the block is too large for the engine's log."""
+    """The bodies of this block are in a blob, because the block is too large for the engine's
+    log."""
 
     name: str
     size: int
@@ -22,9 +23,10 @@ class BodiesApart(RealmFact, frozen=True):
 
 
 class Sealed(RealmFact, frozen=True):
-    """Stored events of a channel below ``through`` are in segment files; this names the newest.
+    """Stored events of a channel below ``through`` are in segment files; ``name`` is the newest
+    file.
 
-    Without a name nothing of the range was left to seal.
+    An empty name means that no event of the range remained to be sealed.
     """
 
     through: int
@@ -33,7 +35,8 @@ class Sealed(RealmFact, frozen=True):
     publishers: tuple[tuple[str, Spans], ...] = ()
     """Publishers, each with its events in the file."""
     grows: bool = False
-    """Batches will be added to it: the channel keeps its events in a single file."""
+    """Whether batches will be added to the file, because the channel keeps its events in one
+    file."""
 
 
 class Extended(RealmFact, frozen=True):
@@ -42,9 +45,9 @@ class Extended(RealmFact, frozen=True):
     through: int
     name: str
     size: int
-    """Bytes the file has now."""
+    """New size of the file, in bytes."""
     checksum: int
-    """Checksum of the file's tail, from where it grew."""
+    """Checksum of the added part of the file."""
     batches: bytes
     """The index of the added batches, as in the file's index."""
     publishers: tuple[tuple[str, Spans], ...] = ()
@@ -52,8 +55,8 @@ class Extended(RealmFact, frozen=True):
 
 
 class Rewritten(RealmFact, frozen=True):
-    """The remaining events of the files ``names`` are now in the file ``name``. Without a name,
-    none remained."""
+    """The remaining events of the files ``names`` are now in the file ``name``; an empty name means
+    that none remained."""
 
     names: tuple[str, ...]
     name: str = ""

@@ -1,4 +1,4 @@
-"""Settling delivered events: acknowledged, given back, rejected or too late."""
+"""Settling delivered events: acknowledging, rolling back, rejecting, and timeouts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class RollBack(Command, frozen=True):
     subscription: int
     spans: Spans
     elsewhere: bool = False
-    """This client does not get them again; others may."""
+    """Whether other clients may get the events again and this one may not."""
     delay_ms: int | None = None
-    """How long they wait before they come again; None: as the durable's backoff says (SEM D18)."""
+    """Delay before redelivery; None: the durable's backoff decides (SEM D18)."""
 
 
 class Release(Command, frozen=True):
-    """A client gives events back that it has not tried."""
+    """A client returns events that it has not processed."""
 
     subscription: int
     spans: Spans
     elsewhere: bool = False
-    """Whether the client does not get them again, while others may."""
+    """Whether other clients may get the events again and this one may not."""
     delay_ms: int | None = None
-    """How long they wait before they come again (SEM D18); None: not at all."""
+    """Delay before they are delivered again (SEM D18); None: no delay."""
 
 
 class BuryEvents(Command, frozen=True):
@@ -47,7 +47,7 @@ class BuryEvents(Command, frozen=True):
 
 
 class ExtendTime(Command, frozen=True):
-    """A client needs so much time from now on for events that it has in hand."""
+    """Extend the deadlines of events that a client holds to ``time_ms`` from now."""
 
     subscription: int
     spans: Spans
@@ -60,21 +60,22 @@ class Acked(Fact, frozen=True):
 
 
 class RolledBack(Fact, frozen=True):
-    """Back among the undelivered: at once, counted; or with the next attach, uncounted."""
+    """Events returned to the durable: immediately and counted, or with the next attach and
+    uncounted."""
 
     durable: str
     spans: Spans
 
 
 class TimedOut(Fact, frozen=True):
-    """Back among the undelivered, counted, because clients had them for too long (SEM D19)."""
+    """Events returned to the durable, counted, because clients held them for too long (SEM D19)."""
 
     durable: str
     spans: Spans
 
 
 class Postponed(Fact, frozen=True):
-    """Outstanding events that do not come again before ``until_us`` (SEM D18)."""
+    """Outstanding events that are not redelivered before ``until_us`` (SEM D18)."""
 
     durable: str
     spans: Spans
@@ -82,7 +83,8 @@ class Postponed(Fact, frozen=True):
 
 
 class Buried(Fact, frozen=True):
-    """Rolled back too often, or named by a client: dead for this durable alone (SEM T10)."""
+    """Events that are dead for this durable alone, because they were rolled back too often or a
+    client rejected them (SEM T10)."""
 
     durable: str
     spans: Spans

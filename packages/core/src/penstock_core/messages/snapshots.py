@@ -1,4 +1,4 @@
-"""Facts that only snapshots have: everything before them, in one."""
+"""Facts that only snapshots have; they replace all earlier facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProducerState(Struct, frozen=True, array_like=True):
 
 
 class Restored(Fact, frozen=True):
-    """Everything before this fact, in one: the channel's part of a snapshot."""
+    """The channel's part of a snapshot, which replaces all earlier facts of the channel."""
 
     definition: Definition
     next_id: int
@@ -39,17 +39,17 @@ class Restored(Fact, frozen=True):
     """The lowest id with a known cause of removal; -1: written before causes were kept."""
     died: tuple[tuple[str, str, int], ...] = ()
     topics_since: int = 0
-    """These are as in ``ChannelState``."""
+    """``died`` and ``topics_since`` are defined in ``ChannelState``."""
 
 
 class RealmFacts(RealmFact, frozen=True):
-    """Snapshots only: the realm's own counters."""
+    """Snapshots only: counters of the realm."""
 
     next_number: int
 
 
 class CommitsKept(RealmFact, frozen=True):
-    """Snapshots only: the publishes of a producer to several stores that are remembered."""
+    """Snapshots only: the remembered publishes of a producer to several stores."""
 
     producer: str
     forgotten: int
@@ -58,13 +58,13 @@ class CommitsKept(RealmFact, frozen=True):
 
 
 class Kept(RealmFact, frozen=True):
-    """Snapshots only: events that were in the journal and not in a segment yet."""
+    """Snapshots only: events in the journal that were not sealed into a segment yet."""
 
     first_id: int
     end_id: int
     at_us: int
     ids: tuple[tuple[int, int], ...] = ()
-    """Spans the body's rows have; empty: all ids of the range."""
+    """Spans of ids of the body's rows; empty: all ids of the range."""
 
 
 class KeptStates(RealmFact, frozen=True):
@@ -72,4 +72,4 @@ class KeptStates(RealmFact, frozen=True):
     stream (SEM K2)."""
 
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Publishers, each with its events."""
+    """Publishers, each with its events among the states."""

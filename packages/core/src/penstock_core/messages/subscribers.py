@@ -1,4 +1,4 @@
-"""Plain subscribers of a channel, and what is stored of those that come back."""
+"""Plain subscribers of a channel, and facts about those that may reconnect."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from penstock_core.messages.kinds import Command, PlaceFact
 
 
 class AddSubscriber(Command, frozen=True):
-    """A session reads the channel itself, from ``start_id`` on, up to ``stop_id`` if given."""
+    """A session reads the channel from ``start_id`` on; a browse ends before ``stop_id``."""
 
     subscription: int
     session: str
     start_id: int
     stop_id: int | None = None
-    """The id before which a browse ends; at the latest at the last stored event."""
+    """End of a browse, at most the id after the last stored event; None: not a browse."""
     credit: int = 0
     only: Spans | None = None
-    """A browse of a durable: these ids and no others."""
+    """The only ids that a browse of a durable reads; None: no limit."""
     durable: str | None = None
-    """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
+    """The browsed durable, whose redelivery counts are shown (SEM E9)."""
     confirms: bool = False
-    """It confirms what has arrived, in :class:`GrantCredit` (SEM J5)."""
+    """Whether it confirms arrived events in :class:`GrantCredit` (SEM J5)."""
     resumes: int | None = None
-    """The subscription whose place it takes: it had lost its connection (SEM J5)."""
+    """The disconnected subscription whose place it takes (SEM J5)."""
     selector: str = ""
-    """Its own, where the engine asks who waits for an event as it is published (SEM J2)."""
+    """Its selector, if the engine determines interest when an event is published (SEM J2)."""
     is_selective: bool = False
-    """The shell finds out which events may be for it, by a selector of its own."""
+    """Whether the shell applies a selector to decide which events it gets."""
 
 
 class AddKnownSubscriber(AddSubscriber, frozen=True):
-    """A subscriber that is known by its place to the next connection of its session."""
+    """A subscriber with a place that the next connection of its session can take over."""
 
     place: str = ""
     goes_on: bool = False
-    """Whether the start is where its client goes on; if not, the client leaves that to the place
-    that was kept for it."""
+    """Whether the client continues at ``start_id``; if not, it continues at the place that was kept
+    for it."""
 
 
 class GrantCredit(Command, frozen=True):
@@ -44,17 +44,17 @@ class GrantCredit(Command, frozen=True):
     subscription: int
     count: int
     next_id: int = 0
-    """All events sent with lower ids have arrived."""
+    """Id below which all sent events have arrived."""
     withdrawn: int = 0
-    """Credit that it takes back."""
+    """Credit that the subscriber takes back."""
     arrived: Spans = ()
-    """Events that have arrived, even where some with lower ids have not."""
+    """Events that have arrived, even if some with lower ids have not."""
     has_room: bool = False
-    """There is room again for what was withheld (:class:`Withhold`)."""
+    """Whether the client has room again for withheld events (:class:`Withhold`)."""
 
 
 class Disconnect(Command, frozen=True):
-    """The connection of a plain subscriber is lost; it may come back (SEM J5)."""
+    """The connection of a plain subscriber is lost; it may reconnect (SEM J5)."""
 
     subscription: int
     arrived: Spans = ()
@@ -62,20 +62,20 @@ class Disconnect(Command, frozen=True):
 
 
 class Interested(PlaceFact, frozen=True):
-    """On the JMS engine: a plain subscriber whose interest outlives its connection waits for what
-    is published from now on (SEM J5)."""
+    """On the JMS engine: a plain subscriber waits for events published from now on, and its
+    interest survives a lost connection (SEM J5)."""
 
     place: str
-    """What the subscriber is known by to the next connection of its session."""
+    """Identifies the subscriber to the next connection of its session."""
     session: str
     first_id: int
     """The first id it waits for."""
     selector: str = ""
     pulls: bool = False
-    """Whether it asks for each batch, so that what it waits for is stored (SEM J)."""
+    """Whether it requests each batch, so that the events it waits for are stored (SEM J)."""
 
 
 class InterestEnded(PlaceFact, frozen=True):
-    """A subscriber has left, or has not come back in time."""
+    """A subscriber has left, or has not reconnected in time."""
 
     place: str

@@ -13,17 +13,17 @@ class Ended(Struct, frozen=True, array_like=True):
     at_us: int
     committed: bool
     spans: tuple[tuple[int, Span], ...] = ()
-    """The ids that its events got, by number of the store."""
+    """The ids that its events got, by channel id."""
 
 
 class TransactionEnded(RealmFact, frozen=True):
-    """A transaction is over, and how (SEM X2)."""
+    """The outcome of a transaction (SEM X2)."""
 
     ended: Ended
 
 
 StoreSpans = tuple[tuple[int, Span], ...]
-"""The ids that its events got, by number of the store."""
+"""The ids that the events of a publish got, by channel id."""
 
 
 class StagesCommitted(RealmFact, frozen=True):

@@ -26,7 +26,7 @@ from penstock_core.messages.transactions import StagesCommitted, TransactionEnde
 
 
 class PackedIds(Fact, frozen=True):
-    """A fact about scattered ids, only as stored (``penstock_core.messages.packing``)."""
+    """Stored form of a fact about scattered ids (``penstock_core.messages.packing``)."""
 
     fact: Acked | RolledBack | TimedOut | Postponed | Buried | Removed
     ids: bytes
@@ -85,4 +85,4 @@ AnyFact = (
 
 
 LoggedFact = AnyFact | BodiesApart
-"""What a block may hold."""
+"""The facts that a block may contain."""
