@@ -480,3 +480,16 @@ def test_publishing_is_paused_and_goes_on(opened: Opened, api: Api) -> None:
     page.get_by_role("button", name="Let publishing go on").click()
     expect(page.get_by_role("button", name="Pause publishing…")).to_be_visible()
     assert api.ask("GET", "/realm")["publishing_paused"] is False
+
+
+@pytest.mark.spec("D1")
+def test_a_durable_of_a_deprecated_type_has_a_tag_that_says_so(opened: Opened, api: Api) -> None:
+    path = api.create("prioritised")
+    for name, kind in (("legacy", "priority"), ("modern", "shared")):
+        api.ask("POST", f"{path}/durables", {"name": name, "type": kind})
+    page = opened(place("prioritised", "durables"))
+    expect(page.get_by_role("row", name="legacy")).to_contain_text("deprecated")
+    expect(page.get_by_role("row", name="modern")).not_to_contain_text("deprecated")
+
+    page.get_by_role("link", name="legacy", exact=True).click()
+    expect(page.get_by_text("deprecated", exact=True)).to_be_visible()

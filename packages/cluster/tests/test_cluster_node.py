@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from packages.cluster.tests.first_password import first_password
 from packages.cluster.tests.processes import LEASE_S, PUBLISHED, addresses, refusal
 from penstock import aio
 from penstock_testing.process import ServerProcess
+from tests.docs.pages import ROOT
 from tests.loops import on_a_loop
 from tests.patience import until
 
@@ -63,9 +66,9 @@ class Machines:
             environment={"PENSTOCK_CLUSTER_LEASE_S": LEASE_S},
         )
 
-    def all(self, stack: ExitStack) -> dict[str, ServerProcess]:
+    def all(self, stack: ExitStack, *arguments: str) -> dict[str, ServerProcess]:
         """All of them, begun at once."""
-        nodes = {name: self.node(name) for name in NAMES}
+        nodes = {name: self.node(name, *arguments) for name in NAMES}
         for node in nodes.values():
             stack.callback(node.__exit__, None, None, None)
             node.begin()
@@ -185,6 +188,41 @@ async def test_between_machines_there_is_tls_and_all_of_it_is_there_after_a_rest
     nodes["n2"].terminate()
     assert "n1 at LOCALHOST" in (reason := refusal(stranger)), reason
     assert "it has another secret: --secret-file is to be the same on all machines" in reason
+
+
+@pytest.mark.spec("N4")
+def test_each_node_answers_with_a_certificate_that_names_it_although_the_owner_shows_its_own(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """With the settings of docs/guide/cluster-machines.md: nodes that stand by relay clients to the
+    owner, whose certificate has to name all of them."""
+    machines, settings = Machines(tmp_path), tmp_path / "realm.toml"
+    names = 'tls_self_signed = "{}"'
+    page = (ROOT / "docs" / "guide" / "cluster-machines.md").read_text(encoding="utf-8")
+    assert names.format("a,b,c") in page
+    settings.write_text(f"[listen]\n{names.format(','.join(NAMES))}\n")
+    settings.chmod(0o600)
+    nodes = machines.all(stack, "--settings", str(settings))
+    until(lambda: any(node.epoch_served for node in nodes.values()))
+    trusted = ssl.create_default_context()
+    for name in NAMES:
+        trusted.load_verify_locations(tmp_path / name / "node" / "tls" / "realm.pem")
+
+    shown = {certificate_at(node.port, name, trusted) for name, node in nodes.items()}
+
+    owner = tmp_path / serving(nodes) / "node" / "tls" / "realm.pem"
+    assert shown == {ssl.PEM_cert_to_DER_cert(owner.read_text())}
+
+
+def certificate_at(port: int, name: str, trusted: ssl.SSLContext) -> bytes:
+    """Return the certificate behind a port. Raises if it does not have the name."""
+    with (
+        socket.create_connection((LOOPBACK, port), timeout=20) as line,
+        trusted.wrap_socket(line, server_hostname=name) as safe,
+    ):
+        certificate = safe.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate
 
 
 def named(nodes: dict[str, ServerProcess], password: str) -> str:

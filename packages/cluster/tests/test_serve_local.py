@@ -119,6 +119,39 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         assert said("channel", "list", "--url", addresses(one)).count("@n2") == 5
 
 
+@pytest.mark.spec("N2", "N8")
+@pytest.mark.parametrize("killed", [(1, 2), (0, 1, 2)])
+def test_a_node_that_starts_without_the_engine_waits_for_it_with_its_local_channels(
+    tmp_path: Path, killed: tuple[int, ...]
+) -> None:
+    with NatsServers(tmp_path) as servers:
+        with (
+            node(servers, tmp_path / "n1") as one,
+            penstock.connect(local_url(one)) as here,
+        ):
+            readings = here.channels.create("readings", type="persistent", cluster_wide=False)
+            readings.publish(b"before")
+        for number in killed:
+            servers.kill(number)
+        again = node(servers, tmp_path / "n1")
+        again.begin()
+        try:
+            until(lambda: bool(again.logged("engine.waiting")))
+            assert not again.url, "it neither serves nor stands by"
+
+            for number in killed:
+                servers.start(number)
+            until(lambda: bool(again.url))
+            with penstock.connect(addresses(again)) as wide:
+                wide.channels.create("orders", type="persistent").publish(b"after")
+            with penstock.connect(local_url(again)) as here:
+                assert [event.data for event in here.channels.get("readings").browse()] == [
+                    b"before"
+                ]
+        finally:
+            again.__exit__(None, None, None)
+
+
 @pytest.mark.spec("N9")
 def test_joins_into_the_cluster_bring_each_event_once_over_kills_of_the_node_and_the_owner(
     tmp_path: Path,

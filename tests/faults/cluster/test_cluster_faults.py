@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
 LEASE_S = 2.0
 KINDS = ("owner-killed", "owner-frozen", "server-killed")
 DIFFERING_KINDS = ("blobs-unmounted", "settings-differ", "name-taken")
+EARLY_KINDS = ("started-early",)
 CAST = (
     ("single", "careless", "transaction", "joint", "named", "popped", "mqtt"),
     ("exclusive.1", "shared.1", "serial.1", "subscription.1", "reader.1", "pop.1", "mqtt_qos2.1"),
@@ -79,3 +80,17 @@ def test_nodes_without_the_fence_are_found_to_do_harm_and_those_with_it_do_none(
 
     assert unfenced.harm(given) == ""
     assert UNREADABLE in unfenced.harm(without)
+
+
+@pytest.mark.spec("N3")
+def test_a_node_that_starts_without_a_majority_of_the_engine_waits_and_serves_then(
+    tmp_path: Path,
+) -> None:
+    if reason := kinds()["jetstream"].missing():
+        pytest.skip(reason)
+    given = ClusterGiven(4_713, 0.0, tmp_path, cast=unfenced.CAST, lease_s=LEASE_S)
+    loop = play(given._replace(kinds=EARLY_KINDS, engine="jetstream"))
+
+    told = table(loop)
+    assert loop.is_well, told
+    assert {row.what for row in loop.pauses if row.times} == set(EARLY_KINDS), told

@@ -68,7 +68,7 @@ export function Durables({ channel }) {
       python=${`session.channels.get(${JSON.stringify(channel)}).durables.create("billing", type="shared")`}>A durable keeps a place on the channel for clients that come and go: events wait for them until they are acknowledged.</${Empty}>`}
     ${rows && rows.length > 0 && html`<${Table} label="Durables" rows=${rows} keyOf=${(row) => row.name} columns=${[
       { label: "Name", kind: "lead", cell: (row) => html`<a href=${to("channel", channel, "durables", row.name)}>${row.name}</a>${row.selector && html`<div class="sub mono">${row.selector}</div>`}` },
-      { label: "Type", cell: (row) => row.type },
+      { label: "Type", cell: (row) => html`${row.type}${row.deprecated ? html` <${Tag} kind="warn">deprecated</${Tag}>` : ""}` },
       { label: "Outstanding", kind: "num", cell: (row) => html`<strong>${count(row.outstanding)}</strong>` },
       { label: "In flight", kind: "num", cell: (row) => count(row.in_flight) },
       { label: "Delivered again", kind: "num", cell: (row) => count(row.redelivered) },
