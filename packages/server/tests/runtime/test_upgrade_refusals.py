@@ -57,9 +57,9 @@ def test_the_refusal_names_the_attribute_and_the_nodes_that_hold_the_upgrade_bac
         refuse_newer(fact, Upgrading("n1 (0.1.0, format 1)", "n3 (0.1.0, format 1)"))
 
     assert str(refused.value) == (
-        "the attribute retain_consumed is new in format 2, and the cluster writes format 1 until "
+        "the attribute retain_consumed is new in format 2, but the cluster writes format 1 until "
         "its upgrade is finished. n1 (0.1.0, format 1), n3 (0.1.0, format 1) cannot read it: "
-        "upgrade what is older, and then run penstock cluster upgrade --finish, or leave "
+        "upgrade the older nodes, and then run penstock cluster upgrade --finish, or leave "
         "retain_consumed out"
     )
 

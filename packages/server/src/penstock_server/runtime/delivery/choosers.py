@@ -237,7 +237,7 @@ class Choosers:
         """Evaluate the selector on the next rows of the first part. Rows that another subscription
         with the same selector has examined are skipped."""
         part, use = chooser.parts[0], chooser.use
-        progress = part.looked_for(use.selector.text)
+        progress = part.partial_matches(use.selector.text)
         if progress.rows < part.count:
             cost = max(1, cost_of(use.selector, part.count, part.weight))
             count = max(1, part.count * SLICE_BYTES // cost)

@@ -1,1 +1,1 @@
-"""The events of a channel: what is in memory, in the journal, in pages and sealed files."""
+"""The stored events of channels: in memory, in the journal, in pages and in sealed files."""

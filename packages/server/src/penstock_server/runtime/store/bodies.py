@@ -1,4 +1,4 @@
-"""Batches of events on their way in."""
+"""Bodies: batches of events on their way in, validated and not yet stored."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import Buffer
 
 SelectorKey = tuple[object, str]
-"""A selector, by what knows the fields of messages for it, and its text."""
+"""Identifies the results of a selector: the reader of message fields that it was evaluated with,
+and its text."""
 
 UNLIMITED = 1 << 62
-"""Size limit for events already accepted elsewhere: none."""
+"""Size limit for events that were accepted before: no limit."""
 
 
 class Body:
-    """A validated batch."""
+    """A validated batch of events."""
 
     __slots__ = (
         "_found",
@@ -60,29 +61,29 @@ class Body:
         known_digest: Digest | None = None,
         names: frozenset[str] | None = None,
     ) -> None:
-        """Without the ``batch`` its digest is known: most of a small publish is never parsed.
-        ``names`` of its columns, where they are known."""
+        """Without a ``batch``, ``known_digest`` is required: small publishes are usually stored
+        without being parsed. ``names`` are those of the columns, if the caller knows them."""
         self.buffer = buffer
         self.parsed = batch
-        """The parsed batch, once it was needed."""
+        """The parsed batch; None until it is needed."""
         self.schema_bytes = schema_bytes
         self.names = names_in(schema_bytes) if names is None else names
         """Names of its columns."""
         if batch is not None:
             rows: int = batch.num_rows
         else:
-            assert known_digest is not None, "somebody has looked at the bytes"
+            assert known_digest is not None, "a body without a batch has a digest"
             rows = known_digest.count
         self.rows = rows
         """Number of its events."""
         self.weight = max(len(buffer), EVENT_BYTES_MIN * rows)
-        """Bytes it counts against limits."""
+        """Bytes that count against limits."""
         self.known_digest = known_digest
-        """The digest if it is known; staged batches need it twice."""
+        """The digest, once computed: staged batches need it twice."""
         self.outcomes: PredicateOutcomes | None = None
-        """Cached outcomes of the selectors' predicates for its events."""
+        """Cached outcomes of selector predicates for its events."""
         self.evaluated: frozenset[SelectorKey] = frozenset()
-        """The selectors that a thread has put to it already."""
+        """The selectors that a thread has evaluated on it."""
         self._found: dict[tuple[SelectorIndex, object], tuple[int, FoundSelectors]] = {}
 
     @property
@@ -96,16 +97,20 @@ class Body:
         return schema_from(self.schema_bytes)
 
     def found_in(self, index: SelectorIndex, messages: MessageAccess | None) -> FoundSelectors:
-        """The selectors of an index that may match its events, looked up once."""
-        known = self._found.get((index, messages))
-        if known is None or known[0] != index.version:
-            found = index.found_in(EventFrame(self.batch, 0, messages))
-            known = self._found[index, messages] = index.version, found
-        return known[1]
+        """Return the selectors of an index that may match some of its events. The result is cached
+        until the index changes."""
+        cached = self._found.get((index, messages))
+        if cached is None or cached[0] != index.version:
+            matches = index.found_in(EventFrame(self.batch, 0, messages))
+            cached = self._found[index, messages] = index.version, matches
+        return cached[1]
 
     def value_of(self, name: str) -> Any:
-        """The value of a property of a single event whose batch was not needed yet: None if it has
-        none; ``NotImplemented`` if its batch has to be parsed to tell."""
+        """Return a property of a single event from the bytes, without parsing the batch.
+
+        Returns None if the event does not have the property, and ``NotImplemented`` if the bytes
+        are in a form that only parsing can read.
+        """
         form = None if self.parsed is not None else codec_in_message(self.schema_bytes)
         place = None if form is None else form.column_index(name)
         if form is None or place is None:
@@ -113,15 +118,16 @@ class Body:
         return None if place < 0 else form.value_in(bytes(self.buffer), place)
 
     def digest(self, event_bytes_max: int) -> Digest:
-        """What the core's rules need to know of it. Raises ``EventTooLarge``."""
+        """Return the facts about the events that the core's rules need. Raises
+        ``EventTooLarge``."""
         if self.known_digest is None or self.known_digest.largest > event_bytes_max:
             self.known_digest = digest(self.batch, event_bytes_max)
         return self.known_digest
 
 
 def body_from(batch: pa.RecordBatch, outcomes: PredicateOutcomes | None = None) -> Body:
-    """The body of a batch the realm has made itself. ``outcomes`` are those of the events it has
-    made it of, of which it has changed nothing that the publisher gave."""
+    """Return the body of a batch that the realm has made itself. ``outcomes`` are those of the
+    original events: the realm must not have changed values that the publisher set."""
     body = Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
     body.outcomes = outcomes
     return body
@@ -130,33 +136,34 @@ def body_from(batch: pa.RecordBatch, outcomes: PredicateOutcomes | None = None) 
 def prepared(
     bodies: Sequence[Body], storage: Storage, first_id: int, at_us: int, publisher: str
 ) -> Sequence[Body]:
-    """The bodies with what the channel adds to every event (SEM S: priority, stamp_dictionary)."""
+    """Return the bodies with the columns that the channel adds to every event (SEM S: priority,
+    stamp_dictionary)."""
     if storage.priority == PRIORITY_DEFAULT and not storage.stamp_dictionary:
         return bodies
     user, _, host = publisher.rpartition("@")
-    found = []
+    stamped_bodies = []
     for body in bodies:
         batch = body.batch
         if storage.priority != PRIORITY_DEFAULT:
             batch = with_priority(batch, storage.priority)
         if storage.stamp_dictionary:
             batch = with_dictionary(batch, first_id, at_us, publisher=user, host=host)
-        found.append(body_from(batch, body.outcomes))
+        stamped_bodies.append(body_from(batch, body.outcomes))
         first_id += batch.num_rows
-    return found
+    return stamped_bodies
 
 
 def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
-    """One digest of several batches, laid end to end. Raises ``EventTooLarge``."""
+    """Return one digest of several batches, laid end to end. Raises ``EventTooLarge``."""
     if not bodies:
-        raise InvalidArgument("a publish has at least one event")
+        raise InvalidArgument("the publish has no event; a publish must have at least one")
     if len(bodies) == 1:
         return bodies[0].digest(event_bytes_max)
     return joined([body.digest(event_bytes_max) for body in bodies])
 
 
 def joined(digests: Sequence[Digest]) -> Digest:
-    """The digest of several batches laid end to end."""
+    """Return the digest of several batches laid end to end."""
     volatile: list[Span] = []
     transient: list[Span] = []
     ttls: dict[int, list[Span]] = {}
@@ -182,7 +189,8 @@ def _shifted(spans: Spans, by: int) -> list[Span]:
 
 
 def as_keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:
-    """The batches as publish keys see them: what is never stored replaces nothing (SEM E8)."""
+    """Return the batches for the key index. Transient events are never stored, so they must not
+    replace others: their properties are left out (SEM E8)."""
     batches = [body.batch for body in bodies]
     if not digest.transient:
         return batches
@@ -194,7 +202,7 @@ def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "transient" not in names or "properties" not in names:
         return batch
     flags = batch.column("transient").fill_null(fill_value=False)
-    at = names.index("properties")
-    properties = batch.column(at)
+    index = names.index("properties")
+    properties = batch.column(index)
     blank = pa.nulls(len(properties), properties.type)
-    return batch.set_column(at, names[at], pc.if_else(flags, blank, properties))
+    return batch.set_column(index, names[index], pc.if_else(flags, blank, properties))

@@ -1,7 +1,7 @@
 """The contents of one channel's events: the tail in memory, the rest in sealed segments.
 
-The core says *which* ids are stored; this module knows what they contain. Events in the tail are in
-the journal, too, until they are sealed, unless they live in memory only.
+The core knows *which* ids are stored; this module has their contents. Events in the tail are in the
+journal, too, until they are sealed, unless they live in memory only.
 """
 
 from __future__ import annotations
@@ -40,53 +40,56 @@ from penstock_server.runtime.store.tail_batch import (
 )
 
 JUDGED_WORK_MAX = 8_192
-"""Comparisons of a selector with statistics of files in one call: events behind these are read."""
+"""Limit on comparisons of a selector with the statistics of files in one call. Events behind the
+last judged batch are read."""
 CRUMBS_MAX = 16
-"""A batch that contributes at most this many spans to a read has its rows gathered together with
+"""If a batch contributes at most this many spans to a read, its rows are gathered together with
 those of other batches."""
 NOWHERE = Span(0, 0)
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
-"""Ids that leave for each piece they may be in, before these are looked at."""
+"""Removed ids per batch of their range, after which the batches are checked for emptiness."""
 
 
 class ChannelStore:
-    """Tail and segments of one channel. Knows bytes, no rules."""
+    """Tail and segments of one channel. It has the bytes of events; the rules are in the core."""
 
     def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
         self._realm = meter
         self.meter = Meter()
         self.share: ShareMeter | None = None
-        """Counts the bytes of all temporary destinations of its user (SEM R4)."""
+        """Meter of all temporary destinations of one user (SEM R4); None for other channels."""
         self.tail: list[TailBatch] = []
         self._ends: list[int] = []
         self.files: list[SealedFile] = []
         self.sealed_through = 0
-        """Events below this that survive a restart are in files."""
+        """Events below this id that survive a restart are in files."""
         self.late = IdSet()
-        """Stored events below ``sealed_through`` that are in the tail and in no file: they were
-        only passing when the others were sealed (SEM J7)."""
+        """Stored events below ``sealed_through`` that are in the tail and not in a file, because
+        they were passing when the others were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
-        """That of the piece added last, if all its names are among the columns."""
+        """Schema of the last added batch, if all its names are known. Batches usually share one
+        schema object, so that :meth:`_added` has nothing to do."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
-        """The newest event of each publish key; derived from what is stored (SEM K1)."""
+        """Index of the newest event of each publish key, derived from the stored events (SEM
+        K1)."""
         self.index_bytes = 0
         """Bytes of the index that the realm's meter has counted."""
         self.selectors: SelectorIndex | None = None
-        """The selectors in use on the channel, once there are any."""
+        """Index of the selectors in use on the channel; None until the first is used."""
         self._thinned = UNTOUCHED
-        """Around the scattered ids that have left since pieces were last looked at."""
+        """Range around the scattered ids removed since batches were last checked for emptiness."""
         self._thinned_ids = 0
         self.freed: list[PageSlot] = []
-        """Places in pages whose events have left: given back once that is on disk."""
+        """Page slots of removed events. They are reused only once the removal is on disk."""
 
     def charge(self, share: ShareMeter) -> None:
-        """Count the bytes of this store, which is new and has none, in a share of the realm's."""
+        """Count the bytes of this store in ``share`` from now on. The store must be empty."""
         self._realm = self.share = share
 
     # --- changes -------------------------------------------------------------------------
@@ -96,9 +99,9 @@ class ChannelStore:
         self._ends.append(tail_batch.end)
         self._added(tail_batch)
 
-    def _insert(self, at: int, tail_batch: TailBatch) -> None:
-        self.tail.insert(at, tail_batch)
-        self._ends.insert(at, tail_batch.end)
+    def _insert(self, index: int, tail_batch: TailBatch) -> None:
+        self.tail.insert(index, tail_batch)
+        self._ends.insert(index, tail_batch.end)
         self._added(tail_batch)
 
     def _added(self, tail_batch: TailBatch) -> None:
@@ -112,26 +115,29 @@ class ChannelStore:
             self.names.add_more(tail_batch.batch)
 
     def came_back(self, tail_batch: TailBatch) -> None:
-        """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
-        at = bisect_right(self._ends, tail_batch.first)
-        if at < len(self.tail) and self.tail[at].first < tail_batch.end:
-            tail_batch = united(self.tail[at], tail_batch)
-            self._drop(at, at + 1)
-        self._insert(at, tail_batch)
+        """Add a batch at recovery that may belong between others, or into the gaps of one that was
+        published with it (SEM J7)."""
+        index = bisect_right(self._ends, tail_batch.first)
+        if index < len(self.tail) and self.tail[index].first < tail_batch.end:
+            tail_batch = united(self.tail[index], tail_batch)
+            self._drop(index, index + 1)
+        self._insert(index, tail_batch)
 
     def restored(self, tail_batch: TailBatch) -> None:
-        """Add what a snapshot has kept: what is in no file, or was late for one."""
+        """Add a batch kept by a snapshot, because its events were not in a file, or too late for
+        one."""
         self.came_back(tail_batch)
         if tail_batch.end <= self.sealed_through:
             self.late.add_all(tail_batch.overlap(IdSet((Span(tail_batch.first, tail_batch.end),))))
 
     def secured(self, ids: IdSet) -> None:
-        """Note that these events survive a restart from now on."""
+        """Note that these events survive a restart from now on. Those below ``sealed_through`` are
+        late: no later file will have them."""
         self.late.add_all(ids.within(Span(0, self.sealed_through)))
 
     def keep_beside_damage(self, persistent: IdSet) -> None:
-        """A file turned out to be damaged: ``persistent`` events below ``sealed_through`` that a
-        batch of the tail has besides are not left to the file when the tail is cut (SEM S1)."""
+        """Keep the tail's copies of persistent events below ``sealed_through``, after a file turned
+        out to be damaged: cutting the tail would leave them to the file alone (SEM S1)."""
         for tail_batch in self.tail:
             if tail_batch.first >= self.sealed_through:
                 break
@@ -140,35 +146,38 @@ class ChannelStore:
             )
 
     def removed(self, spans: Spans, stored: IdSet) -> None:
-        """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
+        """Drop batches that are empty after ids have left the channel. ``stored`` no longer has
+        these ids."""
         if self.late:
             self.late.discard_all(IdSet(spans))
         spans = self._to_look_at(spans)
-        tail_batches: dict[int, None] = {}
+        indexes: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
-        # most spans lie in the piece found last, which is not looked up again
-        tail_batch = segment = NOWHERE
+        # Neighbouring spans usually lie in one batch: remember the last one to save the search.
+        last_batch = last_segment = NOWHERE
         sealed_through = self.sealed_through if self.files else 0
         for first, end in spans:
-            if not (tail_batch.first <= first and end <= tail_batch.end):
+            if not (last_batch.first <= first and end <= last_batch.end):
                 i = bisect_right(self._ends, first)
                 while i < len(self.tail) and self.tail[i].first < end:
-                    tail_batches[i] = None
-                    tail_batch = Span(self.tail[i].first, self._ends[i])
+                    indexes[i] = None
+                    last_batch = Span(self.tail[i].first, self._ends[i])
                     i += 1
-            if first < sealed_through and not (segment.first <= first and end <= segment.end):
+            if first < sealed_through and not (
+                last_segment.first <= first and end <= last_segment.end
+            ):
                 for met in self.files_for((Span(first, end),)):
                     files[met] = None
-                    segment = met.span
+                    last_segment = met.span
         for file in files:
             file.is_stale = True
-            if not file.grows:  # large files are counted when asked for
+            if not file.grows:  # growing files may be large; they are counted when needed
                 file.recount(stored)
-        self._drop_empty([i for i in tail_batches if self._is_empty(self.tail[i], stored)])
+        self._drop_empty([i for i in indexes if self._is_empty(self.tail[i], stored)])
 
     def _to_look_at(self, spans: Spans) -> Spans:
-        """The ``spans`` to look up, ascending. Where they are many and lie in few batches, one span
-        around all of them is cheaper."""
+        """Return the spans to search batches for, ascending. Many spans within few batches are
+        replaced by one span around them, which is cheaper to search."""
         if len(spans) <= SCATTERED_MIN:
             return spans
         around = Span(spans[0][0], spans[-1][1])
@@ -177,8 +186,8 @@ class ChannelStore:
         return (around,) if tail_batches < len(spans) else spans
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Scattered ids have left the channel. Which pieces are empty is looked at once many
-        have: each look costs as much as there are pieces they may have been in."""
+        """Note that scattered ids have left the channel. Batches are checked for emptiness only
+        after many such ids, because a check costs time for each batch in their range."""
         lowest, highest = ids.lowest, ids.highest
         if lowest is None or highest is None:
             return
@@ -200,7 +209,8 @@ class ChannelStore:
                 file.is_stale = True
 
     def _dropped_alone(self, event_id: int) -> bool:
-        """Whether the event was in a piece of its own, in no file: that piece is dropped then."""
+        """Drop the event's batch if the event is alone in it and not in a file. Return whether it
+        was dropped."""
         if event_id < self.sealed_through:
             return False
         i = bisect_right(self._ends, event_id)
@@ -210,14 +220,15 @@ class ChannelStore:
         return True
 
     def _is_empty(self, tail_batch: TailBatch, stored: IdSet) -> bool:
-        whole = Span(tail_batch.first, tail_batch.end)
+        span = Span(tail_batch.first, tail_batch.end)
         tail_batch.live = (
-            stored.count(whole) if tail_batch.is_whole else len(tail_batch.overlap(stored))
+            stored.count(span) if tail_batch.is_whole else len(tail_batch.overlap(stored))
         )
         return tail_batch.live == 0
 
     def _drop_empty(self, indexes: list[int]) -> None:
-        """Neighbours go together: a million small pieces may expire at once."""
+        """Drop batches by index. Neighbours are cut out together, because a million small batches
+        may expire at once and each cut moves the rest of the list."""
         while indexes:
             stop = indexes.pop() + 1
             start = stop - 1
@@ -226,14 +237,14 @@ class ChannelStore:
             self._drop(start, stop)
 
     def _drop(self, start: int, stop: int) -> None:
-        gone = self.tail[start:stop]
+        dropped = self.tail[start:stop]
         sizes: dict[Home, int] = {}
-        for tail_batch in gone:
+        for tail_batch in dropped:
             sizes[tail_batch.home] = sizes.get(tail_batch.home, 0) - tail_batch.weight
         for home, size in sizes.items():
             self.meter.add_bytes(home, size)
             self._realm.add_bytes(home, size)
-        self.freed += [tail_batch.place for tail_batch in gone if tail_batch.place is not None]
+        self.freed += [tail_batch.place for tail_batch in dropped if tail_batch.place is not None]
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, tail_batch: TailBatch, sign: int) -> None:
@@ -242,11 +253,11 @@ class ChannelStore:
         self._realm.add_bytes(tail_batch.home, size)
 
     def folder(self, name: str, number: int) -> str:
-        """The folder of the next file of this channel, which is called ``name``."""
+        """Return the folder for the next file of this channel, whose name is ``name``."""
         return segment_folder(name, number, self.files[-1].name if self.files else "")
 
     def discard(self) -> None:
-        """Forget everything: the channel was deleted."""
+        """Drop everything, because the channel was deleted."""
         self._drop(0, len(self.tail))
         self._realm.add_index_bytes(-self.index_bytes)
         self.index_bytes = 0
@@ -254,7 +265,7 @@ class ChannelStore:
     # --- the index of publish keys -------------------------------------------------------
 
     def measure_index(self) -> int:
-        """Memory of what is kept beside the events: values of publish keys, in bytes."""
+        """Return the memory of the index in bytes: values of publish keys."""
         return 0 if self.keys is None else self.keys.nbytes
 
     def count_index(self) -> None:
@@ -285,21 +296,24 @@ class ChannelStore:
         self.count_index()
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
-        """Events below ``through`` are in files now; the tail keeps what lives in memory only."""
+        """Note that events below ``through`` are in files now. The tail keeps those that live in
+        memory only."""
         self.sealed_through = max(self.sealed_through, through)
         if file is not None:
             self.files.append(file)
         self._forget_tail(through, volatile)
 
     def extended(self, through: int, volatile: IdSet) -> None:
-        """The newest file has grown: events below ``through`` are in it."""
+        """Note that the newest file has grown and has the events below ``through``."""
         self.sealed_through = max(self.sealed_through, through)
         self._forget_tail(through, volatile)
 
     def rewritten(self, names: Sequence[str], file: SealedFile | None) -> None:
-        """``file`` takes the place of the files ``names`` (SEM S, maintenance)."""
-        kept = [own for own in self.files if own.name not in names]
-        self.files = sorted([*kept, *([file] if file else [])], key=lambda own: own.index.first_id)
+        """Replace the files ``names`` with ``file`` (SEM S, maintenance)."""
+        files = [kept for kept in self.files if kept.name not in names]
+        if file is not None:
+            files.append(file)
+        self.files = sorted(files, key=lambda kept: kept.index.first_id)
 
     def _forget_tail(self, through: int, volatile: IdSet) -> None:
         done = bisect_right(self._ends, through)
@@ -316,7 +330,8 @@ class ChannelStore:
                 self._drop(i, i + 1)
 
     def empty_files(self) -> list[SealedFile]:
-        """Files none of whose events is left, but the newest (SEM S, spindles) and damaged ones."""
+        """Return the files without remaining events. The newest is never among them (SEM S,
+        spindles), nor are damaged files, which are kept for inspection."""
         return [
             file
             for file in self.files[:-1]
@@ -324,7 +339,7 @@ class ChannelStore:
         ]
 
     def keep_damaged(self, file: SealedFile, reason: str) -> None:
-        """Mark a file as damaged: it is kept for inspection, and not deleted (SEM S1)."""
+        """Mark a file as damaged. It is kept for inspection (SEM S1)."""
         file.is_damaged = True
         self.quarantined.append(reason)
 
@@ -339,15 +354,15 @@ class ChannelStore:
 
     @property
     def event_bytes(self) -> float:
-        """About how large events are, where they are largest."""
-        if not self.files and len(self.tail) <= 1:  # on most of many channels
+        """Estimated bytes of an event, in the batch or file with the largest events."""
+        if not self.files and len(self.tail) <= 1:  # the usual case on realms with many channels
             return self.tail[0].event_bytes if self.tail else 0.0
         in_files = (file.index.size / max(1, file.index.rows) for file in self.files)
         in_tail = (tail_batch.event_bytes for tail_batch in self.tail)
         return max([0.0, *in_files, *in_tail])
 
     def event_sizes(self) -> list[tuple[int, float]]:
-        """The first id and the bytes per event of each stored batch, ascending."""
+        """Return the first id and the bytes per event of each stored batch, ascending."""
         sizes = [
             (batch.first_id, batch.length / max(1, batch.rows))
             for file in self.files
@@ -364,22 +379,23 @@ class ChannelStore:
 
     @property
     def dead_bytes(self) -> int:
-        """About how many bytes in files are events that have left the channel."""
+        """Estimated bytes in files of events that have left the channel."""
         return sum(file.dead_bytes for file in self.files)
 
     def require_open(self, files: Sequence[SealedFile]) -> None:
-        """Raises ``FilesNotOpen`` unless each of these that can be read can be read right now."""
+        """Raise ``FilesNotOpen`` if some of these files are closed, apart from unreadable ones."""
         if not all([file.is_open or file.is_unreadable for file in files]):
             raise FilesNotOpen(files)
 
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
-        """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
+        """Return the oldest unsealed batches if they fill a file: the id where the file ends, and
+        the batches. None if they do not."""
         start = bisect_right(self._ends, self.sealed_through)
         if start == len(self.tail):
             return None
         rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
         if rows < rows_max and self.meter.tail_bytes < bytes_max:
-            return None  # called several times a second, so without examining each piece
+            return None  # called several times a second: avoid inspecting each batch
         rows = size = 0
         for i in range(start, len(self.tail)):
             tail_batch = self.tail[i]
@@ -391,8 +407,8 @@ class ChannelStore:
         return None
 
     def oldest_unsealed(self, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
-        """The oldest batches not sealed yet, with at most ``bytes_max`` bytes but at least one: the
-        end id of the newest, and they."""
+        """Return the oldest unsealed batches of at most ``bytes_max`` bytes, but at least one: the
+        id where the last one ends, and the batches. None if all are sealed."""
         start = bisect_right(self._ends, self.sealed_through)
         size, stop = 0, start
         while stop < len(self.tail):
@@ -406,22 +422,23 @@ class ChannelStore:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
     def held(self) -> Sequence[TailBatch]:
-        """The batches in memory, sealed or not."""
+        """Return the batches in memory, sealed or not."""
         return self.tail
 
     # --- reading -------------------------------------------------------------------------
 
     def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
-        """Read the events of ``spans``, in id order, in as few batches as is cheap.
+        """Read the events of ``spans`` in id order. Small batches are merged if that is cheap.
 
         ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
-        The files with the events must be open (:meth:`files_for`). Raises ``FilesNotOpen``.
+        The files with the events (:meth:`files_for`) must be open. Raises ``FilesNotOpen``.
         """
         sealed, live = self._split(spans)
         if not sealed:
             return merged(self._from_tail(live), self.columns)
         rows = list(self._from_files(sealed, damage))
         tail = self._from_tail(live)
+        # On mixed channels, events in memory may have lower ids than events in files.
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
         return merged([*rows, *tail], self.columns)
@@ -429,29 +446,29 @@ class ChannelStore:
     def read_lowest(
         self, ids: IdSet, bytes_max: float, damage: Damage
     ) -> tuple[IdSet, list[OutgoingBatch]]:
-        """Read the lowest of ``ids``, as many as have ``bytes_max`` bytes of columns in all, but at
-        least one; gives these ids and their events. Callers have bounded ``ids`` by estimated
-        sizes, which single events of a batch may exceed."""
+        """Read the lowest of ``ids``, up to ``bytes_max`` bytes of columns but at least one event.
+        Return these ids and their events. Callers limit ``ids`` by estimated sizes, so this loop
+        only repeats if events are larger than the average of their batch."""
         while True:
-            found = Damage()
-            rows = self.read(ids.spans, found)
+            damage_here = Damage()
+            rows = self.read(ids.spans, damage_here)
             size = sum([part.batch.nbytes for part in rows])
             if size <= bytes_max or len(ids) == 1:
-                damage.add(found)
+                damage.add(damage_here)
                 return ids, rows
             ids = ids.lowest_part(max(1, int(len(ids) * bytes_max / size)))
 
     def promising(
         self, spans: Spans, selector: Selector, now_us: int, messages: MessageAccess | None = None
     ) -> Spans:
-        """The part of ``spans`` in which ``selector`` may match, judged by the statistics of the
-        files (SEM F5). These say nothing about fields inside ``messages``."""
+        """Return the part of ``spans`` where ``selector`` may match, judged by the statistics of
+        the files (SEM F5). These do not cover fields inside ``messages``."""
         if messages is not None:
             return spans
         if not self.files or not spans or spans[0].first >= self.sealed_through:
             return spans
         sealed, live = self._split(spans)
-        found = IdSet(sealed)
+        matching = IdSet(sealed)
         places = (
             place
             for file in (self.files_for(tuple(sealed)) if sealed else ())
@@ -459,14 +476,14 @@ class ChannelStore:
         )
         for place in islice(places, max(1, JUDGED_WORK_MAX // selector.work)):
             if not selector.may_match_in(place.summary, now_us=now_us):
-                found.remove(place.span)
+                matching.remove(place.span)
         for span in live:
-            found.add(span)
-        return found.spans
+            matching.add(span)
+        return matching.spans
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
-        """The parts of ``spans`` in files and in the tail. Below ``sealed_through`` the tail has
-        only events that live in memory; an id is in one of the two."""
+        """Split ``spans`` into the parts in files and in the tail. Below ``sealed_through`` the
+        tail only has events that live in memory, or are late; each id is in one of the two."""
         if not self.files or spans[0].first >= self.sealed_through:
             return [], list(spans)
         if spans[-1].end <= self.sealed_through <= self._tail_begins:
@@ -477,9 +494,9 @@ class ChannelStore:
         for tail_batch in self.tail:
             if tail_batch.first >= self.sealed_through:
                 break
-            own = tail_batch.overlap(in_files)
-            in_files.discard_all(own)
-            in_memory.add_all(own)
+            in_batch = tail_batch.overlap(in_files)
+            in_files.discard_all(in_batch)
+            in_memory.add_all(in_batch)
         for span in spans:
             in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
         return list(in_files.spans), list(in_memory.spans)
@@ -489,10 +506,10 @@ class ChannelStore:
         return self.tail[0].first if self.tail else self.sealed_through
 
     def files_for(self, spans: Spans) -> Iterator[SealedFile]:
-        """The files that hold some of ``spans``."""
+        """Yield the files whose id ranges overlap the range of ``spans``."""
         first, end = spans[0].first, spans[-1].end
-        at = bisect_right(self.files, first, key=lambda file: file.index.end_id)
-        for file in self.files[at:]:
+        first_file = bisect_right(self.files, first, key=lambda file: file.index.end_id)
+        for file in self.files[first_file:]:
             if file.index.first_id >= end:
                 return
             yield file
@@ -502,38 +519,39 @@ class ChannelStore:
         parts = {file: overlapping(spans, ends, file.span) for file in self.files_for(tuple(spans))}
         self.require_open([file for file, inside in parts.items() if inside])
         for file, inside in parts.items():
-            if file.reader is None:  # it could not even be opened
+            if file.reader is None:  # unreadable: it could not be opened
                 for span in inside:
                     damage.note(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
                 continue
-            for own, batch in file.reader.gather(inside, damage.note):
-                if sum([end - first for first, end in own]) > batch.num_rows:
-                    own = spans_in(batch)
-                publishers = file.publishers_of(Span(own[0].first, own[-1].end))
-                yield OutgoingBatch(own, batch=batch, publishers=publishers)
+            for read_spans, batch in file.reader.gather(inside, damage.note):
+                # Fewer rows than ids: some were not in the file. Take the ids from the rows.
+                if sum([end - first for first, end in read_spans]) > batch.num_rows:
+                    read_spans = spans_in(batch)
+                publishers = file.publishers_of(Span(read_spans[0].first, read_spans[-1].end))
+                yield OutgoingBatch(read_spans, batch=batch, publishers=publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[OutgoingBatch]:
-        found: list[tuple[TailBatch, list[Span]]] = []
-        at = 0
+        runs: list[tuple[TailBatch, list[Span]]] = []
+        position = 0
         for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
             tail_batch = self.tail[i]
-            own = Span(tail_batch.first, tail_batch.end)
+            span = Span(tail_batch.first, tail_batch.end)
             parts = []
-            while at < len(spans) and spans[at].first < own.end:
-                part = spans[at].clipped(own)
+            while position < len(spans) and spans[position].first < span.end:
+                part = spans[position].clipped(span)
                 if part.size:
                     parts.append(part)
-                if spans[at].end > own.end:
+                if spans[position].end > span.end:
                     break
-                at += 1
+                position += 1
             if parts:
-                found.append((tail_batch, parts))
-            if at == len(spans):
+                runs.append((tail_batch, parts))
+            if position == len(spans):
                 break
-        return [rows for run in _alike(found) for rows in _of_pieces(run)]
+        return [rows for run in _alike(runs) for rows in _of_pieces(run)]
 
     def _interleaved(self, rows: list[OutgoingBatch]) -> OutgoingBatch:
-        """Events on disk and in memory of one id range, in id order (mixed channels)."""
+        """Merge events on disk and in memory in id order (mixed channels)."""
         table = pa.Table.from_batches(lean([part.batch for part in rows], self.columns))
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
@@ -541,7 +559,7 @@ class ChannelStore:
 
 
 def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
-    """Whether so little of a batch is wanted that its rows are gathered with others."""
+    """Whether so few rows of a batch are needed that they are gathered with those of others."""
     return (
         tail_batch.is_whole
         and len(parts) <= CRUMBS_MAX
@@ -552,7 +570,8 @@ def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
 def _alike(
     found: list[tuple[TailBatch, list[Span]]],
 ) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
-    """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
+    """Yield runs of batches to read together: crumbs of one schema and publisher. Other batches are
+    runs of one."""
     run: list[tuple[TailBatch, list[Span]]] = []
     for tail_batch, parts in found:
         joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(tail_batch, parts)
@@ -579,5 +598,5 @@ def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatc
     elif tail_batch.is_whole and parts[0] == Span(tail_batch.first, tail_batch.end):
         yield OutgoingBatch(parts, tail_batch=tail_batch)
     else:
-        own, batch = tail_batch.publishers(parts), tail_batch.stored(parts)
-        yield OutgoingBatch(parts, batch=batch, publishers=own, at_us=tail_batch.at_us)
+        publishers, batch = tail_batch.publishers(parts), tail_batch.stored(parts)
+        yield OutgoingBatch(parts, batch=batch, publishers=publishers, at_us=tail_batch.at_us)

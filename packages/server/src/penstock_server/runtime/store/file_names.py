@@ -1,9 +1,9 @@
 """Names of segment files, snapshots, and of the bodies of large blocks.
 
-A realm on a storage engine shares its files with the owners before and after it, one of which may
-be frozen and not know that it was deposed. So the names it writes end in its epoch, no two owners
-ever write one name, and an owner removes only what owners up to its own epoch have written. A
-realm that is alone with its files has no epoch, and its names have none.
+A realm on a storage engine shares its files with the owners before and after it, and a frozen owner
+may not know that it was deposed. So the names that an owner writes end in its epoch: two owners
+never write the same name, and an owner removes only files of owners up to its epoch. A realm that
+is alone with its files has no epoch, and neither have its names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SNAPSHOTS: Final = "snapshots/"
 BLOCKS: Final = "blocks/"
 
 _EPOCH: Final = r"\.(?P<epoch>[1-9][0-9]{0,14})"
-"""Shorter than a checksum, which some names have in the same place."""
+"""An epoch has at most 15 digits, so that a checksum of 16 hex digits never looks like one."""
 _NAME: Final = re.compile(
     rf"segments/.*/[0-9]{{20}}-[0-9]{{20}}(?:\.[0-9a-f]{{16}})?{_EPOCH}\.arrow"
     rf"|{SNAPSHOTS}[0-9]{{20}}{_EPOCH.replace('epoch', 'taken')}\.snap"
@@ -26,54 +26,55 @@ _NAME: Final = re.compile(
 
 
 def epoch_in(name: str) -> int:
-    """The epoch of the owner that wrote a file; 0: the name has none."""
-    found = _NAME.fullmatch(name)
-    return int(found["epoch"] or found["taken"] or found["appended"]) if found else 0
+    """Return the epoch of the owner that wrote a file; 0 if the name has none."""
+    match = _NAME.fullmatch(name)
+    return int(match["epoch"] or match["taken"] or match["appended"]) if match else 0
 
 
 def snapshot_stem(sequence: int) -> str:
-    """The beginning of the names of the snapshot after a block; names of older ones sort before."""
+    """Return the beginning of the names of the snapshot after a block. Names of older snapshots
+    sort before it."""
     return f"{SNAPSHOTS}{sequence:020d}"
 
 
 def snapshot_age(name: str) -> tuple[int, int, str]:
-    """What snapshots are ordered by: the newest has the most, and more than its own copy."""
+    """Return the sort key of snapshots: the newest sorts last, and after its own copy."""
     return block_of_snapshot(name), epoch_in(name), name
 
 
 def block_of_snapshot(name: str) -> int:
-    """The newest block whose facts a snapshot holds."""
+    """Return the newest block whose facts a snapshot has."""
     return int(name.removeprefix(SNAPSHOTS).partition(".")[0])
 
 
 def block_of_bodies(name: str) -> int:
-    """The block whose bodies a blob holds."""
+    """Return the block whose bodies a blob has."""
     return int(name.removeprefix(BLOCKS).partition(".")[0])
 
 
 class FileNames(Struct, frozen=True):
-    """The names that the owner of a shard gives, and those it may remove."""
+    """The names of files that the owner of a shard writes and may remove."""
 
     epoch: int = 0
-    """How often the shard was claimed; 0: the realm is alone with its files."""
+    """The number of times that the shard was claimed; 0: the realm is alone with its files."""
 
     def segment(self, name: str) -> str:
-        """The name of a new segment, from the one it has where there is no epoch."""
+        """Return the name of a new segment: ``name``, with the epoch if the realm has one."""
         return f"{name.removesuffix('.arrow')}.{self.epoch}.arrow" if self.epoch else name
 
     def snapshots(self, sequence: int) -> tuple[str, ...]:
-        """Where the snapshot after a block is.
+        """Return the names of the snapshot after a block.
 
-        All that is known of the channels is in it, so one bad sector must not be the end of them: a
-        realm that is alone writes a copy. An engine replicates what it stores.
+        A snapshot has the whole state of the channels, so a single bad sector must not destroy it:
+        a realm that is alone with its files writes a copy. A storage engine replicates by itself.
         """
         stem = snapshot_stem(sequence)
         return (f"{stem}.{self.epoch}.snap",) if self.epoch else (f"{stem}.snap", f"{stem}.copy")
 
     def bodies(self, sequence: int) -> str:
-        """Where the bodies of a block are that is too large for the journal of an engine."""
+        """Return the name for the bodies of a block that is too large for an engine's journal."""
         return f"{BLOCKS}{sequence:020d}.{self.epoch}.bodies"
 
     def may_remove(self, name: str) -> bool:
-        """Whether no later owner can have written it."""
+        """Whether this owner may remove a file: no later owner can have written it."""
         return not self.epoch or epoch_in(name) <= self.epoch

@@ -1,8 +1,9 @@
-"""Blocks that are larger than the log of an engine takes comfortably: their bodies lie in a blob.
+"""Large blocks: their bodies are stored in a blob, because the log of a storage engine suits small
+blocks only.
 
-A commit of staged batches may have gigabytes. The log gets the facts, the first of which names the
-blob; it is written before, and goes once the journal was cut behind the block. Until then the
-owner that wrote it, and every one after it, finds the events there or in segments.
+A commit of staged batches may have gigabytes. The blob is written first; then the log gets the
+facts, the first of which names the blob. The blob is removed after the journal was cut behind the
+block. Until then this owner and all later ones find the events in the blob or in segments.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BLOCK_BYTES_MAX: Final = 64 << 20
 
 
 class LargeBlocks:
-    """Puts bodies of large blocks elsewhere, for one owner."""
+    """Stores the bodies of large blocks in blobs, for one owner."""
 
     def __init__(
         self, blobs: Blobs, names: FileNames, offload: Offload, bytes_max: int = BLOCK_BYTES_MAX
@@ -42,8 +43,8 @@ class LargeBlocks:
     async def taken_out(
         self, sequence: int, records: list[FactRecord], bodies: list[Buffer]
     ) -> tuple[list[FactRecord], list[Buffer]]:
-        """What is left for the log of the block with this number, whose bodies are stored now if
-        they were too large for it. Raises ``StorageFailed``."""
+        """Store the bodies of a block in a blob if they are too large for the log. Return the
+        records and bodies that remain for the log. Raises ``StorageFailed``."""
         size = sum([memoryview(body).nbytes for body in bodies])
         if size <= self._bytes_max:
             return records, bodies
@@ -54,22 +55,22 @@ class LargeBlocks:
         return [FactRecord(0, BodiesApart(name, size, checksum)), *records], []
 
     async def forget(self, through: int) -> None:
-        """Remove the bodies of blocks up to ``through``, which the journal has no more."""
+        """Remove the blobs of blocks up to ``through``, which are no longer in the journal."""
         for info in await self._blobs.list(BLOCKS):
             if block_of_bodies(info.name) <= through and self._names.may_remove(info.name):
                 await self._blobs.delete(info.name)
 
 
 async def decode_whole(block: memoryview, blobs: Blobs) -> tuple[GroupHeader, Iterator[memoryview]]:
-    """Header and bodies of a block, wherever they are. Raises ``Damaged``, ``NewerFormat``, and
-    ``NameDoesNotExist`` when the bodies are gone, as they are once the journal was cut."""
+    """Return the header and bodies of a block, from the block or its blob. Raises ``Damaged``,
+    ``NewerFormat``, and ``NameDoesNotExist`` if the blob was removed after a cut of the journal."""
     header, bodies = decode_block(block)
     first = header.records[0].fact if header.records else None
     if not isinstance(first, BodiesApart):
         return header, bodies
     data = await blobs.get(first.name)
     if (len(data), xxh3_64_intdigest(data)) != (first.size, first.checksum):
-        raise Damaged(f"{first.name}, the bodies of a block, fails its checksum")
+        raise Damaged(f"{first.name} (the bodies of a block) fails its checksum")
     return header, bodies_in(data, header, 0)
 
 

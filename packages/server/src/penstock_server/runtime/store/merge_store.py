@@ -1,8 +1,7 @@
 """The events of a merge channel: merged states in memory, deltas in the journal.
 
-Published batches are merged when somebody reads, or when there are enough of them. Nothing is
-sealed into files: a snapshot has the states, and the journal after it what was published since (ADR
-11).
+Published batches are merged when events are read, or when enough have accumulated. Nothing is
+sealed into files: a snapshot has the states, and the journal has the publishes after it (ADR 11).
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
 PENDING_ROWS_MAX: Final = 16_384
 PENDING_PIECES_MAX: Final = 2_048
-"""Most batches that wait to be merged while nobody reads."""
+"""Limit on the batches that wait to be merged while no event is read."""
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Most bytes of these batches."""
+"""Limit on the bytes of these batches."""
 GONE_MIN: Final = 4_096
-"""Fewer rows than this are not taken out at once when their events leave."""
+"""Rows of removed events that may stay before the states are compacted."""
 
 
 class MergeStore(ChannelStore):
-    """States and deltas of one channel. Knows bytes, no rules."""
+    """States and deltas of one merge channel. It has the bytes; the rules are in the core."""
 
     def __init__(self, meter: Meter, keys: Mapping[str, int], home: Home) -> None:
         super().__init__(meter, keys)
@@ -50,12 +49,12 @@ class MergeStore(ChannelStore):
         self._weighed = 0
         self._publishers: list[str] = [""]
         self._gone: IdSet | None = None
-        """The stored ids, if events have left that no newer one has replaced."""
+        """The stored ids, set after events were removed without a newer one that replaces them."""
         self._gone_rows = 0
         self.covered: set[str] = set()
-        """Files whose rows are in a snapshot, too."""
+        """Files whose rows are in a snapshot, too; they are not needed any more."""
         self.lacks_files = False
-        """Events that files hold have not been read from them yet: nothing can be merged."""
+        """Whether rows in files have not been loaded yet. Nothing can be merged meanwhile."""
 
     # --- changes -------------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ class MergeStore(ChannelStore):
             self.settle()
 
     def settle(self) -> None:
-        """Merge the batches that were published since the last time."""
+        """Merge the batches published since the last call."""
         if not self._pending or self.lacks_files:
             return
         pending, self._pending = self._pending, []
@@ -97,8 +96,8 @@ class MergeStore(ChannelStore):
         self._weigh()
 
     def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
-        """Add merged rows at recovery or import: their ids are above all there are."""
-        # a copy, because the file may be closed
+        """Add merged rows at recovery or import. Their ids must be above all existing ids."""
+        # Copy the rows, because the file that they map may be closed.
         rows = batch.take(pa.array(np.arange(batch.num_rows)))
         codes = np.zeros(rows.num_rows, dtype=np.int32)
         ids = ids_of(rows)
@@ -111,7 +110,7 @@ class MergeStore(ChannelStore):
         self._weigh()
 
     def index(self) -> None:
-        """After an import: find out which events are the newest of their keys."""
+        """Build the index of publish keys after an import."""
         self.settle()
         for chunk in self.states.chunks:
             self.keys.append([chunk.batch], chunk.ids)
@@ -126,10 +125,10 @@ class MergeStore(ChannelStore):
             self.compact(stored)
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Nothing to do for replaced events: newer rows supersede them."""
+        """Do nothing: the rows of newer events have replaced these in the states already."""
 
     def compact(self, stored: IdSet) -> None:
-        """Keep the rows of stored events and nothing else."""
+        """Drop all rows without a stored event."""
         self.settle()
         if self._pending:
             return
@@ -160,7 +159,9 @@ class MergeStore(ChannelStore):
     def _weigh(self) -> None:
         size = self.states.nbytes
         self.meter.add_bytes(self._home, size - self._weighed)
-        if self._home != "journal":  # in the journal, the realm counts what waits to be sealed
+        # Not for the journal: there the realm's meter counts what waits to be sealed, and states
+        # are never sealed.
+        if self._home != "journal":
             self._realm.add_bytes(self._home, size - self._weighed)
         self._weighed = size
         self.count_index()
@@ -175,7 +176,7 @@ class MergeStore(ChannelStore):
         return super().index_growth(size) + (size if self._home == "journal" else 0)
 
     def reclaim_index(self, stored: IdSet) -> None:
-        """Drop states that were replaced and values whose events have left, if they are many."""
+        """Drop replaced states, and values without stored events, if they are many."""
         self.settle()
         if 4 * self.states.rows > 5 * len(stored) or 4 * self.states.slots > 5 * len(stored):
             self.compact(stored)
@@ -202,7 +203,7 @@ class MergeStore(ChannelStore):
             self.lacks_files = True
 
     def empty_files(self) -> list[SealedFile]:
-        """Files a snapshot has made needless."""
+        """Return the files that a snapshot has made unnecessary."""
         return [file for file in self.files if file.name in self.covered and not file.is_damaged]
 
     # --- questions -----------------------------------------------------------------------
@@ -214,8 +215,8 @@ class MergeStore(ChannelStore):
     def merged_ahead(
         self, batches: Sequence[pa.RecordBatch], first_id: int, at_us: int
     ) -> pa.RecordBatch:
-        """Merge bodies about to be published with ids from ``first_id`` on, row by row, into a
-        batch to store. Changes nothing that others see."""
+        """Return the states that bodies would lead to, one row for each event, if published with
+        ids from ``first_id`` on. Stores nothing."""
         self.settle()
         for batch in batches:
             self.states.grown(batch.schema)
@@ -232,31 +233,31 @@ class MergeStore(ChannelStore):
         return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
 
     def merged_rows(self, spans: Spans) -> StateChunk | None:
-        """The merged rows of ``spans`` in one."""
-        found = self._chunks(spans)
-        return self.states.together(found) if found else None
+        """Return the merged rows of ``spans`` as one chunk; None if no event is stored."""
+        chunks = self._chunks(spans)
+        return self.states.together(chunks) if chunks else None
 
     def rows_of(self, chunk: StateChunk) -> OutgoingBatch:
-        """Ready to be sent."""
+        """Return the rows of a chunk, ready to be sent."""
         return self._rows(chunk)
 
     def slots_of(self, spans: Spans) -> Int64s:
-        """The slots of stored events."""
-        found = [chunk.slots for chunk in self._chunks(spans)]
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        """Return the slots of stored events."""
+        slots = [chunk.slots for chunk in self._chunks(spans)]
+        return np.concatenate(slots) if slots else np.empty(0, dtype=np.int64)
 
     def missing(self, stored: IdSet) -> IdSet:
-        """Stored events nothing is known of: something at recovery was damaged."""
+        """Return the stored events without a row, which were in damaged parts at recovery."""
         self.settle()
-        left = stored.copy()
+        missing_ids = stored.copy()
         for chunk in self.states.chunks:
-            left.discard_all(IdSet.from_ids(chunk.ids.tolist()))
-        return left
+            missing_ids.discard_all(IdSet.from_ids(chunk.ids.tolist()))
+        return missing_ids
 
     def kept(self, stored: IdSet) -> list[tuple[pa.RecordBatch, Publishers]]:
-        """The rows of stored events, for a snapshot."""
+        """Return the rows of stored events for a snapshot, with their publishers."""
         self.compact(stored)
-        assert not self._pending, "files have been read"
+        assert not self._pending, "compact has merged them, because all files are loaded"
         return [(chunk.batch, self._published_by(chunk)) for chunk in self.states.chunks]
 
     def held(self) -> Sequence[TailBatch]:
@@ -272,7 +273,7 @@ class MergeStore(ChannelStore):
         return self.states.read(spans)
 
     def _few(self, chunks: list[StateChunk]) -> list[StateChunk]:
-        """Small ones together: each is a frame of its own."""
+        """Join small chunks, because each chunk is sent as a separate frame."""
         few: list[StateChunk] = []
         run: list[StateChunk] = []
         for chunk in chunks:
@@ -291,15 +292,15 @@ class MergeStore(ChannelStore):
         codes = np.unique(chunk.codes)
         if len(codes) == 1:
             return ((self._publishers[codes[0]], ()),) if codes[0] else ()
-        found = []
+        publishers = []
         for code in codes[codes > 0].tolist():
             ids = IdSet.from_ids(chunk.ids[chunk.codes == code].tolist())
-            found.append((self._publishers[code], ids.spans))
-        return tuple(found)
+            publishers.append((self._publishers[code], ids.spans))
+        return tuple(publishers)
 
 
 class _StatePiece(TailBatch):
-    """Merged rows in the shape of published ones."""
+    """Merged rows in the form of a published batch."""
 
     __slots__ = ("_rows_held",)
 

@@ -1,4 +1,5 @@
-"""Deltas on their way in, and what a snapshot keeps of a merge channel (SEM K2, K4)."""
+"""Checks and merges deltas before they are stored, and keeps the states of merge channels in
+snapshots (SEM K2, K4)."""
 
 from __future__ import annotations
 
@@ -25,26 +26,26 @@ from penstock_server.runtime.store.sealed_file import Publishers, SealedFile
 
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
-    """Whether any of these batches may have deltas."""
+    """Whether any of these batches has deltas."""
     return any(DELTA in body.names and body.batch.column(DELTA).true_count > 0 for body in bodies)
 
 
 def refuse(
     state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
 ) -> None:
-    """Raises ``IllegalState`` for deltas on a channel that does not merge, ``InvalidEvent`` for
-    one without the publish key, or for what a merge channel cannot take."""
+    """Raise ``IllegalState`` for deltas on a channel that does not merge. Raise ``InvalidEvent``
+    for a delta without the publish key, and for a transient event on a merge channel."""
     if not isinstance(store, MergeStore):
         if state.definition.kind != "schedule" and has_deltas(bodies):
             raise IllegalState(
-                f"{state.name} has engine {state.definition.engine}; only channels with engine "
-                f"merge accept updates: publish whole events"
+                f"{state.name} has the engine {state.definition.engine}, but only channels with "
+                f"the engine merge accept updates: publish whole events"
             )
         return
     if digest.transient:
         raise InvalidEvent(
-            f"event {digest.transient[0][0]} is transient: {state.name} must store the events it "
-            f"merges; publish it without transient"
+            f"event {digest.transient[0][0]} is transient, but {state.name} must store the events "
+            f"that it merges; publish it without transient"
         )
     if not has_deltas(bodies):
         return
@@ -55,15 +56,17 @@ def refuse(
         (key,) = state.definition.keys
         raise InvalidEvent(
             f"event {wrong[0]} is a delta without a value of {key!r}, the publish key of "
-            f"{state.name}: give the value of the event it changes"
+            f"{state.name}; set it to the value of the event that the delta changes"
         )
 
 
 def admitted(
     state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
 ) -> tuple[Sequence[Body], Digest]:
-    """The bodies and their digest as they are stored: a delta of a key that is not there is a
-    full event (SEM K4), and every event is as persistent as the channel: later ones build on it.
+    """Return the bodies and their digest as a merge channel stores them.
+
+    A delta of a key without a stored event becomes a full event (SEM K4). Every event becomes as
+    persistent as the channel, because later deltas build on it.
     """
     if not isinstance(store, MergeStore):
         return bodies, digest
@@ -73,23 +76,24 @@ def admitted(
     if not has_deltas(bodies):
         return bodies, digest
     assert store.keys is not None, "an engine that merges has a publish key"
-    known = store.keys.key_masks([body.batch for body in bodies], state.stored)
+    masks = store.keys.key_masks([body.batch for body in bodies], state.stored)
     deltas = _deltas(bodies)
-    first = deltas & ~known.follows
-    if not first.any():
+    without_state = deltas & ~masks.follows
+    if not without_state.any():
         return bodies, digest
-    flags, found, at = deltas & ~first, [], 0
+    flags, flagged, first = deltas & ~without_state, [], 0
     for body in bodies:
-        own = flags[at : at + body.batch.num_rows]
-        at += body.batch.num_rows
-        found.append(_flagged(body, own))
-    return found, digest
+        end = first + body.batch.num_rows
+        flagged.append(_flagged(body, flags[first:end]))
+        first = end
+    return flagged, digest
 
 
 def merged_form(
     store: ChannelStore, bodies: Sequence[Body], first_id: int, at_us: int
 ) -> Sequence[Body]:
-    """The merged form of bodies, for selectors and joins."""
+    """Return bodies with deltas replaced by the states that they lead to, for selectors and
+    joins."""
     if not isinstance(store, MergeStore) or not has_deltas(bodies):
         return bodies
     return [body_from(body_part(store.merged_ahead([b.batch for b in bodies], first_id, at_us)))]
@@ -115,7 +119,7 @@ def _as_persistent(body: Body) -> Body:
     names = [name for name in body.batch.schema.names if name != "persistent"]
     if len(names) == len(body.batch.schema.names):
         return body
-    if not names:  # a batch without columns has no rows
+    if not names:  # Arrow forgets the number of rows of a batch without columns
         empty = pa.array([b""] * body.batch.num_rows, pa.binary())
         return body_from(pa.RecordBatch.from_arrays([empty], schema=pa.schema([FIELDS["data"]])))
     return body_from(body.batch.select(names), body.outcomes)
@@ -125,7 +129,7 @@ def _as_persistent(body: Body) -> Body:
 
 
 def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates, Buffer]]:
-    """The states that a snapshot keeps of a merge channel; nothing of other channels."""
+    """Yield the states of a merge channel for a snapshot; nothing for other channels."""
     if not isinstance(store, MergeStore):
         return
     kept = store.kept(stored)
@@ -139,7 +143,7 @@ def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates
 
 
 def take_in_kept(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]) -> None:
-    """Apply what a snapshot has kept."""
+    """Load the states of a merge channel from a snapshot. Raises ``Damaged``."""
     assert isinstance(store, MergeStore), "only merge channels keep states"
     store.lacks_files = False
     store.covered |= {file.name for file in store.files}
@@ -148,14 +152,14 @@ def take_in_kept(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]
     try:
         batches = list(pa.ipc.open_stream(pa.py_buffer(bodies[0])))
     except (pa.ArrowException, OSError) as error:
-        raise Damaged(f"states in a snapshot that cannot be read: {error}") from error
+        raise Damaged(f"the states in a snapshot cannot be read: {error}") from error
     for batch in batches:
         store.loaded(batch, fact.publishers)
 
 
 async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None:
-    """Load at recovery what only the files of an import hold. Never raises: what cannot be read is
-    reported to ``damage``."""
+    """Load at recovery the rows that only the files of an import have. Files that cannot be read
+    are reported to ``damage``."""
     if not store.lacks_files:
         return
     store.lacks_files = False
@@ -168,7 +172,7 @@ async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None
 
 
 def rows_in(file: SealedFile, data: memoryview) -> Iterator[tuple[pa.RecordBatch, Publishers]]:
-    """The rows of a file. Raises ``Damaged``."""
+    """Yield the rows of a file with their publishers. Raises ``Damaged``."""
     reader = SegmentReader(data, file.index, name=file.name)
     for number in range(len(file.index.batches)):
         yield reader.batch(number), file.publishers

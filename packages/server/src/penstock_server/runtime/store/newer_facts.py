@@ -1,8 +1,7 @@
-"""What not all nodes of a cluster know yet, during a rolling upgrade: it is refused before anything
-is done.
+"""Refuses facts and attributes that not all nodes of a cluster know yet, during a rolling upgrade.
 
-An older node could not read a block with such a fact or attribute, and would not serve the realm.
-Whoever adds one that an earlier format does not have names it in ``SINCE`` or ``ATTRIBUTES_SINCE``.
+An older node could not read a block with such a fact, and would not serve the realm. A fact or
+attribute that is new in a format must be added to ``SINCE`` or ``ATTRIBUTES_SINCE``.
 """
 
 from __future__ import annotations
@@ -18,65 +17,67 @@ from penstock_core.vocabulary.formats import FORMAT
 from penstock_server.runtime.store.records import SINCE
 
 ATTRIBUTES_SINCE: dict[tuple[type[Struct], str], int] = {}
-"""The format with which an attribute was new, by the struct that has it (``Definition``,
-``DurableAttributes``, …) and its name; the others have been there from the first one on. An
-attribute that has its default is not written, and so every node can read it."""
+"""The format that introduced an attribute, by the struct that has it (``Definition``,
+``DurableAttributes``, …) and its name; all other attributes exist since the first format. An
+attribute with its default value is not written, so every node can read it."""
 
 
 class AgreedFormat(Protocol):
+    """The format that all nodes of the cluster can read."""
+
     @property
     def format(self) -> int:
-        """What the nodes write at the moment."""
+        """The format that the nodes write at present."""
         ...
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """The nodes that do not know ``format``, each with its version; none: all do, or it is not
-        known who is there."""
+        """Return the nodes that do not know ``format``, each with its version. Empty if all know
+        it, or if the nodes are unknown."""
         ...
 
 
 class NewestFormat:
-    """A realm that nobody else serves writes all that it knows."""
+    """The format of a realm outside a cluster: the newest."""
 
     format = FORMAT
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """Nobody is."""
+        """Return no nodes: no other node serves this realm."""
         return ()
 
 
 def refuse_newer(fact: Struct, agreed: AgreedFormat) -> None:
-    """Raises ``IllegalState`` where ``fact`` is new in a later format than the nodes write, or has
-    an attribute that is; it names the nodes that hold the upgrade back."""
+    """Raise ``IllegalState`` if ``fact``, or an attribute in it, is newer than the format that the
+    nodes write. The error names the nodes that must be upgraded."""
     format = agreed.format
     if format >= FORMAT:
         return
     wanted = SINCE.get(type(fact), 1)
     if wanted > format:
-        raise _refusal(f"what is asked ({type(fact).__name__})", wanted, agreed)
+        raise _refusal(f"the request ({type(fact).__name__})", wanted, agreed)
     for name, since in _newer_attributes(fact, format):
         raise _refusal(f"the attribute {name}", since, agreed, otherwise=f", or leave {name} out")
 
 
 def _newer_attributes(value: object, format: int) -> Iterator[tuple[str, int]]:
-    """The attributes with a value of their own that are newer than ``format``, and since when they
-    are there."""
+    """Yield the attributes newer than ``format`` that do not have their default, each with the
+    format that introduced it."""
     if isinstance(value, tuple):
-        for each in value:
-            if isinstance(each, Struct | tuple):
-                yield from _newer_attributes(each, format)
+        for item in value:
+            if isinstance(item, Struct | tuple):
+                yield from _newer_attributes(item, format)
     if not isinstance(value, Struct):
         return
     for field in msgspec.structs.fields(value):
-        given = getattr(value, field.name)
+        field_value = getattr(value, field.name)
         since = max(ATTRIBUTES_SINCE.get((type, field.name), 1) for type in _structs(value))
-        if since > format and given != _default(field):
+        if since > format and field_value != _default(field):
             yield field.name, since
-        yield from _newer_attributes(given, format)
+        yield from _newer_attributes(field_value, format)
 
 
 def _structs(value: Struct) -> list[type[Struct]]:
-    return [each for each in type(value).__mro__ if issubclass(each, Struct)]
+    return [base for base in type(value).__mro__ if issubclass(base, Struct)]
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
@@ -87,10 +88,10 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 def _refusal(what: str, wanted: int, agreed: AgreedFormat, otherwise: str = "") -> IllegalState:
     if behind := ", ".join(agreed.behind(wanted)):
-        who = f"{behind} cannot read it: upgrade what is older, and then run"
+        remedy = f"{behind} cannot read it: upgrade the older nodes, and then run"
     else:
-        who = "every node can read it: run"
+        remedy = "every node can read it: run"
     return IllegalState(
-        f"{what} is new in format {wanted}, and the cluster writes format {agreed.format} until "
-        f"its upgrade is finished. {who} penstock cluster upgrade --finish{otherwise}"
+        f"{what} is new in format {wanted}, but the cluster writes format {agreed.format} until "
+        f"its upgrade is finished. {remedy} penstock cluster upgrade --finish{otherwise}"
     )

@@ -1,4 +1,4 @@
-"""Files held open for reading, over all channels, within a limit (SEM S, caching)."""
+"""The open files of all channels, within a limit (SEM S, caching)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_server.runtime.store.sealed_file import SealedFile
 from penstock_server.runtime.store.state import RealmState
 
 FILES_MAX = 512
-"""Most open files, as each needs a file descriptor."""
+"""Limit on open files, because each needs a file descriptor."""
 CACHE_BYTES_MAX = 4 << 30
 
 
@@ -21,8 +21,8 @@ _log = logger("penstock.files")
 
 
 class OpenFiles:
-    """Mapped files with their verified batches; the least recently read is closed first. Files are
-    mapped, so this limits the address space of the process, and not its memory."""
+    """Mapped files with their verified batches. The least recently read file is closed first. The
+    limit is on the address space of the process, not on its memory, because files are mapped."""
 
     def __init__(self, blobs: Blobs, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._blobs = blobs
@@ -32,9 +32,9 @@ class OpenFiles:
         """Bytes of all open files."""
 
     async def open(self, files: Iterable[SealedFile]) -> None:
-        """Open these, and keep them open at least until others are asked for.
+        """Open files, and keep them open at least until the next call.
 
-        One that cannot be opened is reported and left closed: its events are damaged.
+        A file that cannot be opened is logged and stays closed: its events count as damaged.
         """
         wanted = list(files)
         for file in wanted:
@@ -55,20 +55,20 @@ class OpenFiles:
             self._shrink(len(wanted))
 
     async def pin(self, files: Iterable[SealedFile]) -> None:
-        """Open these and keep them open."""
+        """Open files and keep them open, whatever the limit."""
         wanted = list(files)
         for file in wanted:
             file.is_pinned = True
         await self.open(wanted)
 
     def close(self, file: SealedFile) -> None:
-        """Drop what is cached of a file."""
+        """Close a file and drop its verified batches."""
         file.reader = None
         self.bytes -= self._open.pop(file, 0)
 
     async def load(self, state: RealmState, offload: Offload) -> list[str]:
-        """Read everything of the channels that asked for it, as long as there is room; gives
-        what is damaged (SEM S, cache_on_reload)."""
+        """Read the files of channels with ``cache_on_reload``, as far as the limit allows, and
+        return the damage in them (SEM S, cache_on_reload)."""
         damage: list[str] = []
         for number, channel in state.channels.items():
             storage = channel.state.definition.storage
@@ -84,7 +84,8 @@ class OpenFiles:
         return damage
 
     def _shrink(self, kept: int) -> None:
-        """Close the oldest, but never one of the newest ``kept``."""
+        """Close files, the least recently read first, until the limit is met. The newest ``kept``
+        stay open: they are about to be read."""
         for file in list(self._open)[: max(0, len(self._open) - kept)]:
             if self.bytes <= self.bytes_max and len(self._open) <= FILES_MAX:
                 return

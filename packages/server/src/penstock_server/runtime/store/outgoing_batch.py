@@ -1,4 +1,4 @@
-"""Events on their way out: batches as they came, or made for the occasion."""
+"""Outgoing batches: events on their way to clients, as they were published or newly composed."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from penstock_server.runtime.store.sealed_file import Publishers
 from penstock_server.runtime.store.tail_batch import MERGE_BELOW, TailBatch, stored_together
 
 FRAME_MAX = 16 << 20
-"""Larger batches are sent in parts."""
+"""Bytes of a frame above which a batch is sent in parts."""
 MERGE_ROWS_MAX = 16_384
-"""Small batches are sent as one up to this many events."""
+"""Small batches are merged up to this many events."""
 MERGE_BYTES_MAX = 4 << 20
 
 
-class Looked:
-    """Which of the first rows of a batch a selector matches, as far as it was put to them."""
+class PartialMatches:
+    """The rows of a batch that a selector matches, as far as it was evaluated from the start."""
 
     __slots__ = ("_masks", "rows")
 
     def __init__(self) -> None:
         self._masks: list[pa.BooleanArray] = []
         self.rows = 0
-        """How many it was put to."""
+        """Number of evaluated rows."""
 
     def add(self, mask: pa.BooleanArray) -> None:
-        """Which of the next rows match."""
+        """Add the matches of the next rows."""
         self._masks.append(mask)
         self.rows += len(mask)
 
@@ -47,7 +47,7 @@ class Looked:
 
 
 class OutgoingBatch:
-    """Events that are ready to be sent: a published batch, or one made for the occasion."""
+    """Events ready to be sent: a published batch as it is, or a newly composed one."""
 
     __slots__ = (
         "_batch",
@@ -55,7 +55,7 @@ class OutgoingBatch:
         "_chosen",
         "_frame",
         "_frames",
-        "_looked",
+        "_partial_matches",
         "_wanted",
         "at_us",
         "count",
@@ -75,23 +75,23 @@ class OutgoingBatch:
         at_us: int = 0,
     ) -> None:
         self.publishers: Publishers = publishers
-        """The publishers of these events; may name more ids than these."""
+        """The publishers of these events; their spans may contain other ids, too."""
         if tail_batch is not None and tail_batch.publisher:
             self.publishers = ((tail_batch.publisher, ()),)
         self.spans = spans
         self.count = sum(span.size for span in spans) if batch is None else batch.num_rows
         self.tail_batch = tail_batch
-        """Set when these are all rows of a published batch: its body can be sent as it is."""
+        """The published batch if these are all its rows: its body can be sent as it is."""
         self._batch = batch
         self._body: Buffer | None = None
         self._frames: Sequence[OutgoingBatch] | None = None
         self._chosen: dict[str, OutgoingBatch | None] = {}
         self._wanted: set[str] = set()
         self._frame: EventFrame | None = None
-        self._looked: dict[str, Looked] = {}
+        self._partial_matches: dict[str, PartialMatches] = {}
         self.first_id = -1 if tail_batch is None else tail_batch.first
         self.at_us = at_us if tail_batch is None else tail_batch.at_us
-        """When they were published, if that is known and one time for all of them; else 0."""
+        """The time of publishing, if it is known and the same for all events; else 0."""
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -109,7 +109,7 @@ class OutgoingBatch:
         return self._frames or (self,)
 
     def _parts(self) -> Sequence[OutgoingBatch]:
-        """None where it is all one part."""
+        """Halve the rows until each part is small enough. Empty if one part is enough."""
         if self._body is None and self.tail_batch is None and self._is_small:
             return ()
         if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
@@ -125,16 +125,16 @@ class OutgoingBatch:
 
     @property
     def _is_small(self) -> bool:
-        """Whether its body is surely within ``FRAME_MAX``, which not everybody who is sent events
-        needs to be made for."""
-        most = FRAME_MAX // 2
-        # Whole buffers are summed in a thirtieth of the time of the parts that the rows are in.
-        is_small = self.batch.get_total_buffer_size() < most or self.batch.nbytes < most
+        """Whether the body certainly fits into ``FRAME_MAX``. Receivers that do not need the body
+        get their parts without it being made."""
+        safe_size = FRAME_MAX // 2
+        # The size of whole buffers first: it takes a thirtieth of the time of the exact size.
+        is_small = self.batch.get_total_buffer_size() < safe_size or self.batch.nbytes < safe_size
         return is_small and not is_packed(self.batch)
 
     @property
     def weight(self) -> int:
-        """Its size in bytes, about."""
+        """Estimated size in bytes."""
         return len(self.tail_batch.body) if self.tail_batch is not None else int(self.batch.nbytes)
 
     def chosen(
@@ -143,9 +143,9 @@ class OutgoingBatch:
         now_us: int,
         messages: MessageAccess | None = None,
     ) -> OutgoingBatch | None:
-        """The rows ``selector`` matches: itself if all, None if none.
+        """Return the rows that ``selector`` matches: this batch if all match, None if none does.
 
-        Worked out once however many receivers have this selector.
+        The result is cached for all receivers with this selector.
         """
         if not self.was_chosen(selector.text):
             if self._frame is None or self._frame.now_us != now_us:
@@ -154,29 +154,30 @@ class OutgoingBatch:
         return self._chosen_before(selector.text)
 
     def chosen_as(self, text: str, matched: IdSet) -> OutgoingBatch | None:
-        """The rows that the selector ``text`` matches, which are those of ``matched``: itself if
-        all, None if none."""
+        """Return the rows that the selector ``text`` matches, given that it matches the ids in
+        ``matched``: this batch if all match, None if none does."""
         if not self.was_chosen(text):
             mask = within(ids_of(self.batch), matched.overlap(IdSet(self.spans)).spans)
             self._choose(text, pa.array(mask))
         return self._chosen_before(text)
 
     def was_chosen(self, text: str) -> bool:
-        """Whether it is known what a selector matches."""
+        """Whether the matches of a selector are cached."""
         return text in self._chosen
 
-    def looked_for(self, text: str) -> Looked:
-        """As far as a selector was put to these, slice by slice, whoever has it."""
-        return self._looked.setdefault(text, Looked())
+    def partial_matches(self, text: str) -> PartialMatches:
+        """Return the results of a selector that is evaluated slice by slice. Subscriptions with the
+        same selector share them."""
+        return self._partial_matches.setdefault(text, PartialMatches())
 
     def _chosen_before(self, text: str) -> OutgoingBatch | None:
         return self if text in self._wanted else self._chosen[text]
 
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
-        found = self._matching(mask)
-        if found is self:
+        matching = self._matching(mask)
+        if matching is self:
             self._wanted.add(text)  # rows that hold themselves would stay in memory
-        self._chosen[text] = None if found is self else found
+        self._chosen[text] = None if matching is self else matching
 
     def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
         if mask.true_count == 0:
@@ -188,7 +189,7 @@ class OutgoingBatch:
 
     @property
     def body(self) -> Buffer:
-        """The bytes to send; made once however many receive them."""
+        """The bytes to send, made once for all receivers."""
         if self._body is None:
             if self.tail_batch is not None:
                 self._body = self.tail_batch.body
@@ -200,12 +201,13 @@ class OutgoingBatch:
 
     @property
     def made_bytes(self) -> int:
-        """Size of the body, if it has been made; else 0."""
+        """Size of the body if it was made; else 0."""
         return 0 if self._body is None else len(self._body)
 
 
 def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBatch]:
-    """Neighbouring small batches as one; a lone or large one stays as it came."""
+    """Merge neighbouring small batches. Large batches, and small ones between them, stay as they
+    are, because their bodies can be sent without a copy."""
     if len(rows) < 2:
         return rows
     merged: list[OutgoingBatch] = []
@@ -241,7 +243,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
         batch = stored_together(tail_batches)
     else:
         batches = [part.batch for part in run]
-        if any(each.schema != batches[0].schema for each in batches):
+        if any(batch.schema != batches[0].schema for batch in batches):
             batches = lean(batches, columns, MERGE_BYTES_MAX)
         batch = pa.concat_batches(batches)
     spans = tuple(map(Span, *runs))
@@ -249,13 +251,13 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
 
 
 def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
-    """The publishers of the events of several parts."""
-    found: dict[str, IdSet] = {}
+    """Return the publishers of the events of several parts."""
+    ids_by_publisher: dict[str, IdSet] = {}
     for part in rows:
         for publisher, spans in part.publishers:
-            ids = found.setdefault(publisher, IdSet())
+            ids = ids_by_publisher.setdefault(publisher, IdSet())
             ids.add_all(IdSet(tuple(spans or part.spans)))
-    return tuple((publisher, ids.spans) for publisher, ids in found.items())
+    return tuple((publisher, ids.spans) for publisher, ids in ids_by_publisher.items())
 
 
 def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
@@ -269,13 +271,13 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
 
 
 def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
-    """The ids of ``spans`` that are not in ``chosen``, which is a part of it."""
+    """Return the ids of ``spans`` that are not in ``chosen``, which must be a subset of them."""
     if not chosen:
         return spans
     if len(spans) > 1:
-        left = IdSet(spans)
-        left.discard_all(IdSet(chosen))
-        return left.spans
+        remaining = IdSet(spans)
+        remaining.discard_all(IdSet(chosen))
+        return remaining.spans
     firsts = [spans[0].first, *(span.end for span in chosen)]
     ends = [*(span.first for span in chosen), spans[0].end]
     return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

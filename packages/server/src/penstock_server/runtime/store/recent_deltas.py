@@ -21,14 +21,14 @@ from penstock_server.runtime.store.sealed_file import Publishers
 from penstock_server.runtime.store.tail_batch import TailBatch, stored_together
 
 KEPT_BYTES_MAX: Final = 2 << 20
-"""Bytes that are kept besides the newest publish. Subscribers further behind get full events."""
+"""Bytes of publishes kept besides the newest one. Subscribers further behind get full events."""
 KEPT_PIECES_MAX: Final = 8_192
 AS_THEY_CAME_MIN: Final = 64
-"""Batches of fewer events are sent as one."""
+"""Batches with fewer events on average are merged before they are sent."""
 
 
 class Raw(NamedTuple):
-    """One published batch, unmerged."""
+    """One published batch before merging, with the slot of each event's key."""
 
     tail_batch: TailBatch
     slots: Int64s
@@ -36,7 +36,7 @@ class Raw(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Everything published from some id on."""
+    """All publishes from some id on."""
 
     tail_batches: Sequence[Raw]
     ids: Int64s
@@ -44,21 +44,21 @@ class Stretch(NamedTuple):
     deltas: Bools
 
     def only_deltas(self, slots: Int64s) -> Bools:
-        """For each of ``slots`` whether only deltas were published for it."""
-        whole = np.unique(self.slots[~self.deltas])
-        found: Bools = (slots != NO_SLOT) & ~np.isin(slots, whole)
-        return found
+        """Return for each of ``slots`` whether only deltas were published for it."""
+        with_full_event = np.unique(self.slots[~self.deltas])
+        only_deltas: Bools = (slots != NO_SLOT) & ~np.isin(slots, with_full_event)
+        return only_deltas
 
 
 class Recent:
-    """The newest published batches of a channel, in their order."""
+    """The newest published batches of a channel, in order."""
 
     def __init__(self) -> None:
         self._kept: list[Raw] = []
         self._firsts: list[int] = []
         self._bytes = 0
         self.first = 0
-        """Id from which on every publish is kept."""
+        """All publishes from this id on are kept."""
 
     def add(self, raw: Raw) -> None:
         self._kept.append(raw)
@@ -68,28 +68,30 @@ class Recent:
             self._forget()
 
     def _forget(self) -> None:
-        """Half of it at a time: looking at each piece costs more than the memory."""
-        gone = 0
-        while gone < len(self._kept) - 1 and (
-            self._bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - gone > KEPT_PIECES_MAX // 2
+        """Drop the older half at once, because deleting from the front of a list one by one would
+        cost more than the memory does."""
+        dropped = 0
+        while dropped < len(self._kept) - 1 and (
+            self._bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - dropped > KEPT_PIECES_MAX // 2
         ):
-            self._bytes -= len(self._kept[gone].tail_batch.body)
-            gone += 1
-        del self._kept[:gone], self._firsts[:gone]
+            self._bytes -= len(self._kept[dropped].tail_batch.body)
+            dropped += 1
+        del self._kept[:dropped], self._firsts[:dropped]
         self.first = self._firsts[0]
 
     def clear(self, first: int) -> None:
-        """Slots have other numbers now: nothing from before ``first`` is known."""
+        """Drop all publishes, whose slots were renumbered. Publishes from ``first`` on are kept
+        from now on."""
         self._kept, self._firsts, self._bytes, self.first = [], [], 0, first
 
     def since(self, first: int) -> Stretch | None:
-        """The publishes from ``first`` on; None if some are no longer kept."""
+        """Return the publishes from ``first`` on; None if some are no longer kept."""
         if first < self.first:
             return None
-        at = bisect_left(self._firsts, first)
-        tail_batches = self._kept[at:]
-        if at and self._kept[at - 1].tail_batch.end > first:
-            return None  # in the middle of a publish, where no subscriber has been
+        index = bisect_left(self._firsts, first)
+        tail_batches = self._kept[index:]
+        if index and self._kept[index - 1].tail_batch.end > first:
+            return None  # in the middle of a publish, where the position of no subscriber can be
         return Stretch(
             tail_batches,
             _joined([_ids(raw.tail_batch) for raw in tail_batches], np.int64),
@@ -99,8 +101,9 @@ class Recent:
 
 
 def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None:
-    """The batches of ``stretch`` as they were published, if that is little more than the deltas
-    of ``wanted``, which are all there are; a delta that another follows does no harm."""
+    """Return the batches of ``stretch`` as they were published, if they are little more than the
+    deltas of ``wanted``: that saves building a batch, and an outdated delta before a newer one does
+    no harm. None if building the deltas is better."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
     if len(stretch.ids) > 2 * len(wanted) or len(stretch.ids) < AS_THEY_CAME_MIN * len(
         tail_batches
@@ -109,7 +112,7 @@ def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None
     if not stretch.deltas.all() or not all(tail_batch.is_whole for tail_batch in tail_batches):
         return None
     if len(np.unique(stretch.slots)) != len(wanted):
-        return None  # some have left meanwhile
+        return None  # some events have left the channel
     return [
         OutgoingBatch([Span(tail_batch.first, tail_batch.end)], tail_batch=tail_batch)
         for tail_batch in tail_batches
@@ -117,15 +120,15 @@ def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None
 
 
 def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
-    """One delta for each of the events ``wanted`` (ascending ids, each the newest of its key): it
-    has all properties that the key's deltas in ``stretch`` have changed."""
+    """Return one delta for each of the events ``wanted``: ascending ids, each the newest of its
+    key. A delta has all properties that the key's deltas in ``stretch`` have changed."""
     rows = np.searchsorted(stretch.ids, wanted)
     batch = _batch(stretch, rows)
     return OutgoingBatch(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))
 
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
-    """The chosen rows, each merged with the earlier ones of its key."""
+    """Return the chosen rows, each merged with the earlier rows of its key."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
     if len({tail_batch.number for tail_batch in tail_batches}) == 1 and all(
         tail_batch.is_whole for tail_batch in tail_batches
@@ -138,13 +141,13 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
     else:
         batches = [tail_batch.stored(_spans(tail_batch)) for tail_batch in tail_batches]
         columns = _columns(batches)
-        batch = pa.concat_batches([columns.conform(_plain(each)) for each in batches])
+        batch = pa.concat_batches([columns.conform(_plain(part)) for part in batches])
     slots = stretch.slots
     of_them = np.isin(slots, slots[rows])
     kept = np.flatnonzero(of_them)
     batch, slots = batch.take(pa.array(kept)), slots[kept]
-    none_whole = np.zeros(len(kept), dtype=np.bool_)
-    merged = merge(normal(batch), slots, none_whole, wanted=np.searchsorted(kept, rows))
+    no_full_events = np.zeros(len(kept), dtype=np.bool_)
+    merged = merge(normal(batch), slots, no_full_events, wanted=np.searchsorted(kept, rows))
     return _as_deltas(merged)
 
 
@@ -160,7 +163,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch marked as deltas, without columns of nulls only."""
+    """Return the batch marked as deltas, without columns that only have nulls."""
     idle = {"nulls", "more", "tag", "headers"}
     for name in idle & set(batch.schema.names):
         if batch.column(name).null_count == batch.num_rows:
@@ -173,13 +176,13 @@ def _publishers(stretch: Stretch, wanted: Int64s) -> Publishers:
     if len(names) == 1:
         (name,) = names
         return ((name, ()),) if name else ()
-    found: dict[str, list[Span]] = {}
+    spans_by_publisher: dict[str, list[Span]] = {}
     for raw in stretch.tail_batches:
         low, high = np.searchsorted(wanted, (raw.tail_batch.first, raw.tail_batch.end)).tolist()
         if low < high and raw.tail_batch.publisher:
             span = Span(int(wanted[low]), int(wanted[high - 1]) + 1)
-            found.setdefault(raw.tail_batch.publisher, []).append(span)
-    return tuple((name, tuple(spans)) for name, spans in found.items())
+            spans_by_publisher.setdefault(raw.tail_batch.publisher, []).append(span)
+    return tuple((name, tuple(spans)) for name, spans in spans_by_publisher.items())
 
 
 def _ids(tail_batch: TailBatch) -> Int64s:

@@ -1,11 +1,11 @@
-"""The content of a journal block: facts of any channel, and the columns that they refer to.
+"""The format of a journal block: facts of any channel, and the bodies that they refer to.
 
 Layout of a block::
 
     u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
 
 A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
-The bodies of a very large block may be in a blob; its first fact is then
+The bodies of a very large block may be in a blob. Its first fact is then
 :class:`~penstock_core.messages.segments.BodiesApart`.
 """
 
@@ -28,16 +28,20 @@ _PADDING = [bytes(n) for n in range(_ALIGNMENT)]
 
 
 class BodyRef(Struct, frozen=True, array_like=True, gc=False):
+    """A reference from a fact to the bytes of its events."""
+
     schema: int
     size: int
     rows: int
     publisher: str = ""
     """The publisher, ``user@host`` (SEM E3)."""
     place: PageSlot | None = None
-    """Its slot in the channel's pages; None: it is in this block."""
+    """Its slot in the channel's pages; None: the bytes are in this block."""
 
 
 class FactRecord(Struct, frozen=True, array_like=True, gc=False):
+    """A fact as it is stored, with references to its bodies."""
+
     channel: int
     """Number of the channel; 0: the realm itself."""
     fact: LoggedFact
@@ -45,13 +49,15 @@ class FactRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupHeader(Struct, frozen=True, array_like=True):
+    """The header of a block: the time and the facts of a group."""
+
     at_us: int
     records: tuple[FactRecord, ...]
 
 
 SINCE: dict[type[Struct], int] = {}
-"""The format (``penstock_core.vocabulary.formats.FORMAT``) with which a fact was new; the others
-have been there from the first one on. It is refused where not all nodes of the cluster know it
+"""The format (``penstock_core.vocabulary.formats.FORMAT``) that introduced a fact; all others exist
+since the first format. A fact is refused until all nodes of the cluster know it
 (``penstock_server.runtime.store.newer_facts``)."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -61,8 +67,8 @@ _decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHe
 def encode_block(
     at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer], format: int = FORMAT
 ) -> list[Buffer]:
-    """The buffers of a block; ``bodies`` are those of all records, in order. The block is read by
-    everybody who knows this ``format``."""
+    """Return the buffers of a block. ``bodies`` are those of all records, in order. Every version
+    that knows ``format`` can read the block."""
     if format < FORMAT:
         newer = [record.fact for record in records if SINCE.get(type(record.fact), 1) > format]
         assert not newer, f"nodes that know format {format} do not know {newer[0]}"
@@ -72,7 +78,7 @@ def encode_block(
 
 
 def padded(bodies: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers of bodies, as they follow a header."""
+    """Return the buffers of bodies as they follow a header, each padded to the alignment."""
     chunks: list[Buffer] = []
     for body in bodies:
         chunks.append(body)
@@ -82,8 +88,8 @@ def padded(bodies: Sequence[Buffer]) -> list[Buffer]:
 
 
 def decode_block(block: memoryview) -> tuple[GroupHeader, Iterator[memoryview]]:
-    """Header and bodies. Raises ``Damaged`` when the bytes are no block, ``NewerFormat`` when it
-    speaks of something this version does not know."""
+    """Return header and bodies. Raises ``Damaged`` if the bytes are not a block, and
+    ``NewerFormat`` if it has a fact that this version does not know."""
     length = 0
     try:
         (length,) = _LENGTH.unpack_from(block)
@@ -91,16 +97,16 @@ def decode_block(block: memoryview) -> tuple[GroupHeader, Iterator[memoryview]]:
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if unknown := _unknown_fact(block[4 : 4 + length]):
             raise NewerFormat(
-                f"the fact {unknown}, in a form this version of Penstock does not know; a newer "
-                f"version wrote it"
+                f"the fact {unknown} has a form that this version of Penstock does not know; a "
+                f"newer version wrote it: run that version or a later one"
             ) from error
         raise Damaged(f"a block cannot be decoded: {error}") from error
     return header, bodies_in(block, header, 4 + length)
 
 
 def _unknown_fact(header: memoryview) -> str:
-    """The name of the first unknown fact in a header that is otherwise valid; empty: the header is
-    not valid. Since its checksum is right, a newer version wrote it."""
+    """Return the name of the first unknown fact in an otherwise valid header; empty if the header
+    is invalid. The checksum of the block was right, so a newer version wrote the unknown fact."""
     try:
         _, records, *_ = msgspec.msgpack.decode(header)
         for _, fact, *_ in records:
@@ -118,14 +124,14 @@ def _unknown_fact(header: memoryview) -> str:
 
 
 def bodies_in(block: memoryview, header: GroupHeader, at: int) -> Iterator[memoryview]:
-    """The bodies of a block's records, which follow each other from ``at`` on. Raises ``Damaged``
-    when one ends behind the bytes."""
-    at += -at % _ALIGNMENT
+    """Yield the bodies of a block's records, which begin at offset ``at`` of ``block``. Raises
+    ``Damaged`` if a body exceeds the block."""
+    offset = at + -at % _ALIGNMENT
     for record in header.records:
         for ref in record.bodies:
             if ref.place is not None:
                 continue
-            if at + ref.size > len(block):
+            if offset + ref.size > len(block):
                 raise Damaged(f"a block of {len(block)} bytes ends inside a body")
-            yield block[at : at + ref.size]
-            at += ref.size + -ref.size % _ALIGNMENT
+            yield block[offset : offset + ref.size]
+            offset += ref.size + -ref.size % _ALIGNMENT

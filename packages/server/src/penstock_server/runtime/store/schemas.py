@@ -1,8 +1,8 @@
-"""Arrow schemas by number. Bodies on the wire and in the journal name their schema so.
+"""Arrow schemas by number. Bodies on the wire and in the journal refer to their schema by number.
 
-A schema is recorded in the journal once, and is known as long as an event that is not sealed has
-it, or it was published lately. Then it is forgotten: the next publish with it records it again,
-under another number. So memory and snapshots do not grow with the schemas that were ever published.
+A schema is recorded in the journal once. It is kept while an unsealed event has it, or while it was
+published recently, and forgotten then; the next publish with it records it again under a new
+number. So memory and snapshots do not grow with the number of schemas that were ever published.
 """
 
 from __future__ import annotations
@@ -16,37 +16,39 @@ from penstock_core.columns.schema.ipc import schema_bytes, schema_from
 from penstock_core.columns.schema.schema_cache import SchemaMemo
 
 TRANSIENT_FROM = 1 << 32
-"""Schemas from here on are made by the server for deliveries and are never stored."""
+"""Numbers from here on are for schemas that the server makes for deliveries and never stores."""
 RECENT_BYTES_MAX: Final = 1 << 20
-"""Bytes of serialized schemas after which those that were not published again lose their place
-among the recent ones. Parsed, a schema takes about ten times its bytes."""
+"""Limit on the bytes of each generation of recent schemas, serialized. Parsed, a schema takes about
+ten times as much."""
 PARSED_FACTOR: Final = 8
-"""Bytes of memory for each byte of a serialized schema, about."""
+"""Estimated bytes of memory for each byte of a serialized schema."""
 TRANSIENT_MAX: Final = 1_024
-"""Schemas of deliveries that keep their number; later deliveries announce others again."""
+"""Limit on the schemas of deliveries. At the limit all are forgotten, and later deliveries announce
+theirs again under new numbers."""
 
 Recorded = tuple[int, pa.Schema]
 """The number of a recorded schema, and the schema."""
 
 
 class Schemas:
-    """The recorded schemas that may still be named, and the numbers of those of deliveries.
+    """The recorded schemas that are still in use, and the numbers of those of deliveries.
 
-    Batches of events hold their schema; :attr:`_held` shows which are still held by any. The recent
-    ones are held here: in two generations, so that a publish costs one look-up.
+    Batches of events refer to their schema, so :attr:`_held`, a weak dictionary, has the schemas in
+    use. Recent schemas are kept alive here, in two generations: that approximates least recently
+    used at the cost of one lookup for a publish.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[int, bytes] = {}
         self._size = 0
-        """Bytes of all of them."""
+        """Bytes of all recorded schemas."""
         self._numbers: dict[bytes, int] = {}
         self._held: WeakValueDictionary[int, pa.Schema] = WeakValueDictionary()
         self._recent: dict[bytes, Recorded] = {}
         self._less_recent: dict[bytes, Recorded] = {}
         self._recent_bytes = 0
         self._unweighed: dict[int, int] = {}
-        """Memory of schemas that no batch has been charged for yet, in bytes."""
+        """Bytes of memory of schemas that were not charged to a batch yet."""
         self._transient: dict[pa.Schema, int] = {}
         self._transient_numbers = SchemaMemo(self._number_transient)
         self._next = 1
@@ -54,23 +56,24 @@ class Schemas:
         self._forgets = False
 
     def forget_unused(self) -> None:
-        """Forget schemas that nothing holds, from now on. While a journal is read all are kept: the
-        blocks that follow may name any of them."""
+        """Forget unused schemas from now on. Before this, while a journal is read, all are kept,
+        because the next blocks may refer to any of them."""
         self._forgets = True
 
     def recorded(self, schema: bytes) -> Recorded | None:
-        """The number and the schema of these bytes; None if they have to be recorded (again)."""
+        """Return the number and schema of these bytes; None if they have to be recorded (again)."""
         return self._recent.get(schema) or self._promoted(schema)
 
     def next_number(self) -> int:
+        """Return the number for the next recorded schema."""
         return self._next
 
     def record(self, schema_id: int, schema: bytes) -> None:
-        """Note that ``schema_id`` is in the journal. Raises ``InvalidEvent`` on garbage."""
+        """Note that a schema is in the journal. Raises ``InvalidEvent`` if it cannot be parsed."""
         parsed = schema_from(schema)
         if (before := self._bytes.get(schema_id)) is not None:
             self._size -= len(before)
-            if before != schema:  # a snapshot that cannot be read did not have it
+            if before != schema:  # reused after a snapshot was lost that had recorded the number
                 self._numbers.pop(before, None)
         self._bytes[schema_id] = schema
         self._size += len(schema)
@@ -82,32 +85,32 @@ class Schemas:
         self._keep_recent(schema, (schema_id, parsed))
 
     def first_weight(self, schema_id: int) -> int:
-        """Bytes of memory to charge to the first batch of events with a schema; 0 after that, and
-        for schemas that all have room among the recent ones."""
+        """Return the bytes of memory to charge to a batch of events for its schema: 0 except for
+        the first batch with a schema, and 0 while all schemas fit among the recent ones."""
         return self._unweighed.pop(schema_id, 0)
 
     def in_journal(self) -> list[tuple[int, bytes]]:
-        """The schemas that events and later blocks may name, by number, ascending."""
+        """Return the schemas that events and later blocks may refer to, ascending by number."""
         if self._forgets:
             self._forget()
         return sorted(self._bytes.items())
 
     def transient(self, schema: pa.Schema) -> int:
-        """An id for a schema that is only ever sent."""
+        """Return a number for a schema that is only sent and never stored."""
         return self._transient_numbers.of(schema)
 
     def has(self, schema_id: int) -> bool:
         return schema_id in self._bytes
 
     def schema(self, schema_id: int) -> pa.Schema:
-        """The schema with a number that :meth:`has` knows."""
+        """Return the schema with a recorded number (see :meth:`has`)."""
         held = self._held.get(schema_id)
         if held is None:
             held = self._held[schema_id] = schema_from(self._bytes[schema_id])
         return held
 
     def bytes_of(self, schema_id: int, schema: pa.Schema) -> bytes:
-        """The bytes with which a ``schema`` of this number is announced to a client."""
+        """Return the bytes that announce ``schema`` under its number to a client."""
         return self._bytes.get(schema_id) or schema_bytes(schema)
 
     def _number_transient(self, schema: pa.Schema) -> int:
@@ -121,7 +124,8 @@ class Schemas:
         return schema_id
 
     def _promoted(self, schema: bytes) -> Recorded | None:
-        """A schema that is not among the most recent ones; it is from now on."""
+        """Return a schema outside the newest generation, and move it there; None if it has to be
+        recorded."""
         entry = self._less_recent.get(schema)
         if entry is None:
             number = self._numbers.get(schema)
@@ -142,8 +146,8 @@ class Schemas:
         self._recent_bytes += len(schema)
 
     def _forget(self) -> None:
-        """Forget the schemas that nothing holds. The newest stays, so that no number is given
-        twice, also after a restart."""
+        """Forget unused schemas. The newest one stays, so that its number is not used again, even
+        after a restart."""
         for number in [number for number in self._bytes if number not in self._held]:
             if number == self._next - 1:
                 continue

@@ -1,4 +1,4 @@
-"""One file of sealed events, as a channel's store knows it: a spindle, or a file that grows."""
+"""One file of sealed events in a channel's store: a spindle, or a file that grows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.errors import Damaged
 
 Publishers = tuple[tuple[str, Spans], ...]
-"""By publisher (``user@host``): ids it published; no ids: all there are."""
+"""Publishers (``user@host``) with the spans they published; empty spans: all events."""
 
 
 class Damage:
-    """Stored events that turned out to be unreadable: their ids, and why."""
+    """The ids of stored events that cannot be read, and the reasons."""
 
     __slots__ = ("ids", "reasons")
 
@@ -28,21 +28,24 @@ class Damage:
         self.reasons += other.reasons
 
     def note(self, error: Damaged, span: Span) -> None:
+        """Add the ids of ``span``, unreadable because of ``error``."""
         self.ids.add(span)
         if str(error) not in self.reasons[-1:]:  # reported once for many spans of one batch
             self.reasons.append(str(error))
 
 
 class FilesNotOpen(Exception):
-    """Events are to be read from files that are not open."""
+    """Raised when events must be read from files that are not open."""
 
     def __init__(self, files: Sequence[SealedFile]) -> None:
         super().__init__(f"not open: {', '.join(file.name for file in files)}")
         self.files = files
-        """The files with these events, open or not."""
+        """All files that the read needs, open or not."""
 
 
 class SealedFile:
+    """A file of sealed events: its index, and soft state about it."""
+
     __slots__ = (
         "grows",
         "index",
@@ -69,19 +72,19 @@ class SealedFile:
         self.name = name
         self.index = index
         self.grows = grows
-        """Batches are added to it; a spindle is written once (SEM S)."""
+        """Whether batches are appended to it. A spindle is written once (SEM S)."""
         self.live = index.rows
         self.reader: SegmentReader | None = None
         self.is_damaged = False
-        """Known to fail its checksum: kept, though none of its events is left (SEM S1)."""
+        """Whether it is known to fail its checksum. It is kept even without events (SEM S1)."""
         self.is_frozen = False
-        """Soft: nothing is added to it for now, and it is not dropped."""
+        """Soft: whether it may be neither extended nor dropped for now."""
         self.is_pinned = False
-        """Soft: it stays open, for it is read in the middle of a step (SEM T7)."""
+        """Soft: whether it stays open, because steps of the writer read it (SEM T7)."""
         self.is_unreadable = False
-        """Soft: it could not even be opened."""
+        """Soft: whether it could not be opened."""
         self.is_stale = False
-        """Whether events have left it since :attr:`live` was counted."""
+        """Whether events were removed since :attr:`live` was counted."""
 
     @property
     def span(self) -> Span:
@@ -89,18 +92,18 @@ class SealedFile:
 
     @property
     def dead_bytes(self) -> int:
-        """About how many of its bytes are events that have left the channel."""
+        """Estimated bytes of events that have left the channel."""
         return self.index.size - self.index.size * self.live // self.index.rows
 
     def recount(self, stored: IdSet) -> None:
-        """Count how many of its events are still in the channel's ``stored``."""
+        """Count the events that are still in ``stored``, the ids of the channel."""
         if self.is_stale:
             self.live = len(stored.within(self.span))
             self.is_stale = False
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read right now, to its end."""
+        """Whether the whole file can be read now. A file that has grown needs a new reader."""
         return self.reader is not None and self.reader.index is self.index
 
     def extended(
@@ -111,41 +114,41 @@ class SealedFile:
         checksum: int,
         publishers: Publishers,
     ) -> None:
-        """The file with more batches at its end."""
+        """Note that batches were appended to the file."""
         self.index = grown_index(self.index, added, size, checksum=checksum)
         self.publishers = merged_publishers(self.publishers, publishers)
 
     def batches_within(self, span: Span) -> tuple[SegmentBatch, ...]:
-        """The record batches that hold some of ``span``, or have a gap there."""
+        """Return the record batches whose id ranges overlap ``span``. They may have gaps there."""
         batches = self.index.batches
-        first = bisect_right(batches, span.first, key=lambda own: own.end_id)
-        end = bisect_right(batches, span.end - 1, key=lambda own: own.first_id)
+        first = bisect_right(batches, span.first, key=lambda batch: batch.end_id)
+        end = bisect_right(batches, span.end - 1, key=lambda batch: batch.first_id)
         return batches[first:end]
 
     def publishers_of(self, span: Span) -> Publishers:
-        """The publishers of the events of ``span``; may name some around it."""
-        found = []
+        """Return the publishers of the events of ``span``. Their spans may reach beyond it."""
+        publishers = []
         for publisher, spans in self.publishers:
-            first = bisect_right(spans, span.first, key=lambda own: own[1])
-            end = bisect_right(spans, span.end - 1, key=lambda own: own[0])
-            if own := spans[first:end]:
-                found.append((publisher, own))
-        return tuple(found)
+            first = bisect_right(spans, span.first, key=lambda published: published[1])
+            end = bisect_right(spans, span.end - 1, key=lambda published: published[0])
+            if overlapping := spans[first:end]:
+                publishers.append((publisher, overlapping))
+        return tuple(publishers)
 
 
 def merged_publishers(first: Publishers, second: Publishers) -> Publishers:
-    """Both, where ``second`` speaks of later ids."""
-    found = dict(first)
+    """Return both together. The ids in ``second`` must be above those in ``first``."""
+    publishers = dict(first)
     for publisher, spans in second:
-        found[publisher] = found.get(publisher, ()) + spans
-    return tuple(found.items())
+        publishers[publisher] = publishers.get(publisher, ()) + spans
+    return tuple(publishers.items())
 
 
 def publishers_within(publishers: Publishers, ids: IdSet) -> Publishers:
-    """The publishers of ``ids``."""
-    found = []
+    """Return the publishers of ``ids``."""
+    within = []
     for publisher, spans in publishers:
-        own = ids.overlap(IdSet(spans))
-        if own:
-            found.append((publisher, own.spans))
-    return tuple(found)
+        published_ids = ids.overlap(IdSet(spans))
+        if published_ids:
+            within.append((publisher, published_ids.spans))
+    return tuple(within)

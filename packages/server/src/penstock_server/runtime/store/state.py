@@ -1,6 +1,7 @@
-"""The state of a realm, and the one way to change it: applying records.
+"""The state of a realm, which is changed only by applying facts.
 
-It is used live, after each decision, and at recovery, from the snapshot and the journal.
+Facts are applied live, after each decision, and at recovery, from the snapshot and the journal. So
+both lead to the same state.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
 
 
 class Copied(Struct):
-    """What a join has copied since the realm started."""
+    """Counters of a join since the realm started."""
 
     copied: int = 0
     dropped: int = 0
@@ -67,15 +68,17 @@ class Copied(Struct):
 
 
 class RealmState:
+    """All channels of a realm with their stores, and the state of the realm itself."""
+
     agreed: AgreedFormat = NewestFormat()
-    """Soft: what may be written, so that every node can read it."""
+    """Soft: the format to write, which every node can read."""
     contradictions: Mapping[int, str] = MappingProxyType({})
-    """Channels whose number the journal gives twice, each with a description: a start that could
-    not read this state has given it again. What it did with that channel is left out."""
+    """Channels whose number the journal has given twice, each with a description: a start that
+    could not read this state has used the number again. Its facts on that channel are left out."""
     unsealable: Mapping[int, int] = MappingProxyType({})
-    """Soft: channels that accept no more events, which cannot be sealed; with the bytes."""
+    """Soft: channels that accept no events because theirs cannot be sealed, with the bytes."""
     copied_out: Callable[[], object] = int
-    """Called when an outbox has got something; it does nothing until somebody wants to know."""
+    """Called when an outbox has new events; does nothing until a listener is set."""
 
     def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
@@ -87,42 +90,43 @@ class RealmState:
         self.producers = JointProducers()
         """Producers that have published to several stores in one step (SEM X3)."""
         self.to_open: set[int] = set()
-        """Soft: channels whose dead events move, with files that are not open yet."""
+        """Soft: channels whose dead events move to another store, with files not open yet."""
         self.dropped: list[int] = []
-        """Soft: channels deleted, with pages that are not dropped yet."""
+        """Soft: deleted channels with pages that are not dropped yet."""
         self.freed: set[int] = set()
-        """Soft: channels with places in pages to give back."""
+        """Soft: channels with page slots to free."""
         self.moved: set[int] = set()
-        """Soft: channels something was done on since the history took this: it looks at these."""
+        """Soft: channels changed since the history last took this set. It inspects only these."""
         self.worn: set[int] = set()
-        """Soft: channels whose files or their events changed since the maintainer took this."""
+        """Soft: channels whose files, or the events in them, have changed since the maintainer last
+        took this set."""
         self.freed_bytes = 0
-        """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
+        """Soft: estimated bytes of the journal that purges and deletions have made useless."""
         self.skipped: list[str] = []
         """Facts that could not be applied because an earlier block is damaged."""
         self.unreadable: list[tuple[int, PageSlot]] = []
-        """Bodies in pages that are not there."""
+        """Bodies that could not be read from their page slots, by channel."""
         self._with_durable: dict[str, dict[int, None]] = {}
-        """The stores that have a durable, by its name; the readers of queues are not here."""
+        """The stores with a durable of a name. The readers of queues are left out."""
         self._joined: dict[tuple[int, int], Copied] = {}
         self._file_sums: dict[str, BlobSum] = {}
         self.file_names = FileNames()
-        """How the files of this realm are called."""
+        """The names of the files of this realm."""
         self.run = ""
-        """Soft: another one each time the realm starts."""
+        """Soft: identifies this run of the realm; different after each start."""
 
     def opened(self, number: int) -> ChannelOpened:
-        """A channel's answer for a client that opens it."""
+        """Return the answer to a client that opens a channel."""
         state = self.channels[number].state
         run = "" if state.type.ids_survive else self.run
         return ChannelOpened(ChannelId(number), state.name, state.definition, run=run)
 
     def joined(self, join: Join) -> Copied:
-        """What a join has copied since the realm started."""
+        """Return the counters of a join since the realm started."""
         return self._joined.setdefault((join.source, join.destination), Copied())
 
     def waiting_bytes(self, number: int) -> int:
-        """About how many bytes of events a store has that are not taken from it yet."""
+        """Return the estimated bytes of the events on a store."""
         state = self.channels[number].state
         return int(len(state.stored) * state.event_bytes)
 
@@ -131,9 +135,9 @@ class RealmState:
     ) -> None:
         """Apply a record read back from the journal or a snapshot."""
         fact, number, refs = record.fact, record.channel, record.bodies
-        if isinstance(fact, BodiesApart):  # the bodies were found
+        if isinstance(fact, BodiesApart):  # used by the reader of the block, which got the bodies
             return
-        own = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
+        own_bodies = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
         if self.contradictions and number in self.contradictions:
             return
         if number and number not in self.channels:
@@ -151,15 +155,15 @@ class RealmState:
         if missing and not isinstance(fact, SchemaSeen | KeptStates):
             self.skipped.append(f"events of channel {number} in schema {missing[0]}")
             return
-        self.apply(number, fact, self._pieces(record, own), bodies=own)
+        self.apply(number, fact, self._pieces(record, own_bodies), bodies=own_bodies)
 
     def _contradicted(self, fact: ChannelCreated) -> None:
-        known = self.channels[fact.number].state.name
+        existing = self.channels[fact.number].state.name
         self.contradictions = {
             **self.contradictions,
             fact.number: f"the journal makes channel {fact.number} ({fact.name!r}) where "
-            f"{known!r} is: it was written by a start that could not read all of this realm. "
-            f"{known!r} is kept, and what was done with the other one is left out",
+            f"{existing!r} is: it was written by a start that could not read all of this realm. "
+            f"{existing!r} is kept, and the facts of the other channel are left out",
         }
 
     def _body(
@@ -170,7 +174,7 @@ class RealmState:
         try:
             if pages is not None:
                 return pages.view(number, ref.place)
-        except Damaged:  # its events are quarantined after everything is read
+        except Damaged:  # its events are quarantined at the end of recovery
             self.unreadable.append((number, ref.place))
         return memoryview(b"")
 
@@ -181,12 +185,14 @@ class RealmState:
             ]:
                 ref, span = record.bodies[0], Span(first, end)
                 return [
-                    self._whole(record.channel, ref, bodies[0], at_us=at_us, span=span, ids=None)
+                    self._batch_of_span(
+                        record.channel, ref, bodies[0], at_us=at_us, span=span, ids=None
+                    )
                 ]
             case Appended(span, at_us, absent=absent):
                 ids = IdSet([Span(*span)])
-                for gone in absent:
-                    ids.remove(Span(*gone))
+                for absent_span in absent:
+                    ids.remove(Span(*absent_span))
             case PersistedLate(spans, at_us):
                 ids = IdSet(Span(*s) for s in spans)
             case Kept(first, end, at_us, spans):
@@ -194,29 +200,29 @@ class RealmState:
             case _:
                 return []
         return [
-            self._piece(record.channel, ref, body, at_us=at_us, ids=ids)
+            self._batch_of_body(record.channel, ref, body, at_us=at_us, ids=ids)
             for ref, body in zip(record.bodies, bodies, strict=True)
         ]
 
-    def _piece(
+    def _batch_of_body(
         self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
     ) -> TailBatch:
-        """The piece of one body; takes its rows' ids off ``ids``."""
-        taken: list[Span] = []
+        """Return the batch of one body. Takes the ids of its rows out of ``ids``."""
+        spans: list[Span] = []
         rows = ref.rows
         while rows and (span := ids.take(rows)) is not None:
-            taken.append(span)
+            spans.append(span)
             rows -= span.size
-        span = Span(taken[0].first, taken[-1].end)
+        span = Span(spans[0].first, spans[-1].end)
         dense = span.size == ref.rows
-        return self._whole(
-            number, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(taken)
+        return self._batch_of_span(
+            number, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(spans)
         )
 
-    def _whole(
+    def _batch_of_span(
         self, number: int, ref: BodyRef, body: memoryview, at_us: int, span: Span, ids: IdSet | None
     ) -> TailBatch:
-        """The piece of a body whose rows have all ids of ``span``, or only ``ids``."""
+        """Return the batch of a body whose rows have all ids of ``span``, or only ``ids``."""
         return TailBatch(
             span,
             at_us,
@@ -237,7 +243,7 @@ class RealmState:
         tail_batches: Sequence[TailBatch] = (),
         bodies: Sequence[Buffer] = (),
     ) -> None:
-        """Make ``fact`` true in the core and in the store."""
+        """Apply ``fact`` to the core and to the store."""
         if isinstance(fact, Restored):
             self._restored(number, fact)
         elif isinstance(fact, Fact):
@@ -252,7 +258,8 @@ class RealmState:
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
-        """What is not for a channel's rules alone; first what a snapshot has most of."""
+        """Apply a fact that is not for the rules of a channel alone. The kinds that a snapshot has
+        most of come first."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
@@ -282,7 +289,8 @@ class RealmState:
                 self._of_channel(number, fact, tail_batches)
 
     def appended(self, number: int, fact: Appended, tail_batches: Sequence[TailBatch]) -> None:
-        """Make it true that events were published."""
+        """Apply a publish that was just decided. This hot path skips the dispatch of
+        :meth:`apply`."""
         self.channels[number].apply(fact)
         store = self.stores[number]
         for tail_batch in tail_batches:
@@ -320,7 +328,8 @@ class RealmState:
             self.freed.add(number)
 
     def _restored(self, number: int, fact: Restored) -> None:
-        """All there is of a channel is in one fact; its files and events follow."""
+        """Apply a channel's whole state from a snapshot. Its files and events follow in other
+        facts."""
         channel = self.channels[number]
         channel.apply(fact)
         if fact.durables:
@@ -330,7 +339,7 @@ class RealmState:
         self.directory.note_topics(number)
 
     def with_durable(self, name: str) -> list[int]:
-        """The numbers of the stores that have a durable of this name."""
+        """Return the stores that have a durable of this name, ascending."""
         return sorted(self._with_durable.get(name, ()))
 
     def _note_durables(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
@@ -341,9 +350,9 @@ class RealmState:
                 names = [durable.name for durable in durables]
             case _:
                 return
-        there = channel.state.durables
+        existing = channel.state.durables
         for name in names:
-            if name and name in there:
+            if name and name in existing:
                 self._with_durable.setdefault(name, {})[number] = None
             else:
                 self._forget_durable(name, number)
@@ -369,13 +378,14 @@ class RealmState:
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
         keys = fact.definition.keys
-        if (own := self.channels[fact.number].state).engine.merges:
-            self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)
+        if (state := self.channels[fact.number].state).engine.merges:
+            self.stores[fact.number] = MergeStore(self.meter, keys, state.type.home)
         else:
             self.stores[fact.number] = ChannelStore(self.meter, keys)
 
     def forget_freed(self) -> None:
-        """Drop the page slots that recovered facts have freed; they must not be released again."""
+        """Drop the page slots that recovered facts have freed. They were released before the
+        restart, and may be in use again."""
         for number in self.freed:
             self.stores[number].freed.clear()
         self.freed.clear()
@@ -385,9 +395,9 @@ class RealmState:
             self.freed_bytes += int(events * channel.state.event_bytes)
 
     def _deleted(self, fact: ChannelDeleted) -> None:
-        if (gone := self.channels.get(fact.number)) is not None:
-            self._freed(gone, gone.state.counters.published)
-            for name in gone.state.durables:
+        if (channel := self.channels.get(fact.number)) is not None:
+            self._freed(channel, channel.state.counters.published)
+            for name in channel.state.durables:
                 self._forget_durable(name, fact.number)
         self.directory.apply(fact)
         self.to_open.discard(fact.number)
@@ -397,15 +407,16 @@ class RealmState:
             self.dropped.append(fact.number)
 
     def _files_changed(self, number: int) -> None:
-        """Dead events are read in the middle of a step: their files are open before (SEM T7)."""
+        """Note that a channel's files have changed. If its dead events move, steps of the writer
+        read the files, so they must be opened before (SEM T7)."""
         self.worn.add(number)
         if self.channels[number].state.moves_dead:
             self.to_open.add(number)
 
     def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
-        """Something has changed in which file events are."""
+        """Apply a fact that changes which events are in which file."""
         if isinstance(fact, Sealed) and not (fact.through or fact.name):
-            return  # nothing was sealed yet, as on most of many channels
+            return  # nothing was sealed: the usual case on realms with many channels
         if not isinstance(fact, Sealed) or fact.name or self.stores[number].files:
             self._files_changed(number)
         match fact:
@@ -428,7 +439,7 @@ class RealmState:
     def _extended(self, number: int, fact: Extended) -> None:
         channel, store = self.channels[number], self.stores[number]
         channel.mark_ids_used(fact.through)
-        file = next((own for own in store.files if own.name == fact.name), None)
+        file = next((file for file in store.files if file.name == fact.name), None)
         if file is None:
             self.skipped.append(f"events of channel {number} added to {fact.name}")
             return
@@ -445,14 +456,15 @@ class RealmState:
         index = _index_decoder.decode(fact.index)
         file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
         store = self.stores[number]
-        known = ChannelSchema.of_file(index.schema).arrow
-        store.columns = store.columns.grown(known)
-        store.names.add(known)
+        schema = ChannelSchema.of_file(index.schema).arrow
+        store.columns = store.columns.grown(schema)
+        store.names.add(schema)
         file.live = len(self.channels[number].state.stored.within(file.span))
         return file
 
     def file_sum(self, name: str) -> BlobSum | None:
-        """What a segment file has to be; None: no record speaks of it, or it grows."""
+        """Return the size and checksum that a segment file must have; None if no fact names the
+        file, or if it grows."""
         if name not in self._file_sums:
             self._file_sums = {
                 file.name: BlobSum(file.index.size, file.index.checksum)
@@ -463,9 +475,11 @@ class RealmState:
         return self._file_sums.get(name)
 
     def snapshot(self) -> tuple[Generator[None, None, list[FactRecord]], list[Buffer]]:
-        """The shortest records that lead to this state after a restart, and their bodies.
+        """Return the shortest list of records that leads to this state after a restart, and their
+        bodies.
 
-        The records can be made later, anywhere, and piece by piece: much of the work is in them.
+        The records come from a generator that holds a frozen image of the state. It can run later,
+        in steps, on any thread: most of the work is in it.
         """
         records = [FactRecord(0, RealmFacts(self.directory.next_channel_id))]
         bodies: list[Buffer] = []
@@ -509,7 +523,7 @@ class RealmState:
         of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:
             of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
-        # Also those that no event has: blocks after this snapshot may name what is recorded now.
+        # Also schemas that no event has: blocks after this snapshot may refer to them.
         for schema, encoded in self.schemas.in_journal():
             records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
@@ -517,7 +531,7 @@ class RealmState:
 
 
 _Frozen = tuple[int, Generator[None, None, Restored]]
-"""A channel and what makes its record."""
+"""A channel, and the generator that makes its record."""
 
 
 def _written(
@@ -543,8 +557,8 @@ def _removed(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> Non
 def _all_kept(
     store: ChannelStore, volatile: IdSet
 ) -> Iterator[tuple[TailBatch, tuple[Kept, int, Buffer]]]:
-    """The rows of the tail that a snapshot keeps: those in no file, and those stored too late for
-    one."""
+    """Yield the rows of the tail that a snapshot keeps: those not in a file, and late ones, which
+    no file will have."""
     if store.late:
         for tail_batch in store.tail:
             if late := tail_batch.overlap(store.late):
@@ -559,7 +573,8 @@ def _all_kept(
 
 
 def _kept(tail_batch: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
-    """The rows of a batch that a snapshot keeps; None: no row."""
+    """Return the rows of a batch that a snapshot keeps, without ``left_out``; None if no row
+    remains."""
     if not left_out and tail_batch.ids is None:
         return (
             Kept(tail_batch.first, tail_batch.end, tail_batch.at_us),

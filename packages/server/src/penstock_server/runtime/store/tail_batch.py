@@ -26,22 +26,22 @@ from penstock_server.runtime.store.sealed_file import Publishers
 IntArray = npt.NDArray[np.int64]
 
 MERGE_BELOW = 1_024
-"""A batch of at least this many events is sent as it is."""
+"""Batches with at least this many events are sent as they are."""
 FEW = 16
-"""Up to this many ranges of a batch are sliced and put together, which costs less than to take
-their rows, and needs no functions of Arrow that would have to be imported first."""
+"""Up to this many ranges of a batch are sliced and concatenated. That costs less than taking their
+rows, and needs none of the Arrow functions that are slow to import."""
 
 PARSED_BYTES_MAX: Final = 64 << 20
-"""Bytes of parsed batches that are kept. The others are parsed again when they are needed."""
+"""Limit on the bytes of parsed batches in memory. Others are parsed again when needed."""
 _BODY_FACTOR: Final = 12
-"""A parsed batch takes up to so many times the bytes of its body: Arrow has some 600 bytes for each
-column of it, a body has 56."""
+"""Upper estimate of the memory of a parsed batch, as a multiple of its body: Arrow needs some 600
+bytes for each column, the body 56."""
 _SCHEMA_FACTOR: Final = 5
-"""A schema that is the batch's own takes so many times its bytes."""
+"""Memory of a schema that only one batch uses, as a multiple of its bytes."""
 
 
 class _ParsedBatches:
-    """The batches that have their parsed form in memory, the oldest first."""
+    """The batches with their parsed form in memory, the oldest first."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -49,8 +49,8 @@ class _ParsedBatches:
         self._lock = threading.Lock()  # files are written by other threads
 
     def add(self, tail_batch: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
-        """Note that ``piece`` has its batch, with a schema of its own of so many bytes; the oldest
-        ones are forgotten for it."""
+        """Note that ``tail_batch`` was parsed, and drop the oldest parsed forms above the limit.
+        ``own_schema`` is the size in bytes of a schema that only this batch uses."""
         size = max(_BODY_FACTOR * len(tail_batch.body), batch.get_total_buffer_size())
         size += _SCHEMA_FACTOR * own_schema
         with self._lock:
@@ -59,8 +59,8 @@ class _ParsedBatches:
             while self.bytes > PARSED_BYTES_MAX:
                 oldest, freed = self._kept.popleft()
                 self.bytes -= freed
-                if (other := oldest()) is not None:
-                    other.forget_parsed()
+                if (oldest_batch := oldest()) is not None:
+                    oldest_batch.forget_parsed()
 
 
 _parsed: Final = _ParsedBatches()
@@ -72,13 +72,13 @@ def _ids(spans: Sequence[Span]) -> IntArray:
 
 
 def _int64s(values: IntArray) -> pa.Array:
-    """Without a copy, and without ``pa.array``, whose first call imports pandas where there is
-    one: a third of a second in which nobody is served."""
+    """Wrap values in an Arrow array without a copy. Not with ``pa.array``: its first call imports
+    pandas if installed, which would block the event loop for a third of a second."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 class TailBatch:
-    """One published batch, as it was published."""
+    """One batch in the tail, as it was published."""
 
     __slots__ = (
         "__weakref__",
@@ -113,7 +113,7 @@ class TailBatch:
         schema_weight: int = 0,
     ) -> None:
         self.schema_weight = schema_weight
-        """Bytes of memory of its schema, if it was the first batch with it; otherwise 0."""
+        """Bytes of memory of its schema if it is the first batch with it; otherwise 0."""
         self.publisher = publisher
         """The publisher, ``user@host`` (SEM E3)."""
         self.first, self.end = span
@@ -126,18 +126,18 @@ class TailBatch:
         if batch is not None:
             _parsed.add(self, batch)
         self.ids = ids
-        """The ids its rows have; None: every id of the span."""
+        """The ids of its rows; None: every id of the span."""
         self.home = home
-        """Where its bytes are, and which limit they count against (SEM C6)."""
+        """The place of its bytes. It selects the limit that they count against (SEM C6)."""
         self.place = place
-        """Its slot in the channel's pages; None: it is not in pages."""
+        """Its slot in the channel's pages; None: not in pages."""
         self.live = self.end - self.first if ids is None else len(ids)
 
     @classmethod
     def published(
         cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
     ) -> Self:
-        """The batch of a body that is published now."""
+        """Return the batch of a body that is being published."""
         tail_batch = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
         if (batch := body.parsed) is not None:
             tail_batch._batch = batch
@@ -153,43 +153,44 @@ class TailBatch:
         return batch
 
     def forget_parsed(self) -> None:
-        """Keep the body alone, of which the batch can be made again."""
+        """Drop the parsed form. It can be parsed again from the body."""
         self._batch = None
 
     @property
     def weight(self) -> int:
-        """Bytes it counts against limits."""
+        """Bytes that count against limits."""
         rows = self.end - self.first if self.ids is None else len(self.ids)
         return max(len(self.body), EVENT_BYTES_MIN * rows) + self.schema_weight
 
     @property
     def event_bytes(self) -> float:
-        """About how large its events are."""
+        """Average bytes of an event."""
         return len(self.body) / max(1, self.end - self.first)
 
     def moved_to(self, place: PageSlot, body: memoryview) -> None:
-        """Note that it was written to the channel's pages, and is read from there."""
+        """Note that the bytes were written to the channel's pages, and read them from there."""
         self.place = place
         self.body = body
         self._batch = None
 
     def moved_outside(self, body: memoryview) -> None:
-        """Note that its bytes were copied, and are read from there: outside of the Python heap, or
-        out of a buffer that is much larger."""
+        """Use a copy of the bytes from now on: one outside the Python heap, or one that does not
+        keep a much larger buffer alive."""
         self.body = body
         self._batch = None
 
     @property
     def is_whole(self) -> bool:
+        """Whether its rows have every id of its span."""
         return self.ids is None
 
     def overlap(self, ids: IdSet) -> IdSet:
-        """The subset of ``ids`` that this batch has rows of."""
-        found = ids.within(Span(self.first, self.end))
-        return found if self.ids is None else found.overlap(self.ids)
+        """Return the subset of ``ids`` that this batch has rows of."""
+        ids_in_span = ids.within(Span(self.first, self.end))
+        return ids_in_span if self.ids is None else ids_in_span.overlap(self.ids)
 
     def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
-        """The rows of ``spans`` (all inside this piece), with ids and times."""
+        """Return the rows of ``spans`` with ids and times. The spans must be inside this batch."""
         if self.ids is None and len(spans) == 1:
             first, end = spans[0]
             rows = self.batch.slice(first - self.first, end - first)
@@ -200,11 +201,11 @@ class TailBatch:
         return stamp(self._rows(wanted), wanted, self.at_us)
 
     def publishers(self, spans: Sequence[Span]) -> Publishers:
-        """The publishers of ``spans``."""
+        """Return the publisher of ``spans``."""
         return ((self.publisher, tuple(spans)),) if self.publisher else ()
 
     def body_of(self, ids: IdSet) -> Buffer:
-        """The body with only the rows of ``ids``."""
+        """Return a body with only the rows of ``ids``."""
         return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
 
     def _rows(self, wanted: IntArray) -> pa.RecordBatch:
@@ -216,13 +217,13 @@ class TailBatch:
 
 
 def united(one: TailBatch, other: TailBatch) -> TailBatch:
-    """One batch from two parts that were published together and came back separately."""
+    """Return one batch made of two parts that were published together and recovered separately."""
     assert one.number == other.number, "they were published together"
-    ids = [_ids(_own(tail_batch).spans) for tail_batch in (one, other)]
+    ids = [_ids(_all_ids(tail_batch).spans) for tail_batch in (one, other)]
     order = np.argsort(np.concatenate(ids))
     batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
-    both = _own(one)
-    both.add_all(_own(other))
+    all_ids = _all_ids(one)
+    all_ids.add_all(_all_ids(other))
     span = Span(min(one.first, other.first), max(one.end, other.end))
     return TailBatch(
         span,
@@ -231,15 +232,15 @@ def united(one: TailBatch, other: TailBatch) -> TailBatch:
         schema=one.schema,
         body=memoryview(batch_bytes(batch)),
         batch=batch,
-        ids=None if len(both) == span.size else both,
+        ids=None if len(all_ids) == span.size else all_ids,
         home=one.home,
         publisher=one.publisher,
         schema_weight=one.schema_weight + other.schema_weight,
     )
 
 
-def _own(tail_batch: TailBatch) -> IdSet:
-    """All ids that a batch has rows of."""
+def _all_ids(tail_batch: TailBatch) -> IdSet:
+    """Return the ids of all rows of a batch."""
     return (
         IdSet((Span(tail_batch.first, tail_batch.end),))
         if tail_batch.ids is None
@@ -248,7 +249,7 @@ def _own(tail_batch: TailBatch) -> IdSet:
 
 
 def stored_together(tail_batches: Sequence[TailBatch]) -> pa.RecordBatch:
-    """All rows of whole pieces of one schema: far less work than stamping each."""
+    """Return all rows of whole batches of one schema. That is far cheaper than stamping each."""
     counts = np.array([tail_batch.end - tail_batch.first for tail_batch in tail_batches])
     firsts = np.array([tail_batch.first for tail_batch in tail_batches])
     total = int(counts.sum())
@@ -258,26 +259,26 @@ def stored_together(tail_batches: Sequence[TailBatch]) -> pa.RecordBatch:
 
 
 def stored_rows(tail_batches: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
-    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
+    """Yield the rows of ``wanted``. Neighbouring small batches of one schema are joined."""
     run: list[TailBatch] = []
     for tail_batch in tail_batches:
-        whole = Span(tail_batch.first, tail_batch.end)
-        own = wanted.within(whole).spans
-        joins = tail_batch.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        span = Span(tail_batch.first, tail_batch.end)
+        spans = wanted.within(span).spans
+        joins = tail_batch.is_whole and spans == (span,) and span.size < MERGE_BELOW
         if run and not (joins and tail_batch.number == run[0].number):
             yield stored_together(run)
             run = []
         if joins:
             run.append(tail_batch)
-        elif own:
-            yield tail_batch.stored(own)
+        elif spans:
+            yield tail_batch.stored(spans)
     if run:
         yield stored_together(run)
 
 
 def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
-    """Some rows of whole pieces of one schema, in the order given: where a piece gives few, this
-    is far less work than taking and stamping those of each."""
+    """Return some rows of whole batches of one schema, in the order given. If each batch has few of
+    them, this is far cheaper than taking and stamping the rows of each."""
     spans = [span for _, span in parts]
     counts = [span.size for span in spans]
     rows = [
@@ -304,10 +305,9 @@ class Meter:
         self.tail_bytes = 0
         """Events not sealed yet."""
         self.memory_bytes = 0
-        """The part of ``tail_bytes`` that is nowhere else, in the Python heap."""
+        """The part of ``tail_bytes`` that is only in the Python heap."""
         self.off_heap_bytes = 0
-        """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python
-        heap."""
+        """The part of ``tail_bytes`` that is only in Arrow memory outside the Python heap."""
         self.paged_bytes = 0
         """Bytes in page files."""
         self.index_bytes = 0
@@ -316,11 +316,11 @@ class Meter:
         """Bytes that will be sealed."""
 
     def add_index_bytes(self, size: int) -> None:
-        """Count bytes of publish keys and states; negative: they are gone."""
+        """Count bytes of publish keys and states; negative for bytes that were freed."""
         self.index_bytes += size
 
     def add_bytes(self, home: Home, size: int) -> None:
-        """Count bytes in ``home``; negative: they are gone."""
+        """Count bytes in ``home``; negative for bytes that were freed."""
         self.tail_bytes += size
         match home:
             case "journal":
@@ -334,7 +334,7 @@ class Meter:
 
 
 class ShareMeter(Meter):
-    """Bytes in memory of some channels of a realm, whose meter counts them, too."""
+    """Bytes in memory of some channels of a realm. The realm's meter counts them, too."""
 
     __slots__ = ("__weakref__", "_realm")
 
