@@ -80,3 +80,16 @@ def test_the_size_grows_with_new_values_and_shrinks_with_dropped_ones() -> None:
     values.clear()
     assert values.nbytes == 0
     assert slots(values, "z") == [0]
+
+
+def test_caches_are_kept_until_values_are_renumbered() -> None:
+    values = Values("k")
+    slots(values, "a", "b")
+    values.derived["purpose"] = "computed"
+
+    mark = values.mark()
+    slots(values, "c")
+    values.drop_since(mark)
+    assert values.derived == {"purpose": "computed"}
+    values.keep(np.array([True, False]))
+    assert values.derived == {}

@@ -23,6 +23,9 @@ LEVEL_BYTES: Final = 300
 """Memory of a level of a topic in the tree: its text, and the dictionary of what follows it."""
 
 
+_MEASURED: Final = "retained topics"
+
+
 class RetainedLimits(NamedTuple):
     """Limits of the topics that have a retained message; 0: no limit."""
 
@@ -64,9 +67,6 @@ class RetainedTopics:
         self._knows_users = knows_users
         self._shares: dict[str, _Amount] = {}
         """What each user has added since the start of the realm."""
-        self._renumberings = self._counted = self._bytes = 0
-        """The state of the key index when its topics were last measured: how often it had been
-        renumbered, how many topics it had, and their bytes."""
 
     def changes(self, store: StoreView, received: Sequence[Received]) -> TopicChanges:
         """Return the topics that messages, which are to be retained, add to the store and remove
@@ -143,15 +143,13 @@ class RetainedTopics:
         bytes is left out by their number. Only new topics are measured.
         """
         keys = store.keys
-        if keys.renumberings != self._renumberings:
-            self._renumberings, self._counted, self._bytes = keys.renumberings, 0, 0
-        new = keys.texts(self._counted)
-        self._counted += len(new)
-        self._bytes += sum(map(bytes_of, new))
+        measured: _Amount = keys.derived.get(_MEASURED, _Amount())
+        new = keys.texts(measured.topics)
+        if new:
+            measured = keys.derived[_MEASURED] = measured.with_topics(new)
         topics = store.events
-        if not self._counted:
-            return _Amount(topics, 0)
-        return _Amount(topics, self._bytes * min(topics, self._counted) // self._counted)
+        live_bytes = measured.bytes * min(topics, measured.topics) // max(measured.topics, 1)
+        return _Amount(topics, live_bytes)
 
 
 def _user_of(publisher: str) -> str:

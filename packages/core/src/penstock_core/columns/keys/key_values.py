@@ -69,12 +69,14 @@ class Values:
         self._families = {family: _Slots(numbers) for family in _FAMILIES.values()}
         self._fields = SchemaMemo(self._fields_of)
         self._by_words: dict[tuple[str, int], WordSlots] = {}
-        self.renumberings = 0
-        """Number of times that values were dropped and the others renumbered."""
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
         """The last batch and its slots, cached because several callers use one batch in turn."""
         self._measured = dict.fromkeys(self._families, 0)
         """The number of values of each family whose bytes are in ``_bytes``."""
+        self._measured_count = 0
+        """The number of all these values, which tells at each publish whether any are new."""
+        self.derived: dict[str, Any] = {}
+        """Caches computed from the values of stored events, by purpose. Renumbering clears them."""
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -83,12 +85,14 @@ class Values:
     @property
     def nbytes(self) -> int:
         """Memory of the values and their slots, in bytes. Measures the values that are new."""
-        for family, slots in self._families.items():
-            new = len(slots) - self._measured[family]
-            if new:
+        count = len(self)
+        if count != self._measured_count:
+            for family, slots in self._families.items():
+                new = len(slots) - self._measured[family]
                 self._bytes += sum(map(sys.getsizeof, islice(reversed(slots), new)))
                 self._measured[family] = len(slots)
-        return self._bytes + SLOT_BYTES * len(self)
+            self._measured_count = count
+        return self._bytes + SLOT_BYTES * count
 
     def _fields_of(self, schema: pa.Schema) -> tuple[tuple[int, str], ...]:
         index = schema.get_field_index("properties")
@@ -209,7 +213,8 @@ class Values:
 
     def mark(self) -> ValuesMark:
         """Return the state that :meth:`drop_since` restores."""
-        return ValuesMark(len(self), self.nbytes - SLOT_BYTES * len(self))
+        value_bytes = self.nbytes - SLOT_BYTES * self._measured_count
+        return ValuesMark(self._measured_count, value_bytes)
 
     def drop_since(self, mark: ValuesMark) -> None:
         """Drop the values that are new since ``mark``, because their events were refused. Values
@@ -222,6 +227,7 @@ class Values:
             while slots and slots[next(reversed(slots))] >= first:
                 slots.popitem()
             self._measured[family] = len(slots)
+        self._measured_count = first
         # Do not subtract the sizes of the dropped values: a string may have grown since then.
         self._bytes = mark.value_bytes
         numbers = count(first).__next__
@@ -232,7 +238,6 @@ class Values:
 
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Drop values whose slots are not ``alive`` and renumber the rest in their order."""
-        self.renumberings += 1
         self._last = None
         self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()
@@ -244,7 +249,8 @@ class Values:
             slots.update(living)
             slots.next_slot = numbers
         self._measured = dict.fromkeys(self._families, 0)
-        self._bytes = 0
+        self._measured_count = self._bytes = 0
+        self.derived.clear()
 
 
 def _counts(value: Any) -> bool:

@@ -227,18 +227,18 @@ class KeyIndex:
         return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
 
     @property
-    def renumberings(self) -> int:
-        """Number of times that values without an event were dropped. Only for an index of one
-        key."""
+    def derived(self) -> dict[str, Any]:
+        """Caches computed from the values, by purpose; empty again after values were dropped. Only
+        for an index of one key."""
         (key,) = self._keys
-        return key.values.renumberings
+        return key.values.derived
 
     def texts(self, known_count: int = 0) -> list[str]:
         """Return the string values, with and without a stored event, in the order of their first
         occurrence.
 
-        Leaves out the oldest ``known_count``, counted since the last renumbering. Only for an index
-        of one key.
+        Leaves out the oldest ``known_count``, which has to be kept in :attr:`derived`. Only for an
+        index of one key.
         """
         (key,) = self._keys
         return key.values.texts(known_count)

@@ -26,7 +26,7 @@ from penstock_core.vocabulary.names import destination_name
 from penstock_core.vocabulary.ports import Clock, Pages
 from penstock_server.runtime.store.schemas import Schemas
 from penstock_server.runtime.store.state import RealmState
-from penstock_server.runtime.subscriptions.topic_tree import TopicTree, TopicTrees
+from penstock_server.runtime.subscriptions.topic_tree import TopicTree, topic_tree_of
 from penstock_server.runtime.subscriptions.views import durable_info
 
 
@@ -212,7 +212,6 @@ class RealmView:
         self._state = state
         self._pages = pages
         self._clock = clock
-        self._topic_trees = TopicTrees(state.directory.channels.__contains__)
 
     def store(self, channel_id: ChannelId) -> StoreView | None:
         """Return the channel or queue of this id; None if it was deleted."""
@@ -225,7 +224,7 @@ class RealmView:
 
     def topic_tree(self, store: StoreView) -> TopicTree:
         """Return the topics that have occurred in a channel whose publish key is ``topic``."""
-        return self._topic_trees.of(store.number, store.keys)
+        return topic_tree_of(store.keys)
 
     def has(self, channel_id: ChannelId) -> bool:
         """Whether the channel or queue of this id still exists."""

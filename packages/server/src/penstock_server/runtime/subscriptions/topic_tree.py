@@ -6,8 +6,8 @@ only new values, so the cost of a request depends on its result and not on the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from penstock_core.columns.keys.keys import KeyIndex
 from penstock_core.vocabulary.topics import name_fault
@@ -16,12 +16,17 @@ Branch = dict[str, Any]
 """The next levels of a topic: a branch for each word."""
 
 
+_TREE: Final = "topic tree"
+
+
 class TopicTree:
     """A set of topic names (SEM F6)."""
 
     def __init__(self, topics: Iterable[str] = ()) -> None:
         self._root: Branch = {}
         self._names: set[str] = set()
+        self.values = 0
+        """Number of values of the publish key that were added, with those that are not topics."""
         self.steps = 0
         """Branches visited by searches, as a measure of their work."""
         self.add(topics)
@@ -97,35 +102,14 @@ class TopicTree:
             pending += [(f"{name}/{word}", below) for word, below in branch.items()]
 
 
-class _CachedTree(NamedTuple):
-    """The tree of a channel, and the index that it was built from."""
-
-    keys: KeyIndex
-    renumberings: int
-    tree: TopicTree
-
-
-class TopicTrees:
-    """The trees of channels, built when they are first requested."""
-
-    def __init__(self, exists: Callable[[int], bool]) -> None:
-        """Create an empty cache. ``exists`` returns whether a channel still exists."""
-        self._exists = exists
-        self._trees: dict[int, _CachedTree] = {}
-        self._counts: dict[int, int] = {}
-        """Number of key values in the tree, by channel."""
-
-    def of(self, channel: int, keys: KeyIndex) -> TopicTree:
-        """Return the topics that have occurred in a channel, some of which may have no event any
-        more. ``keys`` is the index of the channel's publish key ``topic``."""
-        cached = self._trees.get(channel)
-        # After a renumbering the positions of values have changed, so the tree is built again.
-        if cached is None or cached.keys is not keys or cached.renumberings != keys.renumberings:
-            for deleted in [id for id in self._trees if not self._exists(id)]:
-                del self._trees[deleted], self._counts[deleted]
-            cached = self._trees[channel] = _CachedTree(keys, keys.renumberings, TopicTree())
-            self._counts[channel] = 0
-        new_values = keys.texts(self._counts[channel])
-        self._counts[channel] += len(new_values)
-        cached.tree.add(value for value in new_values if not name_fault(value))
-        return cached.tree
+def topic_tree_of(keys: KeyIndex) -> TopicTree:
+    """Return the topics that have occurred in a channel, some of which may have no event any more.
+    ``keys`` is the index of the channel's publish key ``topic``."""
+    tree = keys.derived.get(_TREE)
+    if tree is None:
+        tree = keys.derived[_TREE] = TopicTree()
+    assert isinstance(tree, TopicTree), "nothing else is kept there"
+    new_values = keys.texts(tree.values)
+    tree.values += len(new_values)
+    tree.add(value for value in new_values if not name_fault(value))
+    return tree
