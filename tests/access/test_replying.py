@@ -107,7 +107,7 @@ def test_only_the_session_that_made_a_reply_queue_consumes_from_it() -> None:
         queue.push(b"reply")
 
         for consume in (queue.pop, queue.reader().open):
-            with pytest.raises(DurableInUse, match="made by another session"):
+            with pytest.raises(DurableInUse, match="belongs to another session"):
                 consume()
         web = Web(realm.listen_http())
         answer = web.ask("POST", f"queues/{name}/fetch", {"count": 1, "lease_ms": 1_000})
@@ -262,7 +262,7 @@ def test_after_a_restart_a_reply_queue_is_its_users_and_the_session_that_reads_f
 
         assert asker.queues.get(name).pop(0) is not None
         for late in (other, administrator):
-            with pytest.raises(DurableInUse, match="made by another session"):
+            with pytest.raises(DurableInUse, match="belongs to another session"):
                 late.queues.get(name).pop(0)
 
 
@@ -273,7 +273,7 @@ def test_a_reply_queue_has_a_name_of_its_kind(realm: penstock.Realm) -> None:
             with pytest.raises(InvalidArgument, match="32 random hexadecimal digits"):
                 ask(session, message)
         assert ask(session, CloseReplyQueue("temp-reply-" + 32 * "0")) is None
-        with pytest.raises(NameDoesNotExist, match="nobody waits"):
+        with pytest.raises(NameDoesNotExist, match="requesting session has ended"):
             ask(session, OpenReplyTo("temp-reply-" + 32 * "0"))
 
 

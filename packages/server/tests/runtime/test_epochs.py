@@ -159,7 +159,7 @@ async def test_an_owner_refuses_a_journal_that_was_cut_behind_a_snapshot_it_does
         await realm.snapshot()
     epoch, journal, _ = await shard.claimed()
 
-    with pytest.raises(Damaged, match=r"snapshot is of block 0.*Check that this node sees"):
+    with pytest.raises(Damaged, match=r"snapshot is of block 0.*Check that this node reaches"):
         async with living(journal, MemoryBlobs(grows=False), epoch=epoch):
             pass
 

@@ -46,7 +46,7 @@ async def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: P
         content[len(content) // 2] ^= 1
         damaged.write_bytes(content)
 
-        with pytest.raises(Damaged, match=r"orders cannot be exported whole: .*events 10-19"):
+        with pytest.raises(Damaged, match=r"orders cannot be exported as a whole: .*events 10-19"):
             await rows_exported(realm)
         assert await rows_exported(realm) == 20
         info = await realm.describe_channel("orders")

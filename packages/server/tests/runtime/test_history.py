@@ -59,7 +59,7 @@ async def next_step(steps: int = 1) -> None:
 
 def told(lives: Lives, channel: str | None = None, durable: str | None = None) -> HistoryInfo:
     lives.realm.history.take()
-    return lives.realm.history.told(channel, durable)
+    return lives.realm.history.read(channel, durable)
 
 
 @simulated
@@ -272,7 +272,7 @@ async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
 
 @simulated
 async def test_a_sample_of_many_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "LOOKED_A_TURN", 10)
+    monkeypatch.setattr(history, "SAMPLED_A_TURN", 10)
     async with many() as lives:
         turns = Turns()
         other = asyncio.get_running_loop().create_task(turns.take())
@@ -289,13 +289,13 @@ async def test_a_sample_of_many_leaves_turns_to_others(monkeypatch: pytest.Monke
 async def test_half_a_sample_is_not_told() -> None:
     async with many() as lives:
         kept = lives.realm.history
-        before = kept.told()
+        before = kept.read()
         kept._begin()
-        assert kept._look(40)
+        assert kept._continue(40)
 
-        during = [kept.told(), kept.told("c0"), kept.told("c0", "d0"), kept.told("c29")]
+        during = [kept.read(), kept.read("c0"), kept.read("c0", "d0"), kept.read("c29")]
         kept.take()
-        after = kept.told()
+        after = kept.read()
 
         assert {len(each.outstanding) for each in during} == {len(before.outstanding)}
         assert during[0] == before
@@ -312,12 +312,12 @@ async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with
         await asyncio.sleep(0)  # it has begun
         leaving.cancel()
         await asyncio.sleep(0)
-        assert kept._going is not None
+        assert kept._sampling is not None
 
         await asyncio.gather(kept.take_in_turns(), kept.take_in_turns())  # noqa: TID251  two askers
 
-        assert kept._going is None
-        assert kept.told().outstanding[-1] == 30 * 4
+        assert kept._sampling is None
+        assert kept.read().outstanding[-1] == 30 * 4
 
 
 @simulated
@@ -325,19 +325,19 @@ async def test_a_channel_deleted_between_two_turns_takes_its_figures_along() -> 
     async with many() as lives:
         kept = lives.realm.history
         kept._begin()
-        kept._look(2)
+        kept._continue(2)
         await lives.realm.delete_channel("c0")
         await lives.realm.delete_channel("c7")
         await lives.durable("c3", "late")
         kept.take()
 
-        assert kept.told().outstanding[-1] == 28 * 4 + 1
+        assert kept.read().outstanding[-1] == 28 * 4 + 1
         assert {*kept._stores} == {
             lives.number(f"c{each}") for each in range(30) if each not in (0, 7)
         }
         await next_step()
         kept.take()
-        assert kept.told("c3").outstanding[-1] == 4 + 1
+        assert kept.read("c3").outstanding[-1] == 4 + 1
 
 
 def test_a_track_is_as_large_as_the_guide_says() -> None:

@@ -101,7 +101,7 @@ async def snapshots_again(realm: RunningRealm) -> None:
 
 
 async def history_elsewhere(realm: RunningRealm) -> None:
-    assert sum(each or 0 for each in realm.history.told("good").published)
+    assert sum(each or 0 for each in realm.history.read("good").published)
 
 
 async def maintained_elsewhere(realm: RunningRealm) -> None:

@@ -31,9 +31,9 @@ def test_only_the_session_that_began_it_may_take_it_up() -> None:
     name = exports.add(one)
 
     assert name == "export-1"
-    assert exports.known("ann", name) is one
+    assert exports.find("ann", name) is one
     with pytest.raises(IllegalState, match="it has ended, or nobody read from it for 300 s"):
-        exports.known("bob", name)
+        exports.find("bob", name)
 
 
 def test_no_more_are_under_way_than_may_be() -> None:
@@ -54,8 +54,8 @@ def test_what_ends_with_a_session_is_what_it_began() -> None:
 
     exports.leave("ann")
     with pytest.raises(IllegalState):
-        exports.known("ann", name)
-    assert exports.known("bob", other).session == "bob"
+        exports.find("ann", name)
+    assert exports.find("bob", other).session == "bob"
 
 
 def test_what_a_request_works_with_does_not_expire_and_counts_from_its_end() -> None:

@@ -98,7 +98,7 @@ async def read_history(by: Caller, request: realms.ReadHistory) -> realms.Histor
             f"durable {request.durable[:80]!r} was given without a channel; name its channel, too"
         )
     await by.realm.history.take_in_turns()
-    return by.realm.history.told(request.channel, request.durable)
+    return by.realm.history.read(request.channel, request.durable)
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:

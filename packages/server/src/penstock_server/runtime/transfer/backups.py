@@ -1,7 +1,7 @@
 """Backups in progress: the data directory as it was between two groups, read in parts.
 
 Everything acknowledged before that moment is included. The realm continues meanwhile; files that it
-removes stay readable for the backup until that ends.
+removes stay readable for the backup until the backup ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ READ_BYTES = 4 << 20
 _log = logger("penstock.backups")
 
 
-class Held(Protocol):
-    """A file of the data directory that stays as it was."""
+class CapturedContent(Protocol):
+    """A captured file of the data directory, whose content does not change."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class Held(Protocol):
 
 
 class BackupCapture(Protocol):
-    """Holds the files of a data directory as they are now."""
+    """Captures the files of a data directory in their present state."""
 
     def __call__(
         self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
@@ -45,7 +45,7 @@ class BackupCapture(Protocol):
 
 
 class _Backup(Transfer):
-    def __init__(self, session: str, files: Sequence[Held], at_us: int) -> None:
+    def __init__(self, session: str, files: Sequence[CapturedContent], at_us: int) -> None:
         super().__init__(session)
         self.files = files
         self.at_us = at_us
@@ -66,22 +66,24 @@ class Backups(TransferRegistry[_Backup]):
         self._name = name
         self._is_beginning = False
         self.newest_us = clock.now_us()
-        """When the newest complete backup was captured; the realm's start, if there is none since.
-        """
+        """Capture time of the newest complete backup, or the realm's start."""
         self.capture: BackupCapture | None = None
-        """Captures the data directory; None: there is none."""
+        """Captures the data directory; None for a realm without one."""
 
     async def begin(self, session: str, version: str) -> BackupBegun:
         """Capture the data directory. Raises ``IllegalState`` for a realm in memory,
         ``Unavailable`` while another backup is under way, ``StorageFailed``."""
         capture = self.capture
         if capture is None:
-            raise IllegalState("this realm is kept in memory only: there is nothing to back up")
+            raise IllegalState(
+                "this realm is in memory only, so it cannot be backed up; serve it from a data "
+                "directory"
+            )
         if len(self) or self._is_beginning:
             raise Unavailable("another backup is running; try again when it has ended")
         self._is_beginning = True
         try:
-            files, at_us = await self._captured(capture)
+            files, at_us = await self._capture_files(capture)
         finally:
             self._is_beginning = False
         name = self.add(_Backup(session, files, at_us))
@@ -95,9 +97,13 @@ class Backups(TransferRegistry[_Backup]):
             files=tuple(CapturedFile(file.name, file.size, file.stamp) for file in files),
         )
 
-    async def _captured(self, capture: BackupCapture) -> tuple[Sequence[Held], int]:
-        """Between two groups: what is acknowledged is in the journal, and nothing is added."""
-        found: list[Held] = []
+    async def _capture_files(self, capture: BackupCapture) -> tuple[Sequence[CapturedContent], int]:
+        """Capture the files, and return them with the time of the capture.
+
+        This runs between two groups of the writer: everything acknowledged is in the journal, and
+        no file changes.
+        """
+        captured: list[CapturedContent] = []
         at_us = 0
 
         async def between() -> None:
@@ -107,32 +113,37 @@ class Backups(TransferRegistry[_Backup]):
             files = [file for store in stores for file in store.files if file.grows]
             growing = {file.name: file.index for file in files}
             blobs = await self._blobs.list()
-            found.extend(await self._offload(lambda: capture(blobs, growing)))
+            captured.extend(await self._offload(lambda: capture(blobs, growing)))
 
         await self._shard.exclusively(between)
-        return found, at_us
+        return captured, at_us
 
     async def read(self, session: str, name: str, file: int, offset: int) -> bytes:
         """Read bytes of a file. Raises ``IllegalState``, ``StorageFailed``."""
-        backup = self.known(session, name)
+        backup = self.find(session, name)
         if not 0 <= file < len(backup.files):
-            raise IllegalState(f"there is no file {file}; the backup has {len(backup.files)}")
+            raise IllegalState(
+                f"file {file} does not exist; the backup has files 0 to {len(backup.files) - 1}"
+            )
         held = backup.files[file]
         if not 0 <= offset < held.size:
-            raise IllegalState(f"{held.name} has no byte {offset}")
+            raise IllegalState(f"{held.name} has {held.size} bytes, so no byte {offset}")
         try:
             with self.at_work(backup):
                 return await self._offload(lambda: held.read(offset, READ_BYTES))
         finally:
-            self._let_go(backup)
+            self._release_if_unused(backup)
 
     async def end(self, session: str, name: str, *, is_complete: bool) -> None:
-        """End a backup and release what was captured. ``is_complete``: it is on the client's disk,
-        and has everything. Copies of sealed files end here, too, and are no backups."""
-        ended = self.known(session, name)
+        """End a backup and release the captured files.
+
+        ``is_complete``: all files are on the client's disk. Clients that copy only sealed files
+        end their transfer without it, because their copy is not a backup.
+        """
+        backup = self.find(session, name)
         if is_complete:
-            self.newest_us = max(self.newest_us, ended.at_us)
-        self._forget(name, ended)
+            self.newest_us = max(self.newest_us, backup.at_us)
+        self._forget(name, backup)
         _log.info("backup.ended")
 
     def _log_expired(self, transfer: _Backup) -> None:
@@ -141,9 +152,9 @@ class Backups(TransferRegistry[_Backup]):
     def _forget(self, name: str, transfer: _Backup) -> None:
         self.remove(name)
         transfer.is_over = True
-        self._let_go(transfer)
+        self._release_if_unused(transfer)
 
-    def _let_go(self, backup: _Backup) -> None:
-        """Release what was captured, once nobody reads it."""
+    def _release_if_unused(self, backup: _Backup) -> None:
+        """Release the captured files of an ended backup once no request reads them."""
         if backup.is_over and not backup.users and self.capture is not None:
             self.capture.release(backup.files)

@@ -1,7 +1,7 @@
-"""Exports in progress: a channel as it was at one point in the order, read in parts (SEM C7).
+"""Exports in progress: a channel as it was in one turn of the shard, read in parts (SEM C7).
 
-The point is one turn of the shard. What was captured there stays readable while traffic goes on:
-batches in memory never change, and a mapped file stays mapped when it is rewritten or dropped.
+Captured events stay readable while traffic continues: batches in memory never change, and a mapped
+file stays mapped when it is rewritten or dropped.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 PART_BYTES = 32 << 20
-"""A file of an export is closed above this."""
+"""Bytes above which the next events go to another file of the export."""
 READ_BYTES = 4 << 20
 """Most bytes of one answer."""
 EXPORTS_MAX = 16
-"""Exports under way at a time; each may hold one file in memory."""
+"""Most exports at the same time; each may hold one file in memory."""
 
 
 _log = logger("penstock.exporting")
 
 
 class _FilePart(Struct):
-    """The content of one exported file: rows of one sealed file, or of batches in memory."""
+    """The content of an exported file: rows of one sealed file, or of batches in memory."""
 
     ids: IdSet
     publishers: Publishers
@@ -59,11 +59,11 @@ class _FilePart(Struct):
     reader: SegmentReader | None = None
     numbers: tuple[int, ...] = ()
     """Indexes of the batches in the sealed file."""
-    pieces: tuple[TailBatch, ...] = ()
+    tail_batches: tuple[TailBatch, ...] = ()
 
 
 class _Mapped(NamedTuple):
-    """A sealed file that is open, and what its batches take unpacked, in bytes."""
+    """An open sealed file, with the uncompressed sizes of its batches in bytes."""
 
     reader: SegmentReader
     sizes: tuple[int, ...]
@@ -75,7 +75,7 @@ class _Mapped(NamedTuple):
 
 
 class _Captured(Struct):
-    """Everything of a channel, by reference."""
+    """The state and all events of a channel, by reference."""
 
     number: int
     name: str
@@ -91,8 +91,8 @@ class _RunningExport(Transfer):
         super().__init__(session)
         self.captured = captured
         self.facts: list[FileFacts | None] = [None] * len(captured.parts)
-        self.at = -1
-        """The file held ready."""
+        self.ready = -1
+        """Number of the file whose content is in memory."""
         self.file = ExportedFile(name="", size=0, checksum="")
         self.content = memoryview(b"")
 
@@ -126,24 +126,27 @@ class Exports(TransferRegistry[_RunningExport]):
         )
 
     async def read(self, session: str, name: str, file: int, offset: int) -> ExportedBytes:
-        """Some bytes of a file: those of events from 0 on, then the state.
+        """Return bytes of a file: the files of events have the numbers from 0 on, the last file is
+        the state.
 
-        Raises ``IllegalState`` for an export that has ended, ``Damaged`` when events turn out to
-        be unreadable: they are quarantined (SEM S1), and a new export has all the others.
+        Raises ``IllegalState`` for an export that has ended, and ``Damaged`` if events are
+        unreadable: they are quarantined (SEM S1), and a new export has all others.
         """
-        export = self.known(session, name)
+        export = self.find(session, name)
         if export.users:
             raise IllegalState(f"{name} is already being read; only one read at a time is possible")
         with self.at_work(export):
-            if export.at != file:
+            if export.ready != file:
                 await self._prepare(export, file)
         if not 0 <= offset < export.file.size:
-            raise IllegalState(f"{export.file.name} has no byte {offset}")
+            raise IllegalState(
+                f"{export.file.name} has {export.file.size} bytes, so no byte {offset}"
+            )
         return ExportedBytes(export.file, bytes(export.content[offset : offset + READ_BYTES]))
 
     async def end(self, session: str, name: str) -> None:
-        """End an export and release what was captured."""
-        self.known(session, name)
+        """End an export and release the captured events."""
+        self.find(session, name)
         self.remove(name)
 
     def _log_expired(self, transfer: _RunningExport) -> None:
@@ -152,20 +155,20 @@ class Exports(TransferRegistry[_RunningExport]):
     # --- capturing -----------------------------------------------------------------------
 
     async def _capture(self, name: str, kind: str) -> _Captured:
-        """Capture a channel. Files are mapped beforehand; files that appear meanwhile need another
-        round."""
+        """Capture a channel. Its files are mapped before the turn that captures; files that appear
+        meanwhile require another round."""
         readers: dict[str, _Mapped] = {}
         while True:
-            found = await self._shard.act(
+            captured_or_unmapped = await self._shard.act(
                 lambda group: _captured(group, name, kind, readers=readers)
             )
-            if isinstance(found, _Captured):
-                return found
-            for file in found:
+            if isinstance(captured_or_unmapped, _Captured):
+                return captured_or_unmapped
+            for file in captured_or_unmapped:
                 try:
                     buffer = await self._blobs.get(file.name)
                 except NameDoesNotExist:
-                    continue  # rewritten meanwhile; otherwise it is asked for again
+                    continue  # rewritten meanwhile; the next round lists its replacement
                 reader = SegmentReader(buffer, file.index, name=file.name)
                 readers[file.name] = await self._offload(partial(_Mapped.of, reader))
 
@@ -174,9 +177,11 @@ class Exports(TransferRegistry[_RunningExport]):
     async def _prepare(self, export: _RunningExport, file: int) -> None:
         parts = export.captured.parts
         if not 0 <= file <= len(parts):
-            raise IllegalState(f"there is no file {file}; the export has {len(parts) + 1}")
+            raise IllegalState(
+                f"file {file} does not exist; the export has files 0 to {len(parts)}"
+            )
         if file == len(parts):
-            facts = tuple(known for known in export.facts if known is not None)
+            facts = tuple(facts for facts in export.facts if facts is not None)
             if len(facts) < len(parts):
                 raise IllegalState(
                     "the state must be read last, because it describes the files before it"
@@ -191,7 +196,7 @@ class Exports(TransferRegistry[_RunningExport]):
             export.facts[file] = FileFacts(image.index, part.publishers)
             export.file = described(image, in_memory=part.in_memory)
             export.content = memoryview(image.buffer)
-        export.at = file
+        export.ready = file
 
     async def _image(self, captured: _Captured, part: _FilePart) -> SegmentImage:
         try:
@@ -203,13 +208,15 @@ class Exports(TransferRegistry[_RunningExport]):
             _log.error("events.quarantined", channel=captured.number, reason=str(error))
             self._shard.quarantine(captured.number, Quarantine(error.ids.spans))
             raise Damaged(
-                f"{captured.name} cannot be exported whole: {error}; the unreadable events are "
-                f"now set aside: export again to get the rest"
+                f"{captured.name} cannot be exported as a whole: {error}; the unreadable events "
+                f"are now set aside: export again to get the others"
             ) from error
         return image
 
 
 class _Unreadable(Exception):
+    """Raised off the loop, so that the loop can quarantine the unreadable events."""
+
     def __init__(self, reason: Damaged, ids: IdSet) -> None:
         super().__init__(str(reason))
         self.ids = ids
@@ -218,14 +225,14 @@ class _Unreadable(Exception):
 def _captured(
     group: Group, name: str, kind: str, readers: dict[str, _Mapped]
 ) -> _Captured | list[SealedFile]:
-    """The channel as it stands in this very turn, or the files to be mapped first."""
+    """Return the channel as it is in this turn, or the files that have to be mapped first."""
     number = group.state.directory.channel_id_of(name, kind)
     group.sweep(number)
     state, store = group.state.channels[number].state, group.state.stores[number]
     missing = [
         file
         for file in store.files
-        if (known := readers.get(file.name)) is None or known.reader.index is not file.index
+        if (mapped := readers.get(file.name)) is None or mapped.reader.index is not file.index
     ]
     if missing:
         return missing
@@ -243,45 +250,54 @@ def _captured(
 def _parts(
     state: ChannelState, store: ChannelStore, readers: dict[str, _Mapped]
 ) -> Iterator[_FilePart]:
-    """All stored events in parts: first those on disk, in the order of ids, then those in memory
-    only."""
-    left = state.stored.copy()
-    left.discard_all(state.volatile)
+    """Yield all stored events in parts: first persistent ones, in the order of ids, then transient
+    ones."""
+    remaining = state.stored.copy()
+    remaining.discard_all(state.volatile)
     unsealed = []
-    held = store.held()
-    for piece in held:
-        span = Span(piece.first, piece.end)
-        if piece.home != "pages":  # others lie in files below this
+    tail_batches = store.held()
+    for tail_batch in tail_batches:
+        span = Span(tail_batch.first, tail_batch.end)
+        if (
+            tail_batch.home != "pages"
+        ):  # events below `sealed_through` are exported from their files
             span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
-        own = piece.overlap(left.within(span))
-        own.add_all(piece.overlap(store.late))
-        if own:
-            left.discard_all(own)
-            unsealed.append((piece, own))
-    lasting = [*_sealed_parts(store, left, readers), *_memory_parts(unsealed)]
-    if left:
-        raise Damaged(f"{state.name} cannot be exported whole: {left!r} are in no file")
-    yield from sorted(lasting, key=lambda part: part.ids.lowest or 0)
-    fleeting = [(piece, own) for piece in held if (own := piece.overlap(state.volatile))]
-    yield from _memory_parts(fleeting, in_memory=True)
+        ids = tail_batch.overlap(remaining.within(span))
+        ids.add_all(tail_batch.overlap(store.late))
+        if ids:
+            remaining.discard_all(ids)
+            unsealed.append((tail_batch, ids))
+    persistent = [*_sealed_parts(store, remaining, readers), *_memory_parts(unsealed)]
+    if remaining:
+        raise Damaged(
+            f"{state.name} cannot be exported as a whole: the events {remaining!r} are in no file; "
+            f"run penstock store repair"
+        )
+    yield from sorted(persistent, key=lambda part: part.ids.lowest or 0)
+    transient = [
+        (tail_batch, ids)
+        for tail_batch in tail_batches
+        if (ids := tail_batch.overlap(state.volatile))
+    ]
+    yield from _memory_parts(transient, in_memory=True)
 
 
 def _sealed_parts(
-    store: ChannelStore, left: IdSet, readers: dict[str, _Mapped]
+    store: ChannelStore, remaining: IdSet, readers: dict[str, _Mapped]
 ) -> Iterator[_FilePart]:
-    """The parts that are in files; their ids are removed from ``left``."""
+    """Yield the parts in files; their ids are removed from ``remaining``."""
     for file in store.files:
         reader, sizes = readers[file.name]
         ids, size = IdSet(), 0
         numbers: list[int] = []
         for number, place in enumerate(reader.index.batches):
-            own = left.remove(place.span)
-            if not own:
+            batch_ids = remaining.remove(place.span)
+            if not batch_ids:
                 continue
             if size and size + sizes[number] > PART_BYTES:
                 yield _sealed_part(file, reader, ids, numbers=numbers)
                 ids, numbers, size = IdSet(), [], 0
-            ids.add_all(own)
+            ids.add_all(batch_ids)
             numbers.append(number)
             size += sizes[number]
         if numbers:
@@ -296,53 +312,57 @@ def _sealed_part(
 
 
 def _memory_parts(
-    found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool = False
+    batches: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
     start = size = 0
-    for at, (piece, _) in enumerate(found):
-        if size and size + len(piece.body) > PART_BYTES:
-            yield _memory_part(found[start:at], in_memory=in_memory)
-            start, size = at, 0
-        size += len(piece.body)
-    if found:
-        yield _memory_part(found[start:], in_memory=in_memory)
+    for index, (tail_batch, _) in enumerate(batches):
+        if size and size + len(tail_batch.body) > PART_BYTES:
+            yield _memory_part(batches[start:index], in_memory=in_memory)
+            start, size = index, 0
+        size += len(tail_batch.body)
+    if batches:
+        yield _memory_part(batches[start:], in_memory=in_memory)
 
 
-def _memory_part(found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -> _FilePart:
+def _memory_part(batches: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -> _FilePart:
     ids = IdSet()
-    publishers: dict[str, IdSet] = {}
-    for piece, own in found:
-        ids.add_all(own)
-        if piece.publisher:
-            publishers.setdefault(piece.publisher, IdSet()).add_all(own)
-    named = tuple((publisher, own.spans) for publisher, own in publishers.items())
-    pieces = tuple(piece for piece, _ in found)
-    return _FilePart(ids, named, in_memory=in_memory, pieces=pieces)
+    ids_of_publisher: dict[str, IdSet] = {}
+    for tail_batch, batch_ids in batches:
+        ids.add_all(batch_ids)
+        if tail_batch.publisher:
+            ids_of_publisher.setdefault(tail_batch.publisher, IdSet()).add_all(batch_ids)
+    publishers = tuple((name, published.spans) for name, published in ids_of_publisher.items())
+    tail_batches = tuple(tail_batch for tail_batch, _ in batches)
+    return _FilePart(ids, publishers, in_memory=in_memory, tail_batches=tail_batches)
 
 
-# --- away from the loop -------------------------------------------------------------------
+# --- off the loop -------------------------------------------------------------------------
 
 
 def _image(part: _FilePart, captured: _Captured) -> SegmentImage:
-    """A file of the export, which is compressed as the channel's own are: an import keeps it."""
+    """Return a file of the export, compressed as the channel's files are, because an import keeps
+    it as it is."""
     columns = captured.columns
-    batches = _from_file(part) if part.reader is not None else stored_rows(part.pieces, part.ids)
+    batches = (
+        _from_file(part) if part.reader is not None else stored_rows(part.tail_batches, part.ids)
+    )
     compression = captured.state.restored.definition.storage.compression
     return lean_image(list(batches), columns, compression)
 
 
 def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
-    assert part.reader is not None, "it is a part of a file"
+    assert part.reader is not None, "only for a part of a sealed file"
     unreadable, reason = IdSet(), None
     for number in part.numbers:
         span = part.reader.index.batches[number].span
-        own = part.ids.within(span)
+        ids = part.ids.within(span)
         try:
             batch = part.reader.batch(number)
         except Damaged as error:
-            unreadable.add_all(own)
+            unreadable.add_all(ids)
             reason = reason or error
             continue
-        yield batch if len(own) == batch.num_rows else rows_of(batch, own.spans)
+        yield batch if len(ids) == batch.num_rows else rows_of(batch, ids.spans)
+    # Raised after all batches were read, so that one error has all unreadable events.
     if reason is not None:
         raise _Unreadable(reason, unreadable)

@@ -1,7 +1,7 @@
-"""Imports in progress: files are checked as they come, and take effect in one step (SEM C7).
+"""Imports in progress: files are checked on arrival, and take effect in one step (SEM C7).
 
-Until then nothing of it is visible: its files lie beside those of the realm under names that no
-fact refers to. They are deleted if the import ends early, and after a crash at the next start.
+Until that step the import is invisible: its files are stored under names that no fact refers to.
+They are deleted if the import ends early, and after a crash at the next start.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.store_names import StoreNames
 
 _SHOWN_MAX = 200
-"""Characters of a channel's name in the name of a folder that tells it by its time."""
+"""Characters of the channel's name in the name of an import's folder; the time makes it unique."""
 IMPORTED = "imported:"
-"""Before the publisher of an event that was imported."""
+"""Prefix of the publishers of imported events."""
 PUBLISHER_CHARACTERS_MAX = 1_024
 IMPORTS_MAX = 4
-"""Imports under way at a time; each may hold one file in memory."""
+"""Most imports at the same time; each may hold one file in memory."""
 
 
 _NOTHING = Digest(0, 0, 0)
@@ -80,7 +80,7 @@ _log = logger("penstock.importing")
 
 
 class _Batch(Struct):
-    """Events that will live in memory: one piece to be."""
+    """Imported events of one time and publisher that will be in memory only."""
 
     ids: IdSet
     at_us: int
@@ -95,24 +95,25 @@ class _Import(Transfer):
         self.name = name
         self.manifest = manifest
         self.folder = folder
-        """The folder of its files in the store."""
+        """The folder of its files in the blob store."""
         self.is_orphan = False
         """Whether its connection has ended during a request."""
         self.state: StateFile | None = None
         self.ids: list[IdSet] = []
-        """The ids in each file that has come."""
+        """The ids in each complete file."""
         self.blobs: list[str] = []
-        """Names of files that may lie in the store already."""
+        """Names of blobs that were stored, or whose storing has begun."""
         self.files: list[SealedFile] = []
-        """Files in the store."""
-        self.fleeting: list[_Batch] = []
+        """Stored files."""
+        self.transient: list[_Batch] = []
         self.chunks: list[memoryview] = []
-        """Parts of the file that is coming."""
+        """Received parts of the current file."""
         self.size = 0
+        """Received bytes of the current file."""
 
     @property
     def expected(self) -> int:
-        """The number of the file that has to come next."""
+        """Number of the file that the client has to send next."""
         return len(self.manifest.files) if self.state is None else len(self.ids)
 
     @property
@@ -144,93 +145,96 @@ class Imports(TransferRegistry[_Import]):
         self._rules = rules
         self._limits = limits
         self.names = StoreNames()
-        """Who is asked about the names of new stores."""
-        self._left: list[str] = []
-        """Files of imports that ended early."""
+        """Reserves the names of new stores in a cluster."""
+        self._abandoned: list[str] = []
+        """Names of blobs of imports that ended early."""
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Remove what imports leave whose connection has ended, until cancelled."""
+        """Delete the files of imports that ended early, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._left:
-                await self._delete(self._left.pop())
+            while self._abandoned:
+                await self._delete(self._abandoned.pop())
 
-    # --- what a session asks for ---------------------------------------------------------
+    # --- requests of a session -----------------------------------------------------------
 
     async def begin(self, session: str, name: str, manifest: bytes) -> str:
-        """Start an import into ``name``; gives a name for it.
+        """Start an import into the channel or queue ``name``; return the import's name.
 
         Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidName``, ``InvalidArgument`` for
-        a type or engine this realm does not have, ``NameDoesNotExist`` for a dead event store it
-        does not have, ``Unavailable``.
+        a type or engine that this realm does not have, ``NameDoesNotExist`` for a dead event store
+        that it does not have, ``Unavailable``.
         """
-        whole = manifest_from(manifest)
-        checked_descriptors(whole.definition.descriptors)
+        parsed = manifest_from(manifest)
+        checked_descriptors(parsed.definition.descriptors)
         self.check_room()
+        # Checks early that the channel could be created; `commit` decides again.
         created: ChannelCreated = await self._shard.act(
-            lambda group: group.state.directory.decide_create(name, _wanted(whole, self._rules))
+            lambda group: group.state.directory.decide_create(name, _wanted(parsed, self._rules))
         )
         # The time makes the name unique; the rest is for people, and may be cut.
         shown = file_part(created.name)[:_SHOWN_MAX]
         folder = f"segments/{shown}.import-{self._clock.now_us()}-{self.next}"
-        return self.add(_Import(session, created.name, manifest=whole, folder=folder))
+        return self.add(_Import(session, created.name, manifest=parsed, folder=folder))
 
     async def put(
         self, session: str, name: str, file: int, offset: int, content: memoryview
     ) -> None:
-        """Bytes of a file: the state first, then the events, each file from its beginning.
+        """Add bytes of a file. The state has to be sent first, then the events; each file from its
+        beginning.
 
-        Raises ``DamagedExport``, ``MemoryLimit``, ``StorageFailed``, ``IllegalState``: the import
-        is over then, and nothing is left of it.
+        Raises ``DamagedExport``, ``MemoryLimit``, ``StorageFailed``, ``IllegalState``; the import
+        has ended then, and its files are deleted.
         """
-        under_way = self._idle(session, name)
-        async with self._whole_or_nothing(name):
-            with self.at_work(under_way):
-                await self._put(under_way, file, offset, content=content)
-        if under_way.is_orphan:
-            self._forget(name, under_way)
+        transfer = self._idle(session, name)
+        async with self._dropping_on(name):
+            with self.at_work(transfer):
+                await self._put(transfer, file, offset, content=content)
+        if transfer.is_orphan:
+            self._forget(name, transfer)
 
     async def commit(self, session: str, name: str) -> ChannelOpened:
-        """Create the channel or queue, in one step. Raises what :meth:`begin` and :meth:`put`
-        raise."""
-        under_way = self._idle(session, name)
-        async with AsyncExitStack() as named:
-            named.enter_context(self.at_work(under_way))
-            async with self._whole_or_nothing(name):
-                state = _whole(under_way)
-                keys = await self._key_index(under_way)
-                rows = await self._merged_rows(under_way)
-                check_whole(state, under_way.manifest, under_way.ids)
-                own = undecided(under_way.manifest.definition)
-                await named.enter_async_context(self.names.making(under_way.name, own))
+        """Create the channel or queue in one step. Raises the errors of :meth:`begin` and
+        :meth:`put`."""
+        transfer = self._idle(session, name)
+        async with AsyncExitStack() as reservation:
+            reservation.enter_context(self.at_work(transfer))
+            async with self._dropping_on(name):
+                state = _complete_state(transfer)
+                keys = await self._key_index(transfer)
+                rows = await self._merged_rows(transfer)
+                check_whole(state, transfer.manifest, transfer.ids)
+                definition = undecided(transfer.manifest.definition)
+                await reservation.enter_async_context(self.names.making(transfer.name, definition))
             try:
-                async with self._whole_or_nothing(name, Refused):
+                async with self._dropping_on(name, Refused):
                     opened: ChannelOpened = await self._shard.act(
                         lambda group: _created(
-                            group, under_way, state.channel, keys=keys, rows=rows, rules=self._rules
+                            group, transfer, state.channel, keys=keys, rows=rows, rules=self._rules
                         )
                     )
             finally:
                 # If storing the block failed, it is unknown whether it is on disk: the files stay,
                 # and the next start decides.
                 self.remove(name)
-        _log.info("channel.imported", channel=opened.name, events=under_way.manifest.events)
+        _log.info("channel.imported", channel=opened.name, events=transfer.manifest.events)
         return opened
 
     async def abort(self, session: str, name: str) -> None:
-        """End an import and delete everything of it."""
+        """End an import and delete its files."""
         self._idle(session, name)
         await self._drop(name)
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- ends ----------------------------------------------------------------------------
 
     def _idle(self, session: str, name: str) -> _Import:
-        under_way = self.known(session, name)
-        if under_way.users:
+        """Return an import that no request works on."""
+        transfer = self.find(session, name)
+        if transfer.users:
             raise IllegalState(f"{name} is busy; only one request at a time is possible")
-        return under_way
+        return transfer
 
     def _log_expired(self, transfer: _Import) -> None:
         _log.info("import.expired", channel=transfer.name)
@@ -240,14 +244,14 @@ class Imports(TransferRegistry[_Import]):
             transfer.is_orphan = True
             return
         self.remove(name)
-        self._left += transfer.blobs
+        self._abandoned += transfer.blobs
         self._wake.set()
 
     @asynccontextmanager
-    async def _whole_or_nothing(
+    async def _dropping_on(
         self, name: str, errors: type[BaseException] = BaseException
     ) -> AsyncIterator[None]:
-        """Delete everything of an import if this step of it fails."""
+        """Delete the import with its files if the body fails with one of ``errors``."""
         try:
             yield
         except errors:
@@ -255,93 +259,101 @@ class Imports(TransferRegistry[_Import]):
             raise
 
     async def _drop(self, name: str) -> None:
-        """Delete everything of an import."""
-        under_way = self.remove(name)
-        for blob in under_way.blobs if under_way else ():
+        """Delete an import with its files."""
+        transfer = self.remove(name)
+        for blob in transfer.blobs if transfer else ():
             await self._delete(blob)
 
     async def _delete(self, blob: str) -> None:
         try:
             await self._blobs.delete(blob)
         except PenstockError as error:
-            # stays until the next start
+            # The file stays until the next start, which deletes it.
             _log.warning("import.file_left", name=blob, reason=str(error))
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- received files ------------------------------------------------------------------
 
-    async def _put(self, under_way: _Import, file: int, offset: int, content: memoryview) -> None:
-        if under_way.is_complete or file != under_way.expected or offset != under_way.size:
+    async def _put(self, transfer: _Import, file: int, offset: int, content: memoryview) -> None:
+        if transfer.is_complete or file != transfer.expected or offset != transfer.size:
             raise IllegalState(
-                f"byte {offset} of file {file} came, byte {under_way.size} of file "
-                f"{under_way.expected} was expected"
+                f"byte {offset} of file {file} was sent, but byte {transfer.size} of file "
+                f"{transfer.expected} was expected; send the files in the order of the manifest"
             )
-        manifest = under_way.manifest
-        wanted = manifest.state if under_way.state is None else manifest.files[file]
-        under_way.chunks.append(content)
-        under_way.size += len(content)
-        if under_way.size > wanted.size:
-            raise DamagedExport(f"{wanted.name} has more than its {wanted.size} bytes")
-        if under_way.size < wanted.size:
+        manifest = transfer.manifest
+        wanted = manifest.state if transfer.state is None else manifest.files[file]
+        transfer.chunks.append(content)
+        transfer.size += len(content)
+        if transfer.size > wanted.size:
+            raise DamagedExport(
+                f"{wanted.name} has more than the {wanted.size} bytes that the manifest says"
+            )
+        if transfer.size < wanted.size:
             return
-        whole = b"".join(under_way.chunks)
-        under_way.chunks, under_way.size = [], 0
-        if under_way.state is None:
-            state = await self._offload(lambda: state_from(manifest, whole))
+        complete = b"".join(transfer.chunks)
+        transfer.chunks, transfer.size = [], 0
+        if transfer.state is None:
+            state = await self._offload(lambda: state_from(manifest, complete))
             check(state.channel, self._rules)
-            under_way.state = state
+            transfer.state = state
         else:
-            await self._put_events(under_way, wanted, under_way.state.files[file], whole=whole)
+            facts = transfer.state.files[file]
+            await self._put_events(transfer, wanted, facts, content=complete)
 
     async def _put_events(
-        self, under_way: _Import, file: ExportedFile, facts: FileFacts, whole: bytes
+        self, transfer: _Import, file: ExportedFile, facts: FileFacts, content: bytes
     ) -> None:
-        checked: CheckedEvents = await self._offload(lambda: events_from(file, facts, whole))
+        checked: CheckedEvents = await self._offload(lambda: events_from(file, facts, content))
         publishers = _marked(publishers_within(facts.publishers, checked.ids))
         if file.in_memory:
-            under_way.fleeting += await self._offload(
-                lambda: [each for batch in checked.batches for each in _pieces(batch, publishers)]
+            transfer.transient += await self._offload(
+                lambda: [part for batch in checked.batches for part in _split(batch, publishers)]
             )
-            _refuse_beyond(self._limits, self._shard.state.meter, under_way, rules=self._rules)
+            _refuse_beyond(self._limits, self._shard.state.meter, transfer, rules=self._rules)
         else:
-            plain = f"{under_way.folder}/{file.name.rpartition('/')[2]}"
+            plain = f"{transfer.folder}/{file.name.rpartition('/')[2]}"
             blob = self._shard.state.file_names.segment(plain)
-            under_way.blobs.append(blob)
-            await self._blobs.put(blob, [whole])
-            under_way.files.append(SealedFile(blob, facts.index, publishers))
-        under_way.ids.append(checked.ids)
+            # Noted before it is stored, so that a failed or cancelled store is cleaned up, too.
+            transfer.blobs.append(blob)
+            await self._blobs.put(blob, [content])
+            transfer.files.append(SealedFile(blob, facts.index, publishers))
+        transfer.ids.append(checked.ids)
 
-    async def _key_index(self, under_way: _Import) -> KeyIndex | None:
-        """The newest events of each publish key (SEM K1)."""
-        keys = under_way.manifest.definition.keys
+    async def _key_index(self, transfer: _Import) -> KeyIndex | None:
+        """Return the index of the newest events of each publish key (SEM K1)."""
+        keys = transfer.manifest.definition.keys
         if not keys:
             return None
-        batches = [_keyed(batch_from(each.body, each.schema), each) for each in under_way.fleeting]
-        for file in under_way.files:
+        batches = [
+            _stamped(batch_from(part.body, part.schema), part) for part in transfer.transient
+        ]
+        for file in transfer.files:
             batches += [batch for batch, _ in rows_in(file, await self._blobs.get(file.name))]
-        found: KeyIndex = await self._offload(lambda: _indexed(keys, batches))
-        return found
+        index: KeyIndex = await self._offload(lambda: _indexed(keys, batches))
+        return index
 
-    async def _merged_rows(self, under_way: _Import) -> list[tuple[pa.RecordBatch, Publishers]]:
-        """The events in files of a merge channel, whose states live in memory (SEM K2)."""
-        if not self._rules.engines[under_way.manifest.definition.engine].merges:
+    async def _merged_rows(self, transfer: _Import) -> list[tuple[pa.RecordBatch, Publishers]]:
+        """Return the events in files of a merge channel, whose states are held in memory
+        (SEM K2)."""
+        if not self._rules.engines[transfer.manifest.definition.engine].merges:
             return []
-        found: list[tuple[pa.RecordBatch, Publishers]] = []
-        for file in under_way.files:
-            found += rows_in(file, await self._blobs.get(file.name))
-        return found
+        rows: list[tuple[pa.RecordBatch, Publishers]] = []
+        for file in transfer.files:
+            rows += rows_in(file, await self._blobs.get(file.name))
+        return rows
 
 
-def _whole(under_way: _Import) -> StateFile:
-    if under_way.state is None or not under_way.is_complete:
-        missing = under_way.manifest.files[under_way.expected :]
-        name = missing[0].name if missing and under_way.state is not None else STATE
-        raise DamagedExport(f"{name} is missing: the export is incomplete")
-    return under_way.state
+def _complete_state(transfer: _Import) -> StateFile:
+    """Return the state of an import. Raises ``DamagedExport`` if files are missing."""
+    if transfer.state is None or not transfer.is_complete:
+        missing = transfer.manifest.files[transfer.expected :]
+        name = missing[0].name if missing and transfer.state is not None else STATE
+        raise DamagedExport(f"{name} is missing: the export is incomplete; export it again")
+    return transfer.state
 
 
 def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
-    """What the channel is to be. Events that were in memory only are so here, too, and a channel
-    that has them cannot be cluster-wide. Where there is no cluster nothing is."""
+    """Return the definition of the new channel. Events that were in memory only stay so, and a
+    channel with such events cannot be cluster-wide. Without a cluster no channel is."""
     if not rules.is_cluster:
         return rules.counting(manifest.definition)
     if any(file.in_memory for file in manifest.files):
@@ -350,38 +362,39 @@ def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
 
 
 def _home(definition: Definition, rules: RealmRules) -> Home:
-    """The place that keeps events which live in memory only (SEM C6)."""
+    """Return the kind of memory for events that are in memory only (SEM C6)."""
     return "off_heap" if rules.type_of(definition).home == "off_heap" else "heap"
 
 
 def _refuse_beyond(
-    limits: MemoryLimits, meter: Meter, under_way: _Import, rules: RealmRules
+    limits: MemoryLimits, meter: Meter, transfer: _Import, rules: RealmRules
 ) -> None:
-    size = sum(len(each.body) for each in under_way.fleeting)
-    left = limits.free_bytes(_home(_wanted(under_way.manifest, rules), rules), _NOTHING, meter)
-    if size > left:
+    size = sum(len(batch.body) for batch in transfer.transient)
+    free = limits.free_bytes(_home(_wanted(transfer.manifest, rules), rules), _NOTHING, meter)
+    if size > free:
         raise MemoryLimit(
-            f"{under_way.name} has {size} bytes of events that live in memory; "
-            f"{max(left, 0)} are free"
+            f"{transfer.name} has {size} bytes of events that are in memory only; "
+            f"{max(free, 0)} bytes are free: raise the memory limits, or free memory"
         )
 
 
 def _refuse_large_index(limits: MemoryLimits, meter: Meter, name: str, index_bytes: int) -> None:
-    left = limits.free_bytes_of_index(None, meter)
-    if index_bytes > left:
+    free = limits.free_bytes_of_index(None, meter)
+    if index_bytes > free:
         raise MemoryLimit(
-            f"{name} has {index_bytes} bytes of publish keys and states; "
-            f"{max(left, 0)} bytes of memory are free for them (limits.index_bytes, of which a "
-            f"channel has half of what the others leave): raise the limit"
+            f"{name} has {index_bytes} bytes of publish keys and states; {max(free, 0)} bytes of "
+            f"memory are free for them (limits.index_bytes, of which a channel gets half of the "
+            f"bytes that others leave): raise the limit"
         )
 
 
-# --- away from the loop -------------------------------------------------------------------
+# --- off the loop -------------------------------------------------------------------------
 
 
 def _marked(publishers: Publishers) -> Publishers:
-    """Mark publishers as named by another realm, or by the author of the export: this realm has
-    authenticated none of them (SEM E3). Raises ``DamagedExport``."""
+    """Return publishers with a prefix that marks them as imported: the exporting realm or the
+    author of the export has named them, and this realm has not authenticated them (SEM E3). Raises
+    ``DamagedExport``."""
     marked = []
     for name, spans in publishers:
         if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():
@@ -390,41 +403,46 @@ def _marked(publishers: Publishers) -> Publishers:
     return tuple(marked)
 
 
-def _pieces(batch: pa.RecordBatch, publishers: Publishers) -> Iterator[_Batch]:
-    """Rows of one time and publisher, as they were published."""
+def _split(batch: pa.RecordBatch, publishers: Publishers) -> Iterator[_Batch]:
+    """Split a batch where time or publisher change, as the events were published."""
     ids = ids_of(batch)
     times = batch.column("published").cast(pa.int64()).to_numpy()
-    who = np.zeros(len(ids), dtype=np.int64)
-    for at, (_, spans) in enumerate(publishers, start=1):
+    # The publisher of each row, as an index into `names`; 0 for rows without one.
+    publisher_indexes = np.zeros(len(ids), dtype=np.int64)
+    for index, (_, spans) in enumerate(publishers, start=1):
         for first, end in np.searchsorted(ids, np.array(spans, dtype=np.int64).reshape(-1, 2)):
-            who[first:end] = at
-    changes = np.flatnonzero((np.diff(times) != 0) | (np.diff(who) != 0)) + 1
+            publisher_indexes[first:end] = index
+    changes = np.flatnonzero((np.diff(times) != 0) | (np.diff(publisher_indexes) != 0)) + 1
     edges = [0, *changes.tolist(), len(ids)]
     body = body_part(batch)
     names = ["", *(publisher for publisher, _ in publishers)]
     for start, stop in pairwise(edges):
         rows = body.slice(start, stop - start)
         buffer = memoryview(batch_bytes(rows))
-        own = id_set(ids[start:stop])
         yield _Batch(
-            own, int(times[start]), names[int(who[start])], schema=rows.schema, body=buffer
+            id_set(ids[start:stop]),
+            int(times[start]),
+            names[int(publisher_indexes[start])],
+            schema=rows.schema,
+            body=buffer,
         )
 
 
-def _keyed(body: pa.RecordBatch, batch: _Batch) -> pa.RecordBatch:
+def _stamped(body: pa.RecordBatch, batch: _Batch) -> pa.RecordBatch:
     ids = np.concatenate([np.arange(*span, dtype=np.int64) for span in batch.ids.spans])
     return stamp(body, ids, batch.at_us)
 
 
 def _indexed(keys: Mapping[str, int], batches: Sequence[pa.RecordBatch]) -> KeyIndex:
-    """Batches may interleave: those in files with those in memory."""
+    """Return the key index of batches, in which the ids of files and of memory may interleave."""
     index = KeyIndex(keys)
-    having = [batch for batch in batches if "properties" in batch.schema.names]
-    if not having:
+    with_properties = [batch for batch in batches if "properties" in batch.schema.names]
+    if not with_properties:
         return index
-    narrow = [batch.select(["event_id", "properties"]) for batch in having]
+    narrow = [batch.select(["event_id", "properties"]) for batch in with_properties]
     narrow.sort(key=lambda batch: int(ids_of(batch)[0]))
-    if any(ids_of(left)[-1] > ids_of(right)[0] for left, right in pairwise(narrow)):
+    # The index needs ascending ids; sorting all rows is needed only if batches overlap.
+    if any(ids_of(before)[-1] > ids_of(after)[0] for before, after in pairwise(narrow)):
         narrow = pa.Table.from_batches(narrow).sort_by("event_id").combine_chunks().to_batches()
     for batch in narrow:
         index.append([batch], ids_of(batch))
@@ -436,43 +454,43 @@ def _indexed(keys: Mapping[str, int], batches: Sequence[pa.RecordBatch]) -> KeyI
 
 def _created(
     group: Group,
-    under_way: _Import,
-    taken: ExportedState,
+    transfer: _Import,
+    exported_state: ExportedState,
     keys: KeyIndex | None,
     rows: Sequence[tuple[pa.RecordBatch, Publishers]],
     rules: RealmRules,
 ) -> ChannelOpened:
-    """The channel, with all that is in it: one block."""
+    """Create the channel with its state and events in one block, and return it."""
     state = group.state
-    wanted = _wanted(under_way.manifest, rules)
-    created = state.directory.decide_create(under_way.name, wanted)
+    wanted = _wanted(transfer.manifest, rules)
+    created = state.directory.decide_create(transfer.name, wanted)
     index_bytes = 0 if keys is None else keys.nbytes
     if rules.type_of(wanted).home == "journal":
         index_bytes += sum(merged.nbytes for merged, _ in rows)
-    _refuse_beyond(group.limits, state.meter, under_way, rules=rules)
-    _refuse_large_index(group.limits, state.meter, under_way.name, index_bytes=index_bytes)
+    _refuse_beyond(group.limits, state.meter, transfer, rules=rules)
+    _refuse_large_index(group.limits, state.meter, transfer.name, index_bytes=index_bytes)
     number, definition = created.number, created.definition
-    durables = durables_of(definition, taken.restored.durables)
+    durables = durables_of(definition, exported_state.restored.durables)
     missing = check_new(group, created.name, definition, already=durables)
     group.realm_fact(0, created)
     channel, store = state.channels[number], state.stores[number]
-    restored = replace(taken.restored, definition=definition, durables=durables)
-    take_over(channel.state, ExportedState(restored, taken.volatile))
+    restored = replace(exported_state.restored, definition=definition, durables=durables)
+    take_over(channel.state, ExportedState(restored, exported_state.volatile))
     group.record(number, channel.snapshot())
-    for file in under_way.files:
+    for file in transfer.files:
         index = msgspec.msgpack.encode(file.index)
         fact = Sealed(file.index.end_id, file.name, index, publishers=file.publishers)
         group.realm_fact(number, fact)
-    if under_way.files:
-        # Later events lie behind; earlier ones in no file are in memory only.
+    if transfer.files:
+        # All ids below `next_id` count as sealed: an earlier event in no file is in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
     if isinstance(store, MergeStore):
         store.lacks_files = False
         for merged, publishers in rows:
             store.loaded(merged, publishers)
     home = _home(definition, rules)
-    for batch in under_way.fleeting:
-        store.add(_piece(group, batch, home))
+    for batch in transfer.transient:
+        store.add(_tail_batch(group, batch, home))
     if isinstance(store, MergeStore):
         store.index()
     elif keys is not None:
@@ -482,10 +500,10 @@ def _created(
     return state.opened(number)
 
 
-def _piece(group: Group, batch: _Batch, home: Home) -> TailBatch:
+def _tail_batch(group: Group, batch: _Batch, home: Home) -> TailBatch:
     lowest, highest = batch.ids.lowest, batch.ids.highest
-    assert lowest is not None, "a piece has at least one event"
-    assert highest is not None, "so it has a last one"
+    assert lowest is not None, "a batch has at least one event"
+    assert highest is not None, "a set with a lowest id has a highest one"
     span = Span(lowest, highest + 1)
     number, schema = group.record_schema(schema_bytes(batch.schema))
     return TailBatch(

@@ -1,7 +1,7 @@
-"""A channel or queue as one file (SEM C7): the files of an export, one after the other.
+"""Reads a channel or queue from a single file (SEM C7): a tar of the files of an export.
 
-The file is a tar of the folder that ``penstock channel export`` writes, so either can be imported
-either way. The manifest comes first and the events last: an import checks each part as it comes,
+``penstock channel export`` writes the same files as a folder, so each form can be imported in
+either way. The manifest is first and the events are last: an import checks each part on arrival,
 and both sides hold one file of the export in memory, however large the channel is.
 """
 
@@ -17,7 +17,7 @@ from penstock_core.vocabulary.errors import DamagedExport
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
-"""Bytes passed to an import at a time."""
+"""Most bytes passed to an import at once."""
 _ORDER: Final = (
     f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
     f"manifest, as an export over HTTP does"
@@ -32,7 +32,8 @@ class Tar:
         self._held = bytearray()
 
     async def manifest(self) -> bytes:
-        """The manifest's bytes. Raises ``DamagedExport`` unless the manifest comes first."""
+        """Return the manifest's bytes. Raises ``DamagedExport`` if the manifest is not the first
+        file."""
         size = await self.begin(MANIFEST)
         if size > MANIFEST_BYTES_MAX:
             raise DamagedExport(
@@ -41,7 +42,8 @@ class Tar:
         return b"".join([part async for part in self.content(size)])
 
     async def begin(self, name: str) -> int:
-        """The size of the next file. Raises ``DamagedExport`` unless it is called ``name``."""
+        """Return the size of the next file. Raises ``DamagedExport`` if its name is not
+        ``name``."""
         while True:
             block = await self._take(BLOCK)
             try:
@@ -57,15 +59,17 @@ class Tar:
             async for _ in self.content(0 if entry.isdir() else entry.size):
                 pass
         if entry.name.removeprefix("./") != name:
-            raise DamagedExport(f"{entry.name[:200]!r} came, {name} was expected; {_ORDER}")
+            raise DamagedExport(
+                f"the next file is {entry.name[:200]!r}, but {name} was expected; {_ORDER}"
+            )
         return entry.size
 
     async def content(self, size: int) -> AsyncIterator[bytes]:
-        """The bytes of the file that has begun; the caller must read all of them."""
-        left = size
-        while left:
-            part = await self._take(min(left, PART_BYTES))
-            left -= len(part)
+        """Yield the bytes of the current file; the caller must read all of them."""
+        remaining = size
+        while remaining:
+            part = await self._take(min(remaining, PART_BYTES))
+            remaining -= len(part)
             yield part
         await self._take(len(padding(size)))
 
@@ -75,6 +79,6 @@ class Tar:
             if part is None:
                 raise DamagedExport(f"the tar file ends too early; {_ORDER}")
             self._held += part
-        taken = bytes(self._held[:size])
+        content = bytes(self._held[:size])
         del self._held[:size]
-        return taken
+        return content

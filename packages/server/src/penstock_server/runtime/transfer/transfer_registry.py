@@ -1,4 +1,4 @@
-"""Exports, imports and backups that sessions work on with one request after another."""
+"""Exports, imports and backups: transfers that a session works on in several requests."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock_core.vocabulary.errors import IllegalState, Unavailable
 from penstock_core.vocabulary.ports import Clock
 
 IDLE_US: Final = 300 * 1_000_000
-"""A transfer without a request for so long ends."""
+"""Microseconds without a request after which a transfer ends."""
 
 
 class Transfer:
-    """A transfer. It belongs to the session that began it."""
+    """An export, import or backup. It belongs to the session that began it."""
 
     def __init__(self, session: str) -> None:
         self.session = session
         self.used_us = 0
-        """When the last request for it ended."""
+        """Time at which the last request ended."""
         self.users = 0
-        """Requests that are working on it."""
+        """Number of requests that are working on it."""
 
 
 TransferType = TypeVar("TransferType", bound=Transfer)
@@ -30,15 +30,16 @@ TransferType = TypeVar("TransferType", bound=Transfer)
 class TransferRegistry(Generic[TransferType]):
     """All transfers of one kind, by name. They end with the connection of their session."""
 
-    def __init__(self, kind: str, most: int, clock: Clock, *, ends: str) -> None:
-        """``ends`` explains in errors how a transfer that its session still uses may have ended."""
+    def __init__(self, kind: str, count_max: int, clock: Clock, *, ends: str) -> None:
+        """Create an empty registry for ``count_max`` transfers. Errors use ``ends`` to explain how
+        a transfer may have ended that its session still uses."""
         self._kind = kind
-        self._most = most
+        self._count_max = count_max
         self._clock = clock
         self._ends = ends
         self._by_name: dict[str, TransferType] = {}
         self.next = 1
-        """The number in the next transfer's name."""
+        """Number in the name of the next transfer."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -58,23 +59,24 @@ class TransferRegistry(Generic[TransferType]):
                 self._forget(name, transfer)
 
     def check_room(self) -> None:
-        """Raise ``Unavailable`` if no transfer may begin."""
-        if len(self) >= self._most:
+        """Raise ``Unavailable`` if the limit of transfers is reached."""
+        if len(self) >= self._count_max:
             raise Unavailable(
-                f"{self._most} {self._kind}s are running; try again when one has ended"
+                f"{self._count_max} {self._kind}s are running, which is the limit; try again when "
+                f"one has ended"
             )
 
     def add(self, transfer: TransferType) -> str:
-        """Register a transfer that begins now; returns its name."""
+        """Register a transfer that begins now; return its name."""
         name = f"{self._kind}-{self.next}"
         self.next += 1
         transfer.used_us = self._clock.now_us()
         self._by_name[name] = transfer
         return name
 
-    def known(self, session: str, name: str) -> TransferType:
-        """The transfer of that name. Raises ``IllegalState`` if it has ended or belongs to another
-        session."""
+    def find(self, session: str, name: str) -> TransferType:
+        """Return the transfer of this name. Raises ``IllegalState`` if it has ended or belongs to
+        another session."""
         transfer = self._by_name.get(name)
         if transfer is None or transfer.session != session:
             raise IllegalState(
@@ -93,7 +95,7 @@ class TransferRegistry(Generic[TransferType]):
             transfer.used_us = self._clock.now_us()
 
     def remove(self, name: str) -> TransferType | None:
-        """Remove a transfer; returns None if it is gone already."""
+        """Remove a transfer and return it; None if it was removed before."""
         return self._by_name.pop(name, None)
 
     def _forget(self, name: str, transfer: TransferType) -> None:

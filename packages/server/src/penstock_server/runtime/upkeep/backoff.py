@@ -1,25 +1,26 @@
-"""How long to wait after the disk has refused, before work is tried again."""
+"""Pauses before work is retried after a failure of the disk."""
 
 from __future__ import annotations
 
 
 class RetryPauses:
-    """Pauses that double while every try fails, up to a bound.
+    """Pauses that double with each failed attempt, up to a limit.
 
-    A try costs as much as the work itself, for what is to be written is made anew: on a disk that
-    fails for long the tries become rare, and one that failed once is soon tried again.
+    An attempt costs as much as the work itself, because the bytes to be written are made again. So
+    attempts become rare on a disk that fails for long, and follow soon after a single failure.
     """
 
-    def __init__(self, first_s: float, most_s: float) -> None:
+    def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = first_s
-        self._most_s = max(first_s, most_s)
+        self._longest_s = max(first_s, longest_s)
         self._next_s = first_s
 
     def failed(self) -> float:
-        """A try has failed: seconds until the next one."""
+        """Record a failed attempt; return the seconds until the next one."""
         pause_s = self._next_s
-        self._next_s = min(2 * pause_s, self._most_s)
+        self._next_s = min(2 * pause_s, self._longest_s)
         return pause_s
 
     def succeeded(self) -> None:
+        """Record a successful attempt: the next pause is the first one again."""
         self._next_s = self._first_s

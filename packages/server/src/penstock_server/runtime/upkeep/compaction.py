@@ -1,8 +1,8 @@
-"""Rewrites a channel's single file without its removed events, while traffic goes on (SEM S).
+"""Rewrites a channel's single file without its removed events, while traffic continues (SEM S).
 
-The existing files are frozen: what is sealed meanwhile goes to a new one. Their live events are
-copied off the loop, and in one recorded step the copy takes their place. An event that leaves the
-channel during the copy is simply a removed event in the new file.
+The existing files are frozen: events sealed meanwhile go to a new file. The live events are copied
+off the loop, and one recorded step replaces the files by the copy. An event that leaves the channel
+during the copy is a removed event in the new file.
 """
 
 from __future__ import annotations
@@ -59,38 +59,45 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 SPINDLE_ROWS = 50_000
-"""Events in a file of a channel that wants a single one, where files do not grow."""
+"""Most events in a file of a single-file channel on a store whose files do not grow."""
 COPY_BYTES = 16 << 20
-"""About as much is read, and written, at a time."""
+"""Bytes, roughly, that are read and written at once."""
 UNPACKED_ROW_BYTES = 128
-"""An event counts as at least so many bytes of that, however little it takes compressed."""
+"""Fewest bytes that an event counts for :data:`COPY_BYTES`, because compressed events may be much
+smaller than they are in memory."""
 JOINED_BYTES_MAX = 64 << 20
-"""Bytes of live events in a file that takes the place of several, where files do not grow."""
+"""Most bytes of live events in a file that replaces several, on a store whose files do not
+grow."""
 ROUNDS_MAX = 4
-"""Most rounds that include what was sealed meanwhile; what is sealed after them stays in another
-file."""
+"""Most rounds of copying, each with the events sealed during the one before. Events sealed after
+the last round stay in another file."""
 
 _log = logger("penstock.maintaining")
 
 
 RETRY_MAX_S = 30.0
-"""A disk that is free again is found within this time, however long it has refused."""
+"""Longest pause between two attempts in seconds, so that a disk with free space again is noticed
+soon."""
 
 
 class MaintenanceLimits(Struct, frozen=True):
+    """Limits that decide when files are rewritten."""
+
     dead_share: float = 0.5
-    """Maintenance starts when more than this share of a channel's files is dead ..."""
+    """Share of dead bytes in a channel's files above which maintenance starts."""
     dead_bytes: int = 100 << 20
-    """... and at least this many bytes are."""
+    """Fewest dead bytes for maintenance."""
     interval_s: float = 1.0
     """Seconds between two searches for work."""
     retry_s: float = 5.0
-    """Pause after the disk refused; twice as long after each time that follows ..."""
+    """Seconds of pause after a first failure of the disk; each further failure doubles it."""
     retry_max_s: float = RETRY_MAX_S
-    """... but not longer than this."""
+    """Longest pause in seconds."""
 
 
 class Maintainer:
+    """Rewrites the files of channels with many removed events."""
+
     def __init__(
         self,
         shard: Shard,
@@ -109,11 +116,12 @@ class Maintainer:
         self._offload = offload
         self._limits = limits
         self._has_gaps = has_gaps
-        """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
+        """Whether facts may be missing, so that files may hold unrecorded events and must not be
+        replaced (SEM S1)."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
-        self._given_up: set[int] = set()
-        """Channels with a damaged file: for ``penstock store repair``."""
+        self._damaged: set[int] = set()
+        """Channels with a damaged file; they need ``penstock store repair``."""
 
     async def run(self) -> None:
         """Rewrite files that need it until cancelled."""
@@ -123,10 +131,11 @@ class Maintainer:
             worn, state.worn = state.worn, set()
             for channel_id in map(ChannelId, sorted(worn)):
                 if channel_id in self._busy or self._incidents.is_aside("maintenance", channel_id):
-                    state.worn.add(channel_id)  # that may come to nothing
+                    state.worn.add(channel_id)  # checked again in the next round
                     continue
                 with self._incidents.barrier("maintenance", channel_id):
-                    state.worn.add(channel_id)  # until a look finds that it was done
+                    # Stays listed until a later check finds nothing to do, also after a failure.
+                    state.worn.add(channel_id)
                     if self._is_due(channel_id):
                         await self._try(channel_id)
                     else:
@@ -134,7 +143,7 @@ class Maintainer:
 
     def _is_due(self, channel_id: ChannelId) -> bool:
         channel = self._shard.state.channels.get(channel_id)
-        if channel is None or channel_id in self._given_up:
+        if channel is None or channel_id in self._damaged:
             return False
         storage, store = channel.state.definition.storage, self._shard.state.stores[channel_id]
         if storage.events_per_spindle or not storage.auto_maintenance:
@@ -157,16 +166,16 @@ class Maintainer:
         except NameDoesNotExist:
             return  # deleted meanwhile
         except (Damaged, pa.ArrowException) as error:
-            self._given_up.add(channel_id)
+            self._damaged.add(channel_id)
             _log.error("channel.not_maintained", channel=channel_id, reason=str(error))
 
     async def maintain(self, channel_id: ChannelId, also: StructShape = NO_SLOTS) -> Maintained:
-        """Rewrite the files of a channel as one, without dead events and in the columns they
-        need, with room for those of ``also``; ids are kept.
+        """Rewrite the files of a channel as one file without dead events, with the columns that the
+        live events and ``also`` need. Ids do not change.
 
-        On a channel of spindles or without files this does nothing and says so. Raises
-        ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
-        ``StorageFailed``.
+        For a channel of spindles or without files, nothing is rewritten and the answer has the
+        reason. Raises ``IllegalState`` if the channel is already being maintained, ``Damaged``
+        (the files are unchanged then) and ``StorageFailed``.
         """
         channel = self._shard.state.channels.get(channel_id)
         if channel is None:
@@ -194,7 +203,7 @@ class Maintainer:
         )
 
     async def _alone(self, channel_id: ChannelId, work: _Rewriting, before: int) -> Maintained:
-        """Do the ``work``; nothing else is done to the channel's files meanwhile."""
+        """Run the ``work`` while no other task changes the channel's files."""
 
         def release() -> None:
             self._busy.discard(channel_id)
@@ -242,22 +251,24 @@ class _Rewriting:
         switched: bool | None = False
         try:
             for file in self._freeze():
-                await self._each(file, self._look)
+                await self._each_batch(file, self._note_needs)
             self._schema = self._needs.open_schema(self._also)
             self._copy.note = self._columns.note(self._schema.arrow)
             for _ in range(ROUNDS_MAX):
-                files = list(takewhile(self._knows, self._freeze()))
+                # Files are replaced in order, so the first one that does not fit ends the round.
+                files = list(takewhile(self._fits, self._freeze()))
                 if not files:
                     break
                 for file in files:
-                    await self._each(file, self._add)
+                    await self._each_batch(file, self._add)
                     self._copied.append(file)
-            switched = None  # whoever is cancelled now does not learn which files the channel has
+            # After a cancellation from here on it is unknown whether the copy is in use.
+            switched = None
             switched = await self._shard.act(self._switch)
         finally:
             if switched is False and self._copy.name:
-                # A cancellation has to get out, whatever the disk does: otherwise nothing would
-                # end. The file that is left has no fact, so the next start removes it.
+                # A failure of the disk must not replace a cancellation. No fact refers to a file
+                # that remains, so the next start deletes it.
                 with suppress(StorageFailed):
                     await self._blobs.delete(self._copy.name)
         if not switched:
@@ -278,54 +289,54 @@ class _Rewriting:
         return [file for file in self._store.files if file not in self._copied]
 
     def _freeze(self) -> Sequence[SealedFile]:
-        """Freeze the existing files: nothing is appended to them from now on."""
+        """Freeze the files that are not copied yet, so that sealing does not append to them."""
         files = self._uncopied()
         for file in files:
             file.is_frozen = True
         return files
 
-    def _knows(self, file: SealedFile) -> bool:
-        """Whether all columns of a file were the channel's when this began, and the copy has those
-        beside the properties: a file that has others stays a file of its own."""
-        theirs = ChannelSchema.of_file(file.index.schema).arrow
-        beside = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
-        return self._columns.grown(theirs) is self._columns and beside <= self._schema.names
+    def _fits(self, file: SealedFile) -> bool:
+        """Whether the copy has columns for a file: all its columns were the channel's when this
+        began, and the copy has those outside the properties. Another file is not copied."""
+        file_columns = ChannelSchema.of_file(file.index.schema).arrow
+        outside = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
+        return self._columns.grown(file_columns) is self._columns and outside <= self._schema.names
 
-    async def _look(self, batches: list[pa.RecordBatch]) -> None:
-        """Note which columns these batches need."""
+    async def _note_needs(self, batches: list[pa.RecordBatch]) -> None:
+        """Note the columns that these batches need."""
         await self._offload(lambda: self._needs.add_all(batches))
 
     async def _add(self, batches: list[pa.RecordBatch]) -> None:
         schema, columns = self._schema, self._columns
         await self._copy.add(await self._offload(lambda: fitted_in(batches, schema, columns)))
 
-    async def _each(
+    async def _each_batch(
         self, file: SealedFile, work: Callable[[list[pa.RecordBatch]], Awaitable[None]]
     ) -> None:
-        """Apply ``work`` to the live events of a file, some at a time. Each of its batches is
+        """Apply ``work`` to the live events of a file, some batches at a time. Every batch is
         verified, because the file will be deleted."""
         buffer = await self._blobs.get(file.name)
         reader = SegmentReader(buffer, file.index, name=file.name)
-        at = 0
-        while at < len(file.index.batches):
-            end, size = at, 0
+        first = 0
+        while first < len(file.index.batches):
+            end, size = first, 0
             while end < len(file.index.batches) and size < COPY_BYTES:
                 place = file.index.batches[end]
                 size += max(place.length, place.rows * UNPACKED_ROW_BYTES)
                 end += 1
-            wanted = [self._live(file, number) for number in range(at, end)]
+            wanted = [self._live(file, number) for number in range(first, end)]
             try:
-                batches = await self._offload(partial(_rows, reader, at, wanted))
+                batches = await self._offload(partial(_rows, reader, first, wanted))
             except Damaged as error:
                 self._store.keep_damaged(file, str(error))
                 error.add_note("`penstock store repair` sets damaged events aside")
                 raise
             if batches:
                 await work(batches)
-            at = end
+            first = end
 
     def _live(self, file: SealedFile, batch: int) -> IdSet:
-        """The ids of one batch that are on the channel now."""
+        """Return the ids of a batch whose events the channel still has."""
         channel = self._shard.state.channels.get(self._channel_id)
         if channel is None:
             raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
@@ -335,7 +346,7 @@ class _Rewriting:
         return live
 
     def _publishers(self, files: Sequence[SealedFile]) -> Publishers:
-        """Who has published what is left of these files."""
+        """Return the publishers of the live events of these files."""
         ids = self._shard.state.channels[self._channel_id].state.stored
         parts = [
             part
@@ -345,7 +356,7 @@ class _Rewriting:
         return _joined(parts)
 
     def _switch(self, group: Group) -> bool:
-        """Put the copy in the place of the files that it was made from."""
+        """Replace the copied files by the copy. Return False if the channel was deleted."""
         if group.state.stores.get(self._channel_id) is not self._store:
             return False
         names = tuple(file.name for file in self._copied)
@@ -360,8 +371,8 @@ class _Rewriting:
 
 
 class _Joining(_Rewriting):
-    """Maintenance where files do not grow: neighbouring files that are sparse become one new file,
-    as large as a spindle at most."""
+    """Maintenance on a store whose files do not grow: neighbouring sparse files become one new
+    file, at most as large as a spindle."""
 
     async def run(self, before: int) -> Maintained:
         channel = self._shard.state.channels[self._channel_id]
@@ -375,18 +386,18 @@ class _Joining(_Rewriting):
         return Maintained(before, self._store.sealed_bytes, events)
 
     async def _join(self, files: Sequence[SealedFile]) -> None:
-        found: list[pa.RecordBatch] = []
+        live: list[pa.RecordBatch] = []
         names, image = tuple(file.name for file in files), None
 
-        async def take(batches: list[pa.RecordBatch]) -> None:
-            found.extend(batches)
+        async def collect(batches: list[pa.RecordBatch]) -> None:
+            live.extend(batches)
 
         for file in files:
-            await self._each(file, take)
+            await self._each_batch(file, collect)
         name = ""
-        if found:
-            made = partial(lean_image, found, self._store.columns, self._compression)
-            image = await self._offload(made)
+        if live:
+            encode = partial(lean_image, live, self._store.columns, self._compression)
+            image = await self._offload(encode)
             folder = self._store.folder(self._name, self._channel_id)
             file_names = self._shard.state.file_names
             name = await put_segment(self._blobs, file_names, folder, image=image)
@@ -417,29 +428,32 @@ class _Joining(_Rewriting):
 
 
 def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
-    """The files to be joined, those for one new file together: it is not too large, and it has less
-    in it than they have."""
-    found: list[list[SealedFile]] = []
+    """Return groups of neighbouring files, each to be joined into one new file of limited size.
+    A single file without removed events is left out."""
+    groups: list[list[SealedFile]] = []
     rows = size = 0
     for file in files:
-        bytes_left = file.index.size - file.dead_bytes
-        if not found or rows + file.live > SPINDLE_ROWS or size + bytes_left > JOINED_BYTES_MAX:
-            found.append([])
+        live_bytes = file.index.size - file.dead_bytes
+        if not groups or rows + file.live > SPINDLE_ROWS or size + live_bytes > JOINED_BYTES_MAX:
+            groups.append([])
             rows = size = 0
-        found[-1].append(file)
-        rows, size = rows + file.live, size + bytes_left
+        groups[-1].append(file)
+        rows, size = rows + file.live, size + live_bytes
     return [
-        own for own in found if len(own) > 1 or any(file.live < file.index.rows for file in own)
+        group
+        for group in groups
+        if len(group) > 1 or any(file.live < file.index.rows for file in group)
     ]
 
 
 @contextmanager
 def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release`` at the end; where whoever waits is cancelled, behind all that was asked.
+    """Call ``release`` after the body; if the body is cancelled, after all work that the writer was
+    asked for before.
 
-    A fact about files may be on its way then, and is recorded all the same. Whoever works on the
-    same files before that writes the same events again, learns that they are there already, and
-    deletes the file that has them.
+    A fact about files may be in the writer's queue at a cancellation, and is recorded all the same.
+    A task that worked on the same files before that fact would write the same events again, and
+    then delete the file that has them.
     """
     try:
         yield
@@ -453,8 +467,8 @@ def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]
 
 
 async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:
-    """Store a segment, and give its name; where a file of an unfinished sealing is in the way,
-    beside it."""
+    """Store a segment and return its name. If an interrupted sealing has left a file of this name,
+    the checksum makes another name."""
     plain = segment_name(folder, image.index.first_id, image.index.end_id)
     name = file_names.segment(plain)
     try:
@@ -467,7 +481,7 @@ async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: S
 
 
 class FileCopy:
-    """A file of a channel that is being made, some batches at a time."""
+    """A file of a channel that is written some batches at a time."""
 
     def __init__(
         self, blobs: Blobs, offload: Offload, folder: str, compression: Compression
@@ -483,7 +497,7 @@ class FileCopy:
         """Metadata of its schema."""
 
     async def add(self, batches: list[pa.RecordBatch]) -> None:
-        """Append these; on disk on return."""
+        """Append batches; they are on disk on return."""
         index, tail, compression = self.index, self._tail, self._compression
         if index is None:
             growth: Growth = await self._offload(
@@ -499,33 +513,33 @@ class FileCopy:
 
 
 async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
-    """Store a new file that will grow, under a name no file of the channel has; gives it."""
-    found = await blobs.list(f"segments/{folder}/")
-    number = max((number_in(info.name) for info in found), default=0)
+    """Store a new growing file under an unused name of the channel; return the name."""
+    existing = await blobs.list(f"segments/{folder}/")
+    number = max((number_in(info.name) for info in existing), default=0)
     while True:
         number += 1
         name = growing_name(folder, number)
         try:
             await blobs.put(name, growth.chunks)
         except Conflict:
-            continue  # another change was faster
+            continue  # another task has taken the name
         return name
 
 
 def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
-    """The wanted rows of the batches from ``first`` on."""
-    found = []
+    """Return the wanted rows of the batches from ``first`` on."""
+    rows = []
     for number, ids in enumerate(wanted, first):
-        batch = reader.batch(number)
+        batch = reader.batch(number)  # verifies the batch, even if no row is wanted
         if ids:
-            found.append(rows_of(batch, ids.spans))
-    return found
+            rows.append(rows_of(batch, ids.spans))
+    return rows
 
 
 def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    found: dict[str, IdSet] = {}
+    ids_by_publisher: dict[str, IdSet] = {}
     for publisher, spans in parts:
-        ids = found.setdefault(publisher, IdSet())
+        ids = ids_by_publisher.setdefault(publisher, IdSet())
         for span in spans:
             ids.add(span)
-    return tuple((publisher, ids.spans) for publisher, ids in found.items())
+    return tuple((publisher, ids.spans) for publisher, ids in ids_by_publisher.items())

@@ -1,4 +1,4 @@
-"""Building a realm's state from what is stored: the newest snapshot, then the journal."""
+"""Rebuilds a realm's state from the newest snapshot and the journal after it."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ from penstock_server.runtime.store.state import RealmState
 
 READ_BLOCKS = 256
 ATTEMPTS_MAX = 10
-"""How often to begin again when something was removed that was about to be read."""
+"""Most attempts of a recovery whose snapshot or blocks are removed while it reads them."""
 KEPT = "realm/kept-"
-"""Begins the names of blobs that list segments which are never deleted as strays."""
+"""Prefix of the names of blobs that list segments which must never be deleted as strays."""
 INDEX_EVENTS = 65_536
-"""Events read at once to find the newest of each publish key."""
+"""Most events read at once to find the newest of each publish key."""
 
 SLICE_S: Final = 0.05
-"""How long a recovery holds the event loop. A node of a cluster renews its lease between two
-slices, with a few turns of the loop every second or so."""
+"""Seconds for which a recovery keeps the event loop busy. A node of a cluster renews its lease
+between two slices, which needs a few turns of the loop every second or so."""
 
 _SNAPSHOT_ELSEWHERE = (
-    "A cluster never serves such a realm. Check that this node sees the place of cluster.blobs: "
-    "that the folder is mounted, and the URI is the one that the other nodes have"
+    "A cluster never serves such a realm. Check that this node reaches the store of cluster.blobs: "
+    "the folder has to be mounted, and the URI has to be the same as on the other nodes"
 )
 
 _log = logger("penstock.recovery")
 
 
 class Slices:
-    """The slices of one piece of work, which asks :attr:`is_over` after each step and waits for
-    :meth:`next` then.
+    """Slices of a long piece of work, which checks :attr:`is_over` after each step and then awaits
+    :meth:`next`.
 
-    They are counted in time and not in steps: the more the others have to do in their turns, the
-    more steps the work would fall behind.
+    A slice is measured in time, not in steps: with a number of steps, each turn of the other tasks
+    would delay the work by as much, however short the steps are.
     """
 
     def __init__(self) -> None:
@@ -71,39 +71,41 @@ class Slices:
 
     @property
     def is_over(self) -> bool:
-        """Whether others are to have a turn."""
+        """Whether the slice has ended and other tasks should run."""
         return self._time() >= self._ends_s
 
     async def next(self) -> None:
-        """Give the others a turn, and begin the next slice."""
+        """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(0)
         self._ends_s = self._time() + SLICE_S
 
 
 class RecoveredRealm(Struct):
+    """The state of a realm after recovery, with the damage that was detected."""
+
     state: RealmState
     events: int
-    """Events stored."""
+    """Number of stored events."""
     blocks: int
-    """Journal blocks replayed."""
+    """Number of replayed journal blocks."""
     snapshot: int
-    """Sequence of the block the snapshot was taken after; 0: there was none."""
+    """Sequence of the last block that the snapshot includes; 0 without a snapshot."""
     damage: list[str]
-    """Descriptions of what could not be read, for people."""
+    """Descriptions of unreadable data, for people."""
     has_gaps: bool
-    """Whether facts may be missing because of damage, so that what no fact mentions must be kept. A
-    torn tail is no gap, because it was never acknowledged."""
+    """Whether facts may be missing because of damage, so that files without a fact must be kept. A
+    torn tail does not count, because it was never acknowledged."""
     unreadable: list[tuple[int, Quarantine]]
-    """By channel: stored events that are known to be damaged, to be quarantined."""
+    """Stored events that are damaged and have to be quarantined, by channel."""
     newest_us: int = 0
-    """The latest time at which a readable block was decided; 0: no block is readable."""
+    """The latest time of a readable block; 0 without a readable block."""
     last_us: int = 0
-    """The time at which the last readable block was decided; 0: no block is readable. It is less
-    than ``newest_us`` if the clock of an earlier start was ahead."""
+    """Time of the last readable block; 0 without a readable block. It is less than ``newest_us`` if
+    the clock of an earlier start was ahead."""
 
     @property
     def quarantined(self) -> int:
-        """Events this start has quarantined, or is about to."""
+        """Number of events that this start has quarantined, or will."""
         lost = sum(channel.state.lost for channel in self.state.channels.values())
         return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 
@@ -111,29 +113,29 @@ class RecoveredRealm(Struct):
 async def recover(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, *, epoch: int = 0
 ) -> RecoveredRealm:
-    """Read everything that is stored, for an owner with this epoch (0: the realm is alone). Damage
-    is reported and left where it is (SEM S1). Others have their turns meanwhile, such as the
-    renewal of the owner's lease.
+    """Read all stored data, for an owner with this epoch (0: a realm without a cluster). Damage is
+    reported and not changed (SEM S1). Other tasks run meanwhile, such as the renewal of the owner's
+    lease.
 
-    Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it;
-    in a cluster also ``Damaged`` for a journal that was cut behind a snapshot which is not readable
-    here.
+    Raises ``NewerFormat``, because serving without the data of a newer version would lose it; in a
+    cluster also ``Damaged`` for a journal that was trimmed up to a snapshot which this node cannot
+    read.
     """
     with uncollected():
-        return await _recover_whole(journal, blobs, pages, rules=rules, epoch=epoch)
+        return await _recover_with_retries(journal, blobs, pages, rules=rules, epoch=epoch)
 
 
-async def _recover_whole(
+async def _recover_with_retries(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
 ) -> RecoveredRealm:
     rules = replace(rules, is_cluster=bool(epoch))
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
         try:
             return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
-        except (Trimmed, NameDoesNotExist) as gone:
-            # A deposed owner does not know of it yet: it has taken a last snapshot of its own, and
-            # removed what that one made needless. It is there to be read.
-            _log.info("recovery.repeated", reason=str(gone))
+        except (Trimmed, NameDoesNotExist) as error:
+            # A deposed owner that has not noticed it yet has taken a last snapshot, and removed the
+            # blocks and files that this snapshot replaces. The next attempt reads the snapshot.
+            _log.info("recovery.repeated", reason=str(error))
     return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
 
 
@@ -156,22 +158,22 @@ async def _recover(
     if info.floor > sequence:
         gap = (
             f"the journal starts after block {info.floor}, the newest readable snapshot is of "
-            f"block {sequence}: what lies between is missing"
+            f"block {sequence}: the blocks in between are missing"
         )
         if epoch:
-            # Owners cut the journal only behind a snapshot that they have written: it exists, and
-            # going on without it would serve a realm that has forgotten what was acknowledged.
+            # Owners trim the journal only up to a snapshot that they have written. So the snapshot
+            # exists, and serving without it would lose acknowledged events.
             raise Damaged(f"{gap}. {_SNAPSHOT_ELSEWHERE}")
         damage.append(gap)
         sequence = info.floor
     blocks = 0
-    at = sequence + 1
-    while at <= info.tail:
-        found = await journal.read(at, READ_BLOCKS)
-        if not found:
+    next_sequence = sequence + 1
+    while next_sequence <= info.tail:
+        read_blocks = await journal.read(next_sequence, READ_BLOCKS)
+        if not read_blocks:
             break
-        for block in found:
-            at = block.seq + (1 if isinstance(block, Block) else block.count)
+        for block in read_blocks:
+            next_sequence = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
                 last_us = await _apply(
@@ -184,14 +186,14 @@ async def _recover(
     damage += state.contradictions.values()
     _free_read_buffers(state)
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
-    keep_rest = bool(damage)  # a damaged block may have named other slots
+    keep_rest = bool(damage)  # a damaged block may have used further slots
     if isinstance(blobs, ChecksBlobs):
         blobs.check_against(state.file_sum)
-    unreadable = await _merged(state, blobs, damage)
-    unreadable += await _unreadable(state, pages, damage)
-    await pages.restore(_places(state), keep_rest=keep_rest)
+    unreadable = await _complete_merges(state, blobs, damage)
+    unreadable += await _check_pages(state, pages, damage)
+    await pages.restore(_slots(state), keep_rest=keep_rest)
     state.forget_freed()  # `restore` freed these slots, and later bodies may use them again
-    damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
+    damage += [f"skipped, because an earlier block is damaged: {fact}" for fact in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
     return RecoveredRealm(
         state,
@@ -207,76 +209,76 @@ async def _recover(
 
 
 async def _finish(state: RealmState, slices: Slices) -> None:
-    """Bring all channels to where they can go on, once every fact is applied."""
+    """Compute the derived values of all channels, once every fact is applied."""
     state.schemas.forget_unused()
     for channel_id, channel in state.channels.items():
         channel.recovered()
-        own, store = channel.state, state.stores[channel_id]
-        store.recount(own.stored)
-        own.event_bytes = max(own.event_bytes, store.event_bytes)
-        own.sizes = EventSizes.from_batches(store.event_sizes())
-        own.sizes = EventSizes.from_batches(store.event_sizes())
+        channel_state, store = channel.state, state.stores[channel_id]
+        store.recount(channel_state.stored)
+        channel_state.event_bytes = max(channel_state.event_bytes, store.event_bytes)
+        channel_state.sizes = EventSizes.from_batches(store.event_sizes())
         if slices.is_over:
             await slices.next()
 
 
 def _free_read_buffers(state: RealmState) -> None:
-    """Copy the bodies that keep much larger buffers in memory: blocks are read up to 64 MB at a
-    time, and one unsealed body would keep all of these bytes."""
-    read = [
-        (piece, piece.body)
+    """Copy bodies that keep much larger buffers in memory: blocks are read up to 64 MB at a time,
+    and one unsealed body would keep all of these bytes."""
+    bodies = [
+        (tail_batch, tail_batch.body)
         for store in state.stores.values()
-        for piece in store.tail
-        if piece.place is None and isinstance(piece.body, memoryview)
+        for tail_batch in store.tail
+        if tail_batch.place is None and isinstance(tail_batch.body, memoryview)
     ]
-    used: Counter[int] = Counter()
-    for _, body in read:
-        used[id(body.obj)] += body.nbytes
-    for piece, body in read:
-        if 2 * used[id(body.obj)] < memoryview(body.obj).nbytes:
-            piece.moved_outside(memoryview(bytes(body)))
+    used_bytes: Counter[int] = Counter()
+    for _, body in bodies:
+        used_bytes[id(body.obj)] += body.nbytes
+    for tail_batch, body in bodies:
+        if 2 * used_bytes[id(body.obj)] < memoryview(body.obj).nbytes:
+            tail_batch.moved_outside(memoryview(bytes(body)))
 
 
-async def _merged(
+async def _complete_merges(
     state: RealmState, blobs: Blobs, damage: list[str]
 ) -> list[tuple[int, Quarantine]]:
-    """Make the states of merge channels whole; gives the events nothing is left of (SEM K2)."""
-    found = []
+    """Load the states of merge channels from their files; return the events that are missing
+    (SEM K2)."""
+    quarantines = []
     for channel_id, store in state.stores.items():
         if not isinstance(store, MergeStore):
             continue
         await read_files(store, blobs, damage)
-        if gone := store.missing(state.channels[channel_id].state.stored):
-            found.append((channel_id, Quarantine(gone.spans)))
-    return found
+        if missing := store.missing(state.channels[channel_id].state.stored):
+            quarantines.append((channel_id, Quarantine(missing.spans)))
+    return quarantines
 
 
-def _places(state: RealmState) -> dict[int, list[PageSlot]]:
-    """The places in use in the pages of each channel."""
+def _slots(state: RealmState) -> dict[int, list[PageSlot]]:
+    """Return the used slots in the pages of each channel."""
     return {
-        channel_id: [piece.place for piece in store.tail if piece.place is not None]
+        channel_id: [tail_batch.place for tail_batch in store.tail if tail_batch.place is not None]
         for channel_id, store in state.stores.items()
         if state.channels[channel_id].state.type.home == "pages"
     }
 
 
-async def _unreadable(
+async def _check_pages(
     state: RealmState, pages: Pages, damage: list[str]
 ) -> list[tuple[int, Quarantine]]:
-    """Bodies in pages that are not what was put there: their events are to be quarantined."""
-    found = []
-    for channel_id, places in _places(state).items():
-        bad = {each.place: each for each in await pages.check(channel_id, places)}
+    """Verify the bodies in pages; return the events of damaged ones, to be quarantined."""
+    quarantines = []
+    for channel_id, slots in _slots(state).items():
+        damaged = {slot.place: slot for slot in await pages.check(channel_id, slots)}
         ids = IdSet()
-        for piece in state.stores[channel_id].tail:
-            if piece.place is not None and piece.place in bad:
-                ids.add(Span(piece.first, piece.end))
-                reason = f"{bad[piece.place].where}: {bad[piece.place].reason}"
+        for tail_batch in state.stores[channel_id].tail:
+            if tail_batch.place is not None and tail_batch.place in damaged:
+                ids.add(Span(tail_batch.first, tail_batch.end))
+                reason = f"{damaged[tail_batch.place].where}: {damaged[tail_batch.place].reason}"
                 state.stores[channel_id].quarantined.append(reason)
                 damage.append(reason)
         if ids:
-            found.append((channel_id, Quarantine(ids.spans)))
-    return found
+            quarantines.append((channel_id, Quarantine(ids.spans)))
+    return quarantines
 
 
 async def _apply(
@@ -288,8 +290,8 @@ async def _apply(
     last_us: int,
     slices: Slices,
 ) -> int:
-    """Apply a block behind one that was decided at ``last_us``; return its own time, or ``last_us``
-    if it is not readable."""
+    """Apply a block after one of the time ``last_us``; return its time, or ``last_us`` if it is
+    unreadable."""
     at_us = last_us
     try:
         header, bodies = await decode_whole(block.data, blobs)
@@ -309,15 +311,16 @@ async def _apply(
 
 def _newer(where: str, error: NewerFormat) -> NewerFormat:
     return NewerFormat(
-        f"{where} holds {error}. Run the version that wrote it, or a newer one; nothing is served, "
-        "set aside or removed"
+        f"{where} holds {error}. Run the version that wrote it, or a newer one; the realm is not "
+        "served, and its data is unchanged"
     )
 
 
 async def _from_snapshot(
     blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str], slices: Slices
 ) -> tuple[RealmState, int, int]:
-    """The state of the newest snapshot that can be read, the block it stands for, and its time."""
+    """Return the state of the newest readable snapshot, the last block it includes, and its
+    time."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
     for name in sorted(names, key=snapshot_age, reverse=True):
         state = RealmState(rules)
@@ -337,7 +340,8 @@ async def _from_snapshot(
 
 
 def checked(blob: memoryview, name: str) -> memoryview:
-    """The bytes of a snapshot without its checksum. Raises ``Damaged``."""
+    """Return the bytes of a snapshot without its checksum. Raises ``Damaged`` if it does not
+    match."""
     from xxhash import xxh3_64_intdigest
 
     body, checksum = blob[8:], int.from_bytes(blob[:8], "little")
@@ -347,10 +351,9 @@ def checked(blob: memoryview, name: str) -> memoryview:
 
 
 def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
-    """Note that the realm starts at ``now_us`` after one that showed ``last_us``, which is later:
-    the clock of an earlier start was ahead. TTLs run from now on (SEM T1), what waits after a
-    rollback waits no longer than it still had to (SEM D18), and what is remembered for a time is
-    remembered from now on."""
+    """Adapt the state to a clock that shows ``now_us`` after an earlier start whose clock was ahead
+    and showed ``last_us``. TTLs run from now on (SEM T1), delayed events wait only as long as they
+    still had to (SEM D18), and facts that are remembered for a time are remembered from now on."""
     for channel in state.channels.values():
         channel.clock_set_back(last_us, now_us)
     state.producers.lower(now_us)
@@ -358,7 +361,7 @@ def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
 
 
 async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
-    """Find out which stored events are the newest of their publish keys (SEM K1)."""
+    """Build the indexes of the newest stored event of each publish key (SEM K1)."""
     state = recovered.state
     slices = Slices()
     unreadable = {channel_id: IdSet(command.spans) for channel_id, command in recovered.unreadable}
@@ -366,12 +369,12 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
         store = state.stores[channel_id]
         if store.keys is None:
             continue
-        left = channel.state.stored.copy()
-        left.discard_all(unreadable.get(channel_id, IdSet()))
-        while left:
+        remaining = channel.state.stored.copy()
+        remaining.discard_all(unreadable.get(channel_id, IdSet()))
+        while remaining:
             spans: list[Span] = []
             room = INDEX_EVENTS
-            while room > 0 and (span := left.take(room)) is not None:
+            while room > 0 and (span := remaining.take(room)) is not None:
                 spans.append(span)
                 room -= span.size
             rows, _ = await dispatch.read(store, tuple(spans))
@@ -383,8 +386,8 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
 
 
 def keep_unknown(recovered: RecoveredRealm) -> None:
-    """Keep segments none of whose events are known, because the fact about them may be damaged (SEM
-    S1). A tail torn by a crash is no reason: it comes after the facts about all segments."""
+    """Keep segments without stored events, because the facts about their events may be damaged
+    (SEM S1). Not needed after a torn tail: it follows the facts about all segments."""
     for store in recovered.state.stores.values():
         for file in store.empty_files():
             store.keep_damaged(
@@ -395,24 +398,26 @@ def keep_unknown(recovered: RecoveredRealm) -> None:
 
 
 async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
-    """Delete the segments that no fact names; write down those of a state that was rebuilt with
-    damage, which cannot tell the strays of a crash, whose events are still in the journal, from
-    files whose facts it has lost. A later start, which may see no damage any more, keeps them, too
-    (SEM S1).
+    """Delete the segments that no fact names, called strays.
 
-    An owner deletes nothing that a later owner may have written: it may have been frozen since.
+    A state that was rebuilt with damage cannot distinguish the strays of a crash, whose events are
+    still in the journal, from files whose facts are lost. It lists them in a blob instead, so that
+    a later start, which may see no damage, keeps them, too (SEM S1).
+
+    An owner never deletes a file that a later owner may have written, because this process may have
+    been suspended since it lost the ownership.
     """
     if recovered.damage and not recovered.has_gaps:
         return  # a torn tail: the next start sees whole blocks only
-    known = {file.name for store in recovered.state.stores.values() for file in store.files}
+    recorded = {file.name for store in recovered.state.stores.values() for file in store.files}
     names = [info.name for info in await blobs.list("segments/")]
-    strays = [name for name in names if name not in known]
+    strays = [name for name in names if name not in recorded]
     if not strays:
         return
     if recovered.has_gaps:
-        await _write_down(strays, blobs)
+        await _list_as_kept(strays, blobs)
         return
-    kept = await _written_down(blobs)
+    kept = await _kept_names(blobs)
     for name in strays:
         if name in kept:
             _log.warning("segment.stray_kept", name=name)
@@ -421,7 +426,7 @@ async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
             await blobs.delete(name)
 
 
-async def _write_down(strays: list[str], blobs: Blobs) -> None:
+async def _list_as_kept(strays: list[str], blobs: Blobs) -> None:
     from xxhash import xxh3_64_hexdigest
 
     content = "\n".join(strays).encode()
@@ -431,7 +436,7 @@ async def _write_down(strays: list[str], blobs: Blobs) -> None:
         _log.warning("segment.strays_not_listed", files=len(strays), reason=str(error))
 
 
-async def _written_down(blobs: Blobs) -> set[str]:
+async def _kept_names(blobs: Blobs) -> set[str]:
     kept = set[str]()
     for info in await blobs.list(KEPT):
         kept.update(bytes(await blobs.get(info.name)).decode().split("\n"))

@@ -1,7 +1,7 @@
-"""Background work of a realm that time alone makes due, and the tasks in which all of it runs.
+"""Periodic background work of a realm, and the loop that restarts failed background tasks.
 
-Whatever fails in one of them is reported as an incident; the task goes on with other channels, and
-with other work.
+An unexpected failure is reported as an incident; the task continues with other channels and other
+work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock_core.vocabulary.errors import Deposed, RealmStopping, StorageFaile
 from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
 
 ENDS: Final = (RealmStopping, Deposed, Unknown)
-"""Failures that mean that the realm ends, and every task with it."""
+"""Errors with which the realm ends, and so every background task."""
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -23,7 +23,7 @@ _log = logger("penstock.upkeep")
 
 
 class RegularWork:
-    """Does the steps of a round one after the other, again and again."""
+    """Runs a round of steps, one after the other, in a fixed interval."""
 
     def __init__(self, incidents: Incidents, interval_s: float, steps: Mapping[str, Step]) -> None:
         self._incidents = incidents
@@ -31,7 +31,7 @@ class RegularWork:
         self._steps = steps
 
     async def run(self) -> None:
-        """Do a round after each interval until cancelled."""
+        """Run a round after each interval until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             for task, step in self._steps.items():
@@ -47,11 +47,12 @@ class RegularWork:
 
 
 async def run_again(incidents: Incidents, task: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a background task; one that fails unexpectedly is run again after a pause. Its incident
-    is over once it has run for as long. Returns when the task does, or the realm ends."""
+    """Run a background task, and again after a pause if it fails unexpectedly. Its incident is
+    closed once it has run for :data:`RETRY_FIRST_S`. Return when the task returns, or the realm
+    ends."""
     loop = asyncio.get_running_loop()
     while True:
-        recovered = loop.call_later(RETRY_FIRST_S, incidents.close, task)
+        recovery_timer = loop.call_later(RETRY_FIRST_S, incidents.close, task)
         try:
             with incidents.barrier(task):
                 await work()
@@ -61,5 +62,5 @@ async def run_again(incidents: Incidents, task: str, work: Callable[[], Awaitabl
         except StorageFailed as failure:
             _log.warning("task.postponed", task=task, reason=str(failure))
         finally:
-            recovered.cancel()
+            recovery_timer.cancel()
         await asyncio.sleep(RETRY_FIRST_S)

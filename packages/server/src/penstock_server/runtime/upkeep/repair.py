@@ -1,8 +1,8 @@
-"""Setting aside what is damaged, so that all the rest is sound again (SEM S1).
+"""Sets damaged data aside, so that the remaining data is sound again (SEM S1).
 
-Nothing is deleted that has not been copied to quarantine first. Events that cannot be read leave
-their channel as quarantined, so counters and durables are right; files are written anew without
-their damaged batches; then a snapshot takes the place of a journal with holes.
+Damaged data is copied to quarantine before it is deleted. Unreadable events leave their channel as
+quarantined, so that counters and durables are correct; files are rewritten without their damaged
+batches; then a snapshot replaces a journal with gaps.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 COPY_BATCHES = 16
-"""Batches that are copied at a time."""
+"""Batches that are copied at once."""
 
 Keep = Callable[[str, Buffer], str]
-"""Copies bytes to quarantine under a name; gives the path."""
+"""Copies bytes to quarantine under a name; returns the path."""
 
 
 class Repaired(Struct):
-    """The findings of a repair, and where the damaged bytes are now."""
+    """The findings of a repair, and the paths of the damaged bytes in quarantine."""
 
     findings: list[Finding] = []
     kept: list[str] = []
     events: int = 0
-    """Events that were quarantined, at opening or after it: they could not be read."""
+    """Number of unreadable events that were quarantined, by the recovery or the repair."""
 
     @property
     def is_sound(self) -> bool:
@@ -61,7 +61,7 @@ class Repaired(Struct):
 
 
 class OpenedRealm(Protocol):
-    """What of a realm a repair works with: one that was recovered and serves nobody."""
+    """The parts of a realm that a repair needs. The realm was recovered and has no clients."""
 
     @property
     def recovered(self) -> RecoveredRealm: ...
@@ -74,7 +74,7 @@ class OpenedRealm(Protocol):
     @property
     def dispatch(self) -> Dispatch: ...
     async def snapshot(self) -> object:
-        """Write a snapshot, and drop the blocks that it includes."""
+        """Write a snapshot, and trim the blocks that it includes."""
 
 
 async def repair(realm: OpenedRealm, journal: Journal, keep: Keep, repaired: Repaired) -> None:
@@ -85,8 +85,9 @@ async def repair(realm: OpenedRealm, journal: Journal, keep: Keep, repaired: Rep
             group.create_task(realm.shard.run())
             await _Repair(realm, journal, keep, repaired=repaired).run()
             realm.shard.stop()
-    except BaseExceptionGroup as failed:  # one task has failed, and the other was cancelled
-        failure = failed.exceptions[0]
+    except BaseExceptionGroup as failures:  # one task has failed, and the other was cancelled
+        failure = failures.exceptions[0]
+    # Raised outside the handler, so that the group is not its context.
     if failure is not None:
         raise failure
 
@@ -108,20 +109,21 @@ class _Repair:
             data = await self._realm.blobs.get(finding.file)
             self._keep(f"snapshot-{finding.file.rpartition('/')[2]}", data)
         for bad in await check_files(recovered, self._realm.blobs, StoreReport()):
-            await self._remake(bad)
+            await self._rewrite(bad)
         for channel_id, finding in lost_events(recovered):
             await self._quarantine(ChannelId(channel_id), IdSet(finding.events))
+        # Last, because the snapshot must include the quarantines and the rewritten files.
         if recovered.damage or snapshots:
-            await self._keep_unplaced()
+            await self._keep_orphaned_blocks()
             await self._keep_strays()
-            await self._start_afresh(snapshots)
+            await self._replace_journal(snapshots)
 
     def _keep(self, name: str, data: Buffer) -> None:
         if len(data):
             self._repaired.kept.append(self._keep_bytes(name, data))
 
-    async def _remake(self, bad: BadFile) -> None:
-        """A file without what is damaged in it takes the place of the damaged one."""
+    async def _rewrite(self, bad: BadFile) -> None:
+        """Replace a damaged file by a copy of its sound batches."""
         lost = IdSet()
         for finding in bad.findings:
             lost.add_all(IdSet(finding.events))
@@ -137,13 +139,14 @@ class _Repair:
             first, end = finding.first_byte or 0, finding.end_byte or 0
             self._keep(f"{stem}.{first}-{end}", data[first:end])
         reader = SegmentReader(data, bad.file.index, name=bad.file.name)
-        sound = [n for n in range(len(bad.file.index.batches)) if n not in bad.batches]
+        numbers = range(len(bad.file.index.batches))
+        sound = [number for number in numbers if number not in bad.batches]
         state = self._realm.directory.channels[bad.number].state
         name, compression = state.name, state.definition.storage.compression
         folder = self._realm.shard.state.stores[bad.number].folder(name, bad.number)
         copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression=compression)
-        for at in range(0, len(sound), COPY_BATCHES):
-            await copy.add([reader.batch(number) for number in sound[at : at + COPY_BATCHES]])
+        for start in range(0, len(sound), COPY_BATCHES):
+            await copy.add([reader.batch(number) for number in sound[start : start + COPY_BATCHES]])
         await self._replace(bad, copy)
         await self._realm.blobs.delete(bad.file.name)
 
@@ -160,50 +163,52 @@ class _Repair:
         command = Quarantine(ids.spans)
         await self._realm.shard.act(lambda group: group.do(channel_id, command))
 
-    async def _keep_unplaced(self) -> None:
+    async def _keep_orphaned_blocks(self) -> None:
         """Copy blocks with facts about channels whose creation is lost."""
         info, state = self._journal.info(), self._realm.shard.state
-        known = set(state.channels)
-        at = info.floor + 1
-        while at <= info.tail:
-            for block in await self._journal.read(at, READ_BLOCKS):
-                at = block.seq + (1 if isinstance(block, Block) else block.count)
-                if isinstance(block, Block) and not _has_its_place(block, known, state):
+        channel_ids = set(state.channels)
+        next_sequence = info.floor + 1
+        while next_sequence <= info.tail:
+            for block in await self._journal.read(next_sequence, READ_BLOCKS):
+                next_sequence = block.seq + (1 if isinstance(block, Block) else block.count)
+                if isinstance(block, Block) and not _applies(block, channel_ids, state):
                     self._keep(f"journal-{block.seq:020d}.skipped", bytes(block.data))
 
     async def _keep_strays(self) -> None:
         """Copy files that no fact names: they may belong to channels whose facts are lost."""
         stores = self._realm.shard.state.stores.values()
-        known = {file.name for store in stores for file in store.files}
+        recorded = {file.name for store in stores for file in store.files}
         for info in await self._realm.blobs.list("segments/"):
-            if info.name not in known:
-                reason = "no record speaks of this file"
+            if info.name not in recorded:
+                reason = "the journal has no record of this file"
                 self._repaired.findings.append(Finding(info.name, reason, 0, end_byte=info.size))
                 stem = info.name.removeprefix("segments/").replace("/", "-")
                 self._keep(stem, await self._realm.blobs.get(info.name))
                 await self._realm.blobs.delete(info.name)
 
-    async def _start_afresh(self, snapshots: list[Finding]) -> None:
-        """Write a snapshot of what is known, and drop all blocks before it."""
+    async def _replace_journal(self, snapshots: list[Finding]) -> None:
+        """Write a snapshot of the recovered state, and trim all blocks before it."""
 
         def note(group: Group) -> None:
             group.realm_fact(0, RealmFacts(self._realm.directory.next_channel_id))
 
-        await self._realm.shard.act(note)  # a block of its own, which no snapshot includes yet
+        await self._realm.shard.act(note)  # a new block, because an unchanged state is not written
         await self._realm.snapshot()
         for finding in snapshots:
             await self._realm.blobs.delete(finding.file)
 
 
-def _has_its_place(block: Block, known: set[int], state: RealmState) -> bool:
+def _applies(block: Block, channel_ids: set[int], state: RealmState) -> bool:
+    """Whether all facts of a block are about known channels and schemas. Adds the channels that the
+    block creates to ``channel_ids``."""
     try:
         header, _ = decode_block(block.data)
     except Damaged:
         return False
     for record in header.records:
         if isinstance(record.fact, ChannelCreated):
-            known.add(record.fact.number)
-        if record.channel and record.channel not in known:
+            channel_ids.add(record.fact.number)
+        if record.channel and record.channel not in channel_ids:
             return False
         if any(ref.schema and not state.schemas.has(ref.schema) for ref in record.bodies):
             return False

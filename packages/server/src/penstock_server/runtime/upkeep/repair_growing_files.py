@@ -1,8 +1,7 @@
-"""Putting growing files in order at start-up: a crash may have left one without its footer.
+"""Repairs growing files at start-up: a crash may have left a file without its footer.
 
-What a crash left behind the batches that were recorded was never true: those events are in the
-journal. It is replaced by the footer that belongs there, so that plain Arrow readers can open
-the file.
+Bytes after the recorded batches are the rest of an interrupted append, whose events are still in
+the journal. They are replaced by the footer, so that plain Arrow readers can open the file.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ _log = logger("penstock.mending")
 
 
 async def mend_files(state: RealmState, blobs: Blobs, *, is_damaged: bool) -> list[str]:
-    """Give every growing file the end its index says it has; gives the names of those mended.
+    """Write the footers that growing files should have by their indexes; return the names of the
+    repaired files.
 
-    Where the realm ``is_damaged``, bytes the index does not know may be events whose record is
-    lost: such a file is left as it is, and nothing is added to it (SEM S1).
+    If the realm ``is_damaged``, bytes outside the index may be events whose record is lost: such a
+    file is not changed, and later events go to another file (SEM S1).
     """
     mended = []
     for store in state.stores.values():

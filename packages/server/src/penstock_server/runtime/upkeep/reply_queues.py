@@ -1,6 +1,8 @@
-"""Reply queues: made for sessions that ask, found by those that reply, and removed (SEM R2, R3).
+"""Reply queues of requesting sessions: created, found by those that reply, and removed (SEM R2,
+R3).
 
-The temporary destinations of AMQP count with them for what a session and a user may have (R4)."""
+Together with the temporary destinations of AMQP they count for the limits of a session and a user
+(R4)."""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ from penstock_server.runtime.store.tail_batch import ShareMeter
 
 
 class CreateStore(Protocol):
-    """Makes a channel or queue; with ``temporary`` a temporary destination."""
+    """Creates a channel or queue; with ``temporary`` a temporary destination."""
 
     async def __call__(
         self, name: str, definition: Definition, *, temporary: bool = False
@@ -50,7 +52,7 @@ class CreateStore(Protocol):
 
 
 class StoreOperations(Struct, frozen=True):
-    """What the realm does with a channel or queue of a name."""
+    """The realm's operations on channels and queues that reply queues need."""
 
     create: CreateStore
     open: Callable[[str, Kind], Awaitable[ChannelOpened]]
@@ -63,24 +65,26 @@ class _Owned(Struct):
 
 
 class TemporaryOwners:
-    """The temporary destinations of each session. A restart of the realm forgets the sessions, and
-    the events in memory; a reply queue is then its user's, and that of the session which reads it
-    first."""
+    """The temporary destinations of each session. A restart of the realm ends the sessions, and
+    loses the events in memory. A reply queue then belongs to its user, and to the first session of
+    the user that reads it."""
 
     def __init__(self, state: RealmState) -> None:
         self._state = state
         self._sessions: dict[str, dict[str, _Owned]] = {}
-        """By session, and the name of the destination."""
+        """Owned destinations by session and name."""
         self._session_of: dict[str, str] = {}
-        """By the name of the destination."""
+        """Sessions by the name of the destination."""
         self._shares: WeakValueDictionary[str, ShareMeter] = WeakValueDictionary()
-        """By user; empty where the realm does not know its users."""
+        """Memory shares by user; the user is empty if the realm does not authenticate users."""
 
     @contextmanager
     def making(self, name: str, session: str, user: str) -> Iterator[None]:
-        """Held while a session makes a destination. Raises ``LimitReached``."""
+        """Reserve a destination for a session while the body creates it. Raises
+        ``LimitReached``."""
         share = self._share_of(user)
-        made = self._own(session, name, share)
+        # Reserved before the creation, so that concurrent requests cannot exceed the limit.
+        destination = self._claim(session, name, share)
         owned = self._sessions[session]
         try:
             yield
@@ -88,20 +92,20 @@ class TemporaryOwners:
             del owned[name]
             self._session_of.pop(name, None)
             raise
-        made.is_made = True
+        destination.is_made = True
         number = self._state.directory.find(name)
         if number is not None:
             self._state.stores[number].charge(share)
 
     def restore(self, user_of: Callable[[str], str]) -> None:
-        """Count what is published to the reply queues of before the start with their users.
-        ``user_of`` tells the user of a destination; empty where the realm does not know it."""
+        """Charge events in the reply queues of earlier runs to their users. ``user_of`` returns the
+        user of a destination; empty if the realm does not know it."""
         for number, machine in self._state.directory.temporary.items():
             if is_reply_queue(machine.state.name):
                 self._state.stores[number].charge(self._share_of(user_of(machine.state.name)))
 
     def ended(self) -> list[tuple[str, Kind]]:
-        """The temporary queues and topics whose connections a restart has ended."""
+        """Return the temporary queues and topics whose connections a restart has ended."""
         return [
             (machine.state.name, "queue" if machine.state.definition.kind == "queue" else "channel")
             for machine in self._state.directory.temporary.values()
@@ -109,9 +113,9 @@ class TemporaryOwners:
         ]
 
     def check(self, number: int, session_of: Callable[[str], str]) -> None:
-        """Raise ``DurableInUse`` where a temporary destination belongs to another session than the
-        one that would consume from it (SEM R2). ``session_of`` has that for a name. After a restart
-        the first session that may consume owns it. Raises ``LimitReached``, too."""
+        """Raise ``DurableInUse`` if a temporary destination belongs to another session than the
+        consuming one (SEM R2), which ``session_of`` returns for the destination's name. After a
+        restart the first consuming session becomes the owner, which may raise ``LimitReached``."""
         machine = self._state.directory.temporary.get(number)
         if machine is None:
             return
@@ -119,11 +123,11 @@ class TemporaryOwners:
         session, owner = session_of(name), self._session_of.get(name)
         share = self._state.stores[number].share
         if owner is None and is_reply_queue(name) and share is not None:
-            self._own(session, name, share).is_made = True
+            self._claim(session, name, share).is_made = True
         elif owner != session:
             raise DurableInUse(
-                f"{name} was made by another session, which alone may consume from it; make a "
-                f"temporary destination in this session"
+                f"{name} belongs to another session, and only that session may consume from it; "
+                f"create a temporary destination in this session"
             )
 
     def _share_of(self, user: str) -> ShareMeter:
@@ -132,8 +136,8 @@ class TemporaryOwners:
             share = self._shares[user] = ShareMeter(self._state.meter)
         return share
 
-    def _own(self, session: str, name: str, share: ShareMeter) -> _Owned:
-        """Raises ``LimitReached``."""
+    def _claim(self, session: str, name: str, share: ShareMeter) -> _Owned:
+        """Record a destination of a session. Raises ``LimitReached``."""
         self._forget_deleted(session)
         owned = self._sessions.setdefault(session, {})
         if len(owned) >= SESSION_STORES_MAX:
@@ -146,21 +150,26 @@ class TemporaryOwners:
         return owned[name]
 
     def forget_deleted(self) -> None:
-        """Forget the destinations that do not exist any more."""
+        """Forget the destinations that were deleted."""
         for session in list(self._sessions):
             self._forget_deleted(session)
 
     def _forget_deleted(self, session: str) -> None:
         owned, find = self._sessions.get(session, {}), self._state.directory.find
-        for name in [name for name, it in owned.items() if it.is_made and find(name) is None]:
+        deleted = [
+            name
+            for name, destination in owned.items()
+            if destination.is_made and find(name) is None
+        ]
+        for name in deleted:
             del owned[name]
-            self._session_of.pop(name, None)  # a later one of its name may be another session's
+            self._session_of.pop(name, None)  # another session may create this name again
         if not owned:
             self._sessions.pop(session, None)
 
 
 class ReplyQueues:
-    """Held by the realm as ``realm.reply_queues``."""
+    """Creates, finds and removes reply queues; ``realm.reply_queues`` holds it."""
 
     def __init__(self, state: RealmState, stores: StoreOperations) -> None:
         self._directory = state.directory
@@ -171,8 +180,8 @@ class ReplyQueues:
     async def open(
         self, access: AccessControl, by: Principal, name: str, session: str, user: str
     ) -> ChannelOpened:
-        """Create the queue for its user, or open it again for that user alone. ``user`` is empty
-        where the realm does not know its users. Raises ``InvalidArgument``, ``AccessDenied``,
+        """Create the queue for its user, or open it again for that user only. ``user`` is empty if
+        the realm does not authenticate users. Raises ``InvalidArgument``, ``AccessDenied``,
         ``LimitReached``."""
         _check(name)
         async with access.naming(name):
@@ -185,7 +194,7 @@ class ReplyQueues:
         return opened
 
     async def close(self, access: AccessControl, by: Principal, name: str) -> None:
-        """Remove the queue of its user; one that is gone already is no mistake. Raises
+        """Remove a queue for its user; a queue that was removed before raises no error. Raises
         ``InvalidArgument``, ``AccessDenied``."""
         _check(name)
         async with access.naming(name):
@@ -195,35 +204,35 @@ class ReplyQueues:
             await self._remove(access, name)
 
     async def open_address(self, address: str) -> ChannelOpened:
-        """Find where a reply goes: a channel or a queue, whichever has the name. Raises
-        ``NameDoesNotExist``, ``InvalidName``."""
+        """Return the channel or queue that a reply is published to. Raises ``NameDoesNotExist``,
+        ``InvalidName``."""
         name = destination_name(name_in_address(address))
         number = self._directory.find(name)
         kind = None if number is None else self._directory.channels[number].state.definition.kind
         if kind is None or kind in HIDDEN_KINDS:
             if is_temporary(name):
                 raise NameDoesNotExist(
-                    f"{name} no longer exists: the session that asked has ended, and nobody waits "
-                    "for this reply"
+                    f"{name} no longer exists: the requesting session has ended, so this reply is "
+                    "not needed"
                 )
             raise NameDoesNotExist(
-                f"there is no channel or queue {name}, where the request wants its reply"
+                f"channel or queue {name}, to which the request wants its reply, does not exist"
             )
         return await self._stores.open(name, "queue" if kind == "queue" else "channel")
 
     async def remove_idle(self, access: AccessControl) -> None:
-        """Remove the queues that nobody has read for the realm's ``event_timeout``: their sessions
-        have ended without a word. Temporary queues and topics end with their connection, also
-        where a restart has ended it."""
+        """Remove the reply queues without a reader for the realm's ``event_timeout``, because their
+        sessions have ended without closing them. Also remove the temporary queues and topics
+        whose connections a restart has ended."""
         self.owners.forget_deleted()
         await self.remove_ended(access)
         now_us = int(asyncio.get_running_loop().time() * 1_000_000)
-        for name in self._idle.due(self._found(), now_us):
+        for name in self._idle.due(self._with_readers(), now_us):
             async with access.naming(name):
                 await self._remove(access, name)
 
     async def remove_ended(self, access: AccessControl) -> None:
-        """Remove the temporary queues and topics whose connections a restart has ended."""
+        """Remove the temporary queues and topics that :meth:`TemporaryOwners.ended` returns."""
         for name, kind in self.owners.ended():
             async with access.naming(name):
                 await self._remove(access, name, kind)
@@ -231,8 +240,8 @@ class ReplyQueues:
     async def make_temporary(
         self, access: AccessControl, by: Principal, kind: Kind, name: str, session: str, user: str
     ) -> ChannelOpened:
-        """Create a temporary queue or topic for its connection: it counts with the reply queues for
-        what a session and a user may have. Raises ``AccessDenied``, ``LimitReached``."""
+        """Create a temporary queue or topic for its connection. It counts for the same limits as
+        reply queues. Raises ``AccessDenied``, ``LimitReached``."""
         async with (
             access.naming(name),
             access.act(by, operation_on(CreateChannel, kind), "", target=name),
@@ -249,8 +258,8 @@ class ReplyQueues:
             return
         await access.deleted(kind, name)
 
-    def _found(self) -> Iterator[tuple[str, bool]]:
-        """Each reply queue, and whether it has a reader."""
+    def _with_readers(self) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each reply queue, and whether it has a reader."""
         for channel in self._directory.temporary.values():
             if not is_reply_queue(channel.state.name):
                 continue
@@ -261,6 +270,6 @@ class ReplyQueues:
 def _check(name: str) -> None:
     if not is_reply_queue(name):
         raise InvalidArgument(
-            f"{name[:80]!r} is no name of a reply queue; choose {REPLY_QUEUE_PREFIX} and 32 "
+            f"{name[:80]!r} is not a valid name of a reply queue; use {REPLY_QUEUE_PREFIX} and 32 "
             "random hexadecimal digits"
         )

@@ -1,4 +1,4 @@
-"""The rows of a channel that become a file: of its own, or added to the newest one."""
+"""The rows of a channel that are sealed: into a new file, or at the end of the newest one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock_server.runtime.store.tail_batch import TailBatch, stored_rows
 
 
 class NewRows(NamedTuple):
-    """The events to be added to the single file of a channel."""
+    """Events to be added to the single file of a channel."""
 
     batches: list[pa.RecordBatch]
     publishers: Publishers
@@ -26,54 +26,57 @@ class NewRows(NamedTuple):
     """The columns of the channel."""
     needs: Needs
     shape: StructShape
-    """The properties that get columns of their own."""
+    """The properties that get separate columns."""
     compression: Compression
 
     @classmethod
     def of(
         cls,
-        pieces: list[TailBatch],
+        tail_batches: list[TailBatch],
         wanted: IdSet,
         columns: ChannelSchema,
         compression: Compression,
     ) -> NewRows:
-        batches, needs = list(stored_rows(pieces, wanted)), Needs(columns)
+        batches, needs = list(stored_rows(tail_batches, wanted)), Needs(columns)
         needs.add_all(batches)
-        publishers = publishers_of(pieces, wanted)
+        publishers = publishers_of(tail_batches, wanted)
         return cls(
             batches, publishers, columns, needs=needs, shape=needs.shape(), compression=compression
         )
 
     def fits(self, file: SealedFile) -> bool:
-        """Whether the file knows all of the channel's columns and has those that are worth it."""
-        known = ChannelSchema.of_file(file.index.schema)
+        """Whether the file's schema has all columns of the channel, and physical columns for the
+        properties of these events."""
+        logical = ChannelSchema.of_file(file.index.schema)
         physical = ChannelSchema.from_bytes(file.index.schema)
-        return known.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
+        return logical.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
             physical, self.shape
         )
 
-    def started(self, before: bytes) -> Growth:
-        """A file of their own; the one ``before`` it, whose schema this is, may have columns that
-        come again."""
-        others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
-        schema = self.needs.open_schema(optional=others)
+    def started(self, previous: bytes) -> Growth:
+        """Return a new file with these events. ``previous`` is the schema of the file before it,
+        whose columns later events may need again."""
+        previous_columns = ChannelSchema.from_bytes(previous).properties if previous else NO_SLOTS
+        schema = self.needs.open_schema(optional=previous_columns)
         batches = fitted_in(self.batches, schema, self.columns)
         note = self.columns.note(schema.arrow)
         return started(batches, note=note, compression=self.compression)
 
 
-def publishers_of(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
-    """The publishers of the events that are sealed (SEM E3)."""
+def publishers_of(tail_batches: list[TailBatch], wanted: IdSet) -> Publishers:
+    """Return the publishers of the ``wanted`` events (SEM E3)."""
     spans: dict[str, list[Span]] = {}
-    for piece in pieces:
-        if piece.publisher:
-            spans.setdefault(piece.publisher, []).append(Span(piece.first, piece.end))
-    found = [(publisher, wanted.overlap(IdSet(theirs))) for publisher, theirs in spans.items()]
-    return tuple((publisher, ids.spans) for publisher, ids in found if ids)
+    for tail_batch in tail_batches:
+        if tail_batch.publisher:
+            spans.setdefault(tail_batch.publisher, []).append(
+                Span(tail_batch.first, tail_batch.end)
+            )
+    published = [(name, wanted.overlap(IdSet(spans_of))) for name, spans_of in spans.items()]
+    return tuple((name, ids.spans) for name, ids in published if ids)
 
 
 def image_of(
-    pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
+    tail_batches: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
 ) -> SegmentImage:
-    """A segment with the rows of ``wanted``."""
-    return lean_image(list(stored_rows(pieces, wanted)), columns, compression)
+    """Return a segment with the ``wanted`` events."""
+    return lean_image(list(stored_rows(tail_batches, wanted)), columns, compression)

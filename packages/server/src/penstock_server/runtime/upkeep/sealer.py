@@ -1,7 +1,7 @@
-"""Moving events from the journal into segment files, and cutting the journal behind them.
+"""Moves events from the journal into segment files, and trims the journal.
 
 Sealing writes every byte a second time, in large batches and off the loop, so that plain Arrow
-readers, Spark among them, can map events without asking the realm.
+readers such as Spark can map events without requests to the realm.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 FREED_BYTES_MIN = 1 << 20
-"""Bytes of the journal worth a snapshot after a purge or deletion, or for maintenance."""
+"""Fewest bytes of the journal that are worth a snapshot after a purge, deletion or maintenance."""
 
 FEW_BLOCKS = 50
-"""So many blocks behind a snapshot are read by the next owner in less time than another snapshot
-takes."""
+"""Up to this many blocks after a snapshot are read by the next owner in less time than another
+snapshot takes."""
 
 UNSEALABLE_BYTES_MAX = 64 << 20
 """Bytes of unsealed events above which a channel that cannot be sealed accepts no more."""
@@ -81,35 +81,39 @@ _log = logger("penstock.sealing")
 
 
 class SealingLimits(Struct, frozen=True):
+    """Limits that decide when events are sealed and snapshots are taken."""
+
     segment_bytes_max: int = 64 << 20
-    """A segment is closed above this, however few events it has."""
+    """Bytes of unsealed events that fill a segment, however few events they are."""
     journal_bytes_max: int = 256 << 20
-    """A snapshot is taken, and the journal cut, above this."""
+    """Bytes of the journal above which a snapshot is taken and the journal is trimmed."""
     snapshot_blocks_max: int = 10_000
-    """On a storage engine a snapshot is taken after this many blocks, too, because a start asks for
-    each block behind it ..."""
+    """Blocks after which a snapshot is taken on a storage engine, where a start requests each later
+    block."""
     snapshot_interval_s: float = 60.0
-    """... and after this time, if anything has happened."""
+    """Seconds after which a snapshot is taken on a storage engine, if the state has changed."""
     part_bytes_max: int = 8 << 20
-    """Most bytes of events that are sealed at once although they fill no segment: they are in
-    memory a second time meanwhile."""
+    """Most bytes of events that are sealed at once before they fill a segment. They are in memory
+    twice meanwhile."""
     snapshot_tail_bytes_max: int = 1 << 20
-    """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
+    """Most unsealed bytes of a channel that a snapshot copies; larger channels are sealed first."""
     interval_s: float = 0.25
     """Seconds between two searches for work."""
     retry_s: float = 5.0
-    """Pause after the disk refused; twice as long after each time that follows ..."""
+    """Seconds of pause after a first failure of the disk; each further failure doubles it."""
     retry_max_s: float = RETRY_MAX_S
-    """... but not longer than this."""
+    """Longest pause in seconds."""
     remade_bytes_max: int = 64 << 20
-    """A single file up to this size is written anew when its channel gets more columns; a larger
-    one stays as it is, and a further file begins."""
+    """Largest single file that is rewritten when its channel gets more columns. A larger file is
+    kept, and later events go to another file."""
     cache_bytes_max: int = CACHE_BYTES_MAX
     """Bytes of files kept open for reading."""
     maintenance: MaintenanceLimits = MaintenanceLimits()
 
 
 class Sealer:
+    """Seals events, takes snapshots, and drops files without live events."""
+
     def __init__(
         self,
         shard: Shard,
@@ -123,7 +127,8 @@ class Sealer:
         unsealed_bytes_max: int,
         keeps_journal: bool = False,
     ) -> None:
-        """Publishers wait above ``unsealed_bytes_max``."""
+        """Create a sealer that continues after the ``snapshot`` of a block. Publishers wait while
+        more than ``unsealed_bytes_max`` are unsealed."""
         self._shard = shard
         self._unsealed_bytes_max = unsealed_bytes_max
         self._journal = journal
@@ -133,32 +138,33 @@ class Sealer:
         self._offload = offload
         self._limits = limits
         self._snapshot = snapshot
-        """The sequence of the block that the newest snapshot includes; 0: there is none."""
+        """Sequence of the last block that the newest snapshot includes; 0 without a snapshot."""
         self._keeps_journal = keeps_journal
-        """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
-        before somebody has looked at it (SEM S1)."""
+        """Whether recovery has detected gaps. Then no snapshot is taken and no block is trimmed,
+        because a snapshot would hide the gaps from a repair (SEM S1)."""
         self._names = shard.state.file_names
         self._snapshot_s = 0.0
-        """When the newest snapshot of this run was taken, or the run began, by the loop's clock."""
+        """Time of the newest snapshot of this run, or of its start, by the loop's clock."""
         self._covered_s = 0.0
-        """When a snapshot that was written included everything, or the run began."""
+        """Time at which a stored snapshot included everything, or of the start of this run."""
         self._is_prepared = False
         """Whether a snapshot was taken for the end of this run."""
         self._taking = asyncio.Lock()
-        """One snapshot is taken at a time."""
+        """Held while a snapshot is taken."""
         self._covered_bytes = 0
+        """Bytes of the journal that were left after the newest snapshot."""
         self._image_bytes = 0
-        """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
+        """Bytes of the newest snapshot of this run, which are the cost of freeing journal space."""
         self._incidents = dispatch.incidents
         self.unsealable_bytes = 0
-        """Bytes of events of channels that cannot be sealed, up to the limit for all unsealed ones:
-        other publishers do not wait for these."""
+        """Bytes of events of channels whose sealing fails. Publishers to other channels do not wait
+        for these."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._freed = FreedMemory()
-        self._freed.bytes = journal.info().size  # a recovery has read it
+        self._freed.bytes = journal.info().size  # the recovery has read and freed as much
         self._busy: dict[int, asyncio.Event] = {}
-        """Channels that are being sealed, and what is set when they are no more; a channel is
-        sealed by one task at a time."""
+        """Channels being sealed, each with an event that is set at the end: one task seals a
+        channel at a time."""
         self.maintainer = Maintainer(
             shard,
             blobs,
@@ -170,8 +176,9 @@ class Sealer:
         )
 
     async def run(self) -> None:
-        """Seal and maintain what is due until cancelled. A full disk is reported, and tried again
-        later. A channel that cannot be sealed is an incident, and set aside."""
+        """Seal and maintain channels until cancelled. After a failure of the disk, such as a full
+        one, work is retried after a pause. A channel whose sealing fails is set aside as an
+        incident."""
         async with asyncio.TaskGroup() as group:
             group.create_task(run_again(self._incidents, SEALING, self._run))
             group.create_task(run_again(self._incidents, "maintenance", self.maintainer.run))
@@ -181,23 +188,23 @@ class Sealer:
         while True:
             await asyncio.sleep(self._limits.interval_s)
             try:
-                await self._look()
+                await self._run_round()
                 self._backoff.succeeded()
             except StorageFailed as failure:
                 _log.warning("sealing.postponed", reason=str(failure))
                 await asyncio.sleep(self._backoff.failed())
 
-    async def _look(self) -> None:
-        numbers, self._shard.changed = self._shard.changed, set()
+    async def _run_round(self) -> None:
+        changed, self._shard.changed = self._shard.changed, set()
         try:
-            for channel_id in map(ChannelId, sorted(numbers)):
+            for channel_id in map(ChannelId, sorted(changed)):
                 while await self._seal(channel_id):
                     pass
-            await self._drop_empty(numbers)
+            await self._drop_empty(changed)
         except BaseException:
-            self._shard.changed |= numbers
+            self._shard.changed |= changed  # the next round tries them again
             raise
-        self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
+        self._shard.changed.update(number for number in changed if self._waits(ChannelId(number)))
         self._note_unsealable()
         if self.is_behind:
             await self._catch_up()
@@ -216,8 +223,8 @@ class Sealer:
         return self._shard.state.meter.waiting_bytes - self.unsealable_bytes
 
     async def _catch_up(self) -> None:
-        """Seal the channels with the most to seal, although none fills a segment, so that
-        publishers go on: many channels with little each may be what they wait for."""
+        """Seal the channels with the most unsealed bytes, even if they fill no segment, until half
+        the limit is free: publishers may wait because many channels have a little each."""
         stores = self._shard.state.stores
         sizes = {number: store.meter.waiting_bytes for number, store in stores.items()}
         for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -236,8 +243,8 @@ class Sealer:
             self._shard.state.freed_bytes = 0
 
     def _note_unsealable(self) -> None:
-        """Note which channels accept no more events, because too many of them wait in memory for
-        a sealing that fails."""
+        """Mark the channels that accept no more events, because their sealing fails and too many
+        bytes wait in memory."""
         sizes = {
             channel_id: self._unsealed_bytes(channel_id)
             for channel_id in self._incidents.channels_of(SEALING)
@@ -248,8 +255,8 @@ class Sealer:
         }
 
     async def _reporting(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Take snapshots that ``work`` finds to be due. Where that fails, the channels are reported
-        whose state cannot be written; sealing goes on, and the journal is not cut."""
+        """Run ``work``, which takes snapshots. If it fails unexpectedly, report the channels whose
+        state cannot be encoded. Sealing continues, and the journal is not trimmed."""
         try:
             await work()
         except ENDS:
@@ -260,35 +267,38 @@ class Sealer:
             await self._report_snapshot(failure)
 
     async def _report_snapshot(self, failure: Exception) -> None:
-        is_found = False
+        has_cause = False
         for channel_id in list(self._shard.state.channels):
             if (channel := self._shard.state.channels.get(channel_id)) is None:
                 continue
             try:
                 encode_block(0, [FactRecord(channel_id, channel.snapshot())], ())
-            except Exception as own:  # noqa: BLE001  it is logged as an incident
-                self._incidents.report(SNAPSHOTTING, own, channel_id)
-                is_found = True
+            except Exception as channel_failure:  # noqa: BLE001  it is logged as an incident
+                self._incidents.report(SNAPSHOTTING, channel_failure, channel_id)
+                has_cause = True
             await asyncio.sleep(0)
-        if not is_found:
+        if not has_cause:
             self._incidents.report(SNAPSHOTTING, failure)
 
     async def snapshot_above(self, size: int) -> None:
-        """Take a snapshot if the journal has more bytes that none covers."""
+        """Take a snapshot if the journal has more than ``size`` bytes that no snapshot covers."""
         if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
             await self.snapshot()
 
     async def prepare_the_end(self) -> None:
-        """Take snapshots for the owner that is to go on, so that the end need not take one. Two of
-        them: the journal goes back to the older one, and the next owner reads all of it."""
+        """Take snapshots for the next owner in advance, so that the end of this run need not.
+
+        Two of them, because the journal is trimmed only up to the older snapshot, and the next
+        owner reads the whole journal.
+        """
         if self._names.epoch:
             await self._reporting(self._snapshot_unless_gaps)
             await self._reporting(self._snapshot_unless_gaps)
             self._is_prepared = True
 
     async def snapshot_at_the_end(self, size: int) -> None:
-        """Take the last snapshot of this run: where another owner is to go on, of all that is new
-        unless that is little, else if there is more than so many bytes of it."""
+        """Take the last snapshot of this run: in a cluster, unless only a few blocks are new;
+        otherwise if the journal has more than ``size`` bytes that no snapshot covers."""
         await self._reporting(partial(self._snapshot_at_the_end, size))
 
     async def _snapshot_at_the_end(self, size: int) -> None:
@@ -303,7 +313,7 @@ class Sealer:
             await self.snapshot()
 
     def _is_long_ago(self) -> bool:
-        """Whether too many blocks, or too much time, came after the newest snapshot."""
+        """Whether the newest snapshot is too many blocks, or too long, ago."""
         blocks = self._shard.tail - self._snapshot
         passed_s = asyncio.get_running_loop().time() - self._snapshot_s
         return blocks > 0 and (
@@ -312,17 +322,19 @@ class Sealer:
         )
 
     def unsealed_s(self) -> float:
-        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        """Return the seconds for which no snapshot has included all blocks; 0 if the newest
+        does."""
         if self._shard.tail == self._snapshot:
             return 0.0
         return max(0.0, asyncio.get_running_loop().time() - self._covered_s)
 
     async def free_journal(self) -> None:
-        """Trim blocks that are not needed any more, if they are worth a snapshot."""
+        """Trim unneeded blocks, if they are worth a snapshot."""
         await self.snapshot_above(FREED_BYTES_MIN)
 
     def _waits(self, channel_id: ChannelId) -> bool:
-        """Whether there is to be another look: something else has the channel's files now."""
+        """Whether the channel has to be checked again, because another task uses its files or it
+        is set aside."""
         store = self._shard.state.stores.get(channel_id)
         frozen = store is not None and any(file.is_frozen for file in store.files)
         is_aside = self._incidents.is_aside(SEALING, channel_id)
@@ -330,14 +342,14 @@ class Sealer:
 
     async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment; with ``everything``
-        some of them, even if they do not. Gives whether events were sealed."""
+        also if they do not. Return whether events were sealed."""
         if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
             return False
         self._busy[channel_id] = asyncio.Event()
         with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
             with self._incidents.barrier(SEALING, channel_id):
                 return await self._try_seal(channel_id, everything=everything)
-            return False  # its events are safe in the journal
+            return False  # after an incident, the events are still in the journal
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(channel_id)
@@ -353,22 +365,27 @@ class Sealer:
             due = store.oldest_unsealed(self._limits.part_bytes_max)
         if due is None:
             return False
-        end, pieces = due
-        self._freed.bytes += sum([piece.weight for piece in pieces])
+        end, tail_batches = due
+        self._freed.bytes += sum([tail_batch.weight for tail_batch in tail_batches])
         began = store.sealed_through
-        wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
+        wanted = channel.state.stored.within(Span(max(tail_batches[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
         folder = store.folder(channel.state.name, channel_id)
         if not wanted and len(channel.state.stored) == len(channel.state.passing):
-            return False  # nothing of this channel goes to disk (SEM J4)
+            return False  # all its events are passing ones, which are never written (SEM J4)
         fact: Sealed | Extended = Sealed(end)
         if wanted and rows_max:
             fact = await self._into_spindle(
-                folder, store, end, pieces=pieces, wanted=wanted, compression=compression
+                folder,
+                store,
+                end,
+                tail_batches=tail_batches,
+                wanted=wanted,
+                compression=compression,
             )
         elif wanted:
-            made = partial(NewRows.of, pieces, wanted, store.columns, compression)
-            added = await self._offload(made)
+            build = partial(NewRows.of, tail_batches, wanted, store.columns, compression)
+            added = await self._offload(build)
             if await self._is_remade(channel_id, store, added):
                 return True
             fact = await self._into_single_file(folder, store, end, added=added)
@@ -385,17 +402,17 @@ class Sealer:
         folder: str,
         store: ChannelStore,
         end: int,
-        pieces: list[TailBatch],
+        tail_batches: list[TailBatch],
         wanted: IdSet,
         compression: Compression,
     ) -> Sealed:
         columns = store.columns
 
-        def made() -> tuple[SegmentImage, Publishers]:
-            image = image_of(pieces, wanted, columns, compression=compression)
-            return image, publishers_of(pieces, wanted)
+        def build() -> tuple[SegmentImage, Publishers]:
+            image = image_of(tail_batches, wanted, columns, compression=compression)
+            return image, publishers_of(tail_batches, wanted)
 
-        image, publishers = await self._offload(made)
+        image, publishers = await self._offload(build)
         name = await put_segment(self._blobs, self._names, folder, image=image)
         index = msgspec.msgpack.encode(image.index)
         return Sealed(end, name, index, publishers=publishers)
@@ -403,7 +420,7 @@ class Sealer:
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: NewRows
     ) -> Sealed | Extended:
-        """Add to the newest file, or begin one: the first, or one with more columns."""
+        """Append to the newest file, or begin another: the first one, or one with more columns."""
         columns, publishers = added.columns, added.publishers
         file = store.files[-1] if store.files else None
         if file is not None and file.grows and added.fits(file) and not file.is_frozen:
@@ -412,10 +429,10 @@ class Sealer:
                 batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
                 return await self._grow(file, end, batches, rows=added)
             except (Damaged, NameDoesNotExist) as error:
-                file.is_frozen = True  # its own events are where they are
+                file.is_frozen = True  # its events stay in it, these go to another file
                 _log.error("segment.not_extended", name=file.name, reason=str(error))
-        before = file.index.schema if file is not None else b""
-        growth = await self._offload(lambda: added.started(before))
+        previous = file.index.schema if file is not None else b""
+        growth = await self._offload(lambda: added.started(previous))
         name = await new_file(self._blobs, folder, growth)
         return Sealed(
             end, name, msgspec.msgpack.encode(growth.index), publishers=publishers, grows=True
@@ -436,8 +453,9 @@ class Sealer:
         )
 
     async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: NewRows) -> bool:
-        """Whether a small file was rewritten with the channel's new columns. A large one stays, and
-        a new file is begun, so that a new column costs a bounded amount of writing."""
+        """Rewrite a small file with the channel's new columns; return whether it was rewritten. A
+        large file is kept and another one begun, so that a new column costs a bounded amount of
+        writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
             return False
         file = store.files[0]
@@ -472,20 +490,22 @@ class Sealer:
                 await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
-        """Describe the damage of a file; its events may have left because they were unreadable."""
+        """Return a description of a file's damage; empty if it is sound. The events of a damaged
+        file may have left the channel because they were unreadable, so it is kept for a repair."""
         try:
             data = await self._blobs.get(file.name)
         except NameDoesNotExist:
             return ""
         reader = SegmentReader(data, file.index, name=file.name)
-        if found := await self._offload(reader.check):
-            return f"{found[0]}; it is kept"
-        whole = file.grows or (
+        if faults := await self._offload(reader.check):
+            return f"{faults[0]}; it is kept"
+        is_sound = file.grows or (
             await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum
         )
-        return "" if whole else f"{file.name} fails its checksum; it is kept"
+        return "" if is_sound else f"{file.name} fails its checksum; it is kept"
 
     async def _drop(self, channel_id: ChannelId, file: SealedFile) -> None:
+        # The fact first: after a crash in between, the file is a stray that the next start deletes.
         fact = SegmentDropped(file.name)
         await self._shard.act(lambda group: _record(group, channel_id, fact))
         self._files.close(file)
@@ -493,7 +513,7 @@ class Sealer:
         _log.debug("segment.dropped", name=file.name)
 
     async def snapshot(self) -> None:
-        """Write the whole state down and cut the journal behind it."""
+        """Write the whole state to a snapshot, and trim the journal."""
         async with self._taking:
             await self._take_snapshot()
 
@@ -501,7 +521,7 @@ class Sealer:
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
             if self._is_large(channel_id):
                 await self._seal_if_large(channel_id)
-        sequence, image_of_now = await self._shard.act(self._image, first=True, sweeps=())
+        sequence, encode_image = await self._shard.act(self._image, first=True, sweeps=())
         merge_stores = {
             channel_id: [file.name for file in store.files]
             for channel_id, store in self._shard.state.stores.items()
@@ -510,20 +530,20 @@ class Sealer:
         self._snapshot_s = covered_s = asyncio.get_running_loop().time()
         if sequence == self._snapshot:
             self._covered_s = covered_s
-            return  # nothing has happened since
+            return  # no block was stored since
         # The journal before it must be on disk first: later blocks must never reuse a sequence.
         await self._shard.exclusively(self._journal.sync)
-        image = await image_of_now()
+        image = await encode_image()
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
         try:
             for name in self._names.snapshots(sequence):
                 await self._blobs.put(name, image)
         except Conflict:
-            # An interrupted attempt has left a snapshot of this very block. Nobody can tell which
-            # of the two is on disk for good, so both it and the journal stay.
+            # An interrupted attempt has left a snapshot of this block. It is unknown whether that
+            # one is completely on disk, so the journal is not trimmed.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
             return
-        # On an engine, two snapshots stay: somebody may just be reading the one before.
+        # On an engine two snapshots are kept, because another node may be reading the older one.
         needed = self._snapshot if self._names.epoch else sequence
         await self._shard.exclusively(lambda: self._cut(sequence, needed))
         await self._journal.free()
@@ -539,7 +559,7 @@ class Sealer:
         _log.info("realm.snapshot_taken", block=sequence)
 
     async def _seal_if_large(self, channel_id: ChannelId) -> None:
-        """Leave a channel with few unsealed events, so that the snapshot copies no more of them."""
+        """Seal a channel until it has few unsealed events, because the snapshot copies them."""
         while self._is_large(channel_id):
             if (busy := self._busy.get(channel_id)) is not None:
                 await busy.wait()
@@ -557,15 +577,15 @@ class Sealer:
     def _unsealed_bytes(self, channel_id: int) -> int:
         store = self._shard.state.stores.get(channel_id)
         unsealed = store.all_unsealed() if store else ()
-        return sum([len(piece.body) for piece in unsealed])
+        return sum([len(tail_batch.body) for tail_batch in unsealed])
 
     def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
-        """The state as the newest stored block left it.
+        """Return the newest stored block, and a function that encodes the state after it.
 
-        Asked for at the head of a group: what a group decides before is applied already, but
-        lies in the next block.
+        This has to run at the head of a group: earlier decisions of the group would be in the state
+        already, but in the next block.
         """
-        assert not group.records, "a snapshot is the first thing in its group"
+        assert not group.records, "a snapshot is the first action of its group"
         with uncollected():
             records, bodies = self._shard.state.snapshot()
         format = self._lease.format
@@ -581,8 +601,7 @@ class Sealer:
 def _record_sealed(
     group: Group, channel_id: ChannelId, fact: Sealed | Extended, began: int
 ) -> bool:
-    """Record what was sealed, unless the channel was deleted or its files have changed
-    meanwhile."""
+    """Record a sealing, unless the channel was deleted or its files have changed meanwhile."""
     store = group.state.stores.get(channel_id)
     if store is None or store.sealed_through != began:
         return False

@@ -1,4 +1,4 @@
-"""The bytes of a snapshot, made beside the loop."""
+"""Encodes a snapshot off the loop."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from penstock_core.vocabulary.ports import Buffer, Offload
 from penstock_server.runtime.store.records import FactRecord, encode_block
 
 Records = Generator[None, None, list[FactRecord]]
-"""What makes the records of a snapshot, piece by piece."""
+"""Builds the records of a snapshot, one piece for each step; the result is the list of records."""
 
 
 async def made_beside(
     offload: Offload, at_us: int, records: Records, bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
-    """The bytes; between two pieces of the records the loop has its turn, as no other thread has
-    while Python works on one."""
-    while (made := await offload(partial(_piece, records))) is None:
+    """Return the bytes of a snapshot. The records are built in pieces, because Python's lock keeps
+    the event loop from running during a piece, even in another thread."""
+    while (complete := await offload(partial(_next_piece, records))) is None:
         pass
-    return await offload(partial(_encoded, at_us, made, bodies, format))
+    return await offload(partial(_encoded, at_us, complete, bodies, format))
 
 
-def _piece(records: Records) -> list[FactRecord] | None:
-    """Make the next piece; all records, once they are made."""
+def _next_piece(records: Records) -> list[FactRecord] | None:
+    """Build the next piece; return all records after the last piece, else None."""
     with uncollected():
         try:
             next(records)
         except StopIteration as end:
-            made: list[FactRecord] = end.value
-            return made
+            complete: list[FactRecord] = end.value
+            return complete
     return None
 
 
@@ -44,7 +44,7 @@ def _encoded(
 
 
 def summed(chunks: list[Buffer]) -> list[Buffer]:
-    """A snapshot's bytes with their checksum before them."""
+    """Return a snapshot's bytes with their checksum in front."""
     checksum = xxh3_64()
     for chunk in chunks:
         checksum.update(chunk)

@@ -1,7 +1,7 @@
-"""Reads everything that a realm has stored, and reports what is wrong with it (SEM S1).
+"""Reads all stored data of a realm and reports its damage, without changing it (SEM S1).
 
-Nothing is changed. Findings in the journal, snapshots and pages are those that a start would
-report; files with sealed events, which a start does not read, are read completely.
+Findings in the journal, snapshots and pages are those that a start would report; files with sealed
+events, which a start does not read, are read completely.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARROW_START = b"ARROW1\0\0"
 
 
 class Finding(Struct, frozen=True):
-    """Something that is not as it was written."""
+    """A piece of stored data that differs from the data that was written."""
 
     file: str
     reason: str
@@ -35,11 +35,11 @@ class Finding(Struct, frozen=True):
     end_byte: int | None = None
     channel: str = ""
     events: Spans = ()
-    """Stored events that cannot be read because of it."""
+    """Stored events that are unreadable because of it."""
 
 
 class StoreReport(Struct):
-    """The amount that was read, and the faults that were found."""
+    """The amount of checked data, and its faults."""
 
     blocks: int = 0
     snapshots: int = 0
@@ -49,28 +49,28 @@ class StoreReport(Struct):
     records: int = 0
     audit_lines: int = 0
     events: int = 0
-    """Stored on all channels."""
+    """Stored events of all channels."""
     findings: list[Finding] = []
     quarantined: list[str] = []
-    """Bytes that were set aside earlier."""
+    """Names of data that was set aside earlier."""
 
 
 class BadFile(Struct):
-    """A file of sealed events that is damaged, and where."""
+    """A damaged file of sealed events."""
 
     number: ChannelId
     """The channel of the file."""
     file: SealedFile
     batches: list[int]
-    """The batches that cannot be read."""
+    """Numbers of the unreadable batches."""
     findings: list[Finding]
 
 
 async def check_all(
     recovered: RecoveredRealm, journal: Journal, blobs: Blobs, report: StoreReport
 ) -> None:
-    """Read everything there is into ``report``."""
-    report.findings += [_placed(what) for what in recovered.damage]
+    """Check all stored data, and add the findings to ``report``."""
+    report.findings += [_finding(description) for description in recovered.damage]
     await _check_journal(journal, report)
     await _check_snapshots(blobs, report)
     for bad in await check_files(recovered, blobs, report):
@@ -82,8 +82,9 @@ async def check_all(
 async def check_files(
     recovered: RecoveredRealm, blobs: Blobs, report: StoreReport
 ) -> list[BadFile]:
-    """Read every batch of every file of sealed events, and what is around them."""
-    found = []
+    """Read all batches, headers and footers of all files of sealed events; return the damaged
+    files."""
+    bad_files = []
     for channel_id, store in recovered.state.stores.items():
         for file in store.files:
             report.files += 1
@@ -91,66 +92,71 @@ async def check_files(
             report.batches += len(file.index.batches)
             bad = await _check_file(recovered, ChannelId(channel_id), file, blobs=blobs)
             if bad.findings:
-                found.append(bad)
-    return found
+                bad_files.append(bad)
+    return bad_files
 
 
 def lost_events(recovered: RecoveredRealm) -> list[tuple[int, Finding]]:
-    """Events that are recorded and that no file, page or block holds."""
-    found = []
+    """Return the recorded events that are in no file, page or block, by channel."""
+    findings = []
     for channel_id, channel in recovered.state.channels.items():
         store, lost = recovered.state.stores[channel_id], channel.state.stored.copy()
         for file in store.files:
             for place in file.index.batches:
                 lost.remove(place.span)
-        for piece in store.held():
-            for span in (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans:
+        for tail_batch in store.held():
+            for span in (
+                (Span(tail_batch.first, tail_batch.end),)
+                if tail_batch.ids is None
+                else tail_batch.ids.spans
+            ):
                 lost.remove(span)
         if lost:
-            reason = "events are recorded, and nothing holds them"
+            reason = "events are recorded, but no file, page or block has them"
             name = channel.state.name
-            found.append((channel_id, Finding("", reason, channel=name, events=lost.spans)))
-    return found
+            findings.append((channel_id, Finding("", reason, channel=name, events=lost.spans)))
+    return findings
 
 
 async def damaged_snapshots(blobs: Blobs) -> list[Finding]:
-    """Snapshots that fail their checksum or do not decode."""
-    found = []
+    """Return a finding for each snapshot that fails its checksum or cannot be decoded."""
+    findings = []
     for info in await blobs.list(SNAPSHOTS):
         try:
             decode_block(checked(await blobs.get(info.name), info.name))
         except Damaged as error:
-            found.append(Finding(info.name, str(error), 0, end_byte=info.size))
-    return found
+            findings.append(Finding(info.name, str(error), 0, end_byte=info.size))
+    return findings
 
 
-def _placed(what: str) -> Finding:
-    """A report of a start, with the place it names."""
-    where, colon, reason = what.partition(": ")
-    if match := _PLACE.match(where):
+def _finding(description: str) -> Finding:
+    """Return a finding from the recovery's description of damage, which may begin with a file and a
+    range of bytes."""
+    location, colon, reason = description.partition(": ")
+    if match := _PLACE.match(location):
         return Finding(match["file"], reason, int(match["first"]), end_byte=int(match["end"]))
-    if colon and "/" in where:
-        return Finding(where.removeprefix("snapshot "), reason)
-    return Finding("journal", what)
+    if colon and "/" in location:
+        return Finding(location.removeprefix("snapshot "), reason)
+    return Finding("journal", description)
 
 
 async def _check_journal(journal: Journal, report: StoreReport) -> None:
     info = journal.info()
     report.bytes += info.size
-    at = info.floor + 1
-    while at <= info.tail:
-        for block in await journal.read(at, READ_BLOCKS):
+    next_sequence = info.floor + 1
+    while next_sequence <= info.tail:
+        for block in await journal.read(next_sequence, READ_BLOCKS):
             report.blocks += 1
-            at = block.seq + (1 if isinstance(block, Block) else block.count)
+            next_sequence = block.seq + (1 if isinstance(block, Block) else block.count)
 
 
 async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
     for info in await blobs.list(SNAPSHOTS):
         report.snapshots += 1
         report.bytes += info.size
-    known = {finding.file for finding in report.findings}
+    reported = {finding.file for finding in report.findings}
     for finding in await damaged_snapshots(blobs):
-        if finding.file not in known:
+        if finding.file not in reported:
             report.findings.append(finding)
 
 
@@ -160,7 +166,7 @@ async def _check_file(
     state = recovered.state.channels[channel_id].state
     bad = BadFile(channel_id, file, [], findings=[])
 
-    def found(reason: str, first: int, end: int, events: IdSet) -> None:
+    def add_finding(reason: str, first: int, end: int, events: IdSet) -> None:
         finding = Finding(
             file.name, reason, first, end_byte=end, channel=state.name, events=events.spans
         )
@@ -169,7 +175,8 @@ async def _check_file(
     try:
         data = await blobs.get(file.name)
     except NameDoesNotExist:
-        found("the file is gone", 0, file.index.size, events=state.stored.within(file.span))
+        events = state.stored.within(file.span)
+        add_finding("the file is missing", 0, file.index.size, events=events)
         bad.batches = list(range(len(file.index.batches)))
         return bad
     reader = SegmentReader(data, file.index, name=file.name)
@@ -180,14 +187,15 @@ async def _check_file(
             bad.batches.append(batch)
             reason = str(error).removeprefix(f"{file.name}: ")
             lost = state.stored.within(place.span)
-            found(reason, place.offset, place.offset + place.length, events=lost)
+            add_finding(reason, place.offset, place.offset + place.length, events=lost)
     start, end = file.index.batches[0].offset, end_of_batches(file.index.batches)
     if bytes(data[:start]) != _ARROW_START + file.index.schema:
-        found("the header is damaged", 0, start, events=IdSet())
+        add_finding("the header is damaged", 0, start, events=IdSet())
     if file.grows:
-        whole = has_its_tail(data, file.index)
+        has_footer = has_its_tail(data, file.index)
     else:
-        whole = bool(bad.findings) or xxh3_64_intdigest(data) == file.index.checksum
-    if not whole:
-        found("the footer is damaged", end, len(data), events=IdSet())
+        # The checksum covers the whole file, so it says nothing more if a batch is damaged.
+        has_footer = bool(bad.findings) or xxh3_64_intdigest(data) == file.index.checksum
+    if not has_footer:
+        add_finding("the footer is damaged", end, len(data), events=IdSet())
     return bad
