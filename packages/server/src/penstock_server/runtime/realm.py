@@ -225,6 +225,8 @@ class RunningRealm:
             keep_unknown(recovered)
         await remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
+        # Times must never go back: a cluster's next owner continues the time of the last block;
+        # on one machine it is the clock that was set back, which the realm reports.
         if lease.epoch:
             clock = OwnerClock(clock, recovered.newest_us)
         elif recovered.last_us > (now_us := clock.now_us()):
@@ -357,6 +359,7 @@ class RunningRealm:
         finally:
             self.shard.stop()
         await self.shard.ended.wait()
+        # Pages first, because blocks of the journal refer to their slots.
         await self.placing.pages.flush()
         await self._journal.sync()
 
@@ -427,7 +430,7 @@ class RunningRealm:
             for fact in self.directory.decide_delete(name, kind):
                 files += self._state.stores[fact.number].files
                 group.realm_fact(0, fact)
-                group.touched[fact.number] = None
+                group.touched[fact.number] = None  # so that the shard ends what is open on it
                 self.watches.deleted(fact.number)
             return files
 

@@ -186,6 +186,7 @@ class Dispatch:
         With ``deltas``, changes of states that the client has are sent as deltas (SEM K3). ``room``
         limits the bytes on their way to the client.
         """
+        # Numbers are never used twice, so a late request cannot reach another subscription.
         subscription = SubscriptionId(self._next)
         if room is not None:
             self._rooms[subscription] = room
@@ -311,7 +312,7 @@ class Dispatch:
         try:
             for effect in channel.offer(below, now_us=self._clock.now_us()):
                 round_.has_moved |= await self._done(round_, effect)
-        except (StorageFailed, Deposed):
+        except (StorageFailed, Deposed):  # these end the shard, not a subscription
             raise
         except Exception as failure:
             concerned = [*channel.state.subscribers, *channel.state.seats]
@@ -363,6 +364,7 @@ class Dispatch:
             round_.held.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())
+        # For a plain subscriber passing over events is progress, too: its cursor has moved.
         return sent or effect.subscription in channel.state.subscribers
 
     def _fail(
@@ -596,6 +598,7 @@ class Dispatch:
             rows_and_damage = list(ready), Damage()
         else:
             state = round_.channel.state
+            # Files with dead events that move stay open: steps of the writer read them (SEM T7).
             keep = state.definition.storage.enable_caching or state.moves_dead
             rows_and_damage = await self.read(round_.store, spans, keep=keep)
             self._report(round_, rows_and_damage[1])

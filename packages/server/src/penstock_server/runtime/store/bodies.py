@@ -204,5 +204,6 @@ def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
     flags = batch.column("transient").fill_null(fill_value=False)
     index = names.index("properties")
     properties = batch.column(index)
+    # Values are blanked and rows kept, because the position of a row determines its id.
     blank = pa.nulls(len(properties), properties.type)
     return batch.set_column(index, names[index], pc.if_else(flags, blank, properties))

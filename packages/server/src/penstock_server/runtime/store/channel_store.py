@@ -106,7 +106,8 @@ class ChannelStore:
 
     def _added(self, tail_batch: TailBatch) -> None:
         self._count(tail_batch, 1)
-        if tail_batch.schema is self._newest_schema:  # the usual case
+        # The usual case. Identity on purpose: comparing schemas costs more than all the rest here.
+        if tail_batch.schema is self._newest_schema:
             return
         self._newest_schema = None if "more" in tail_batch.schema.names else tail_batch.schema
         self.columns = self.columns.grown(tail_batch.schema)
@@ -229,7 +230,7 @@ class ChannelStore:
     def _drop_empty(self, indexes: list[int]) -> None:
         """Drop batches by index. Neighbours are cut out together, because a million small batches
         may expire at once and each cut moves the rest of the list."""
-        while indexes:
+        while indexes:  # from the highest, so that dropping keeps the lower indexes
             stop = indexes.pop() + 1
             start = stop - 1
             while indexes and indexes[-1] == start - 1:
@@ -323,7 +324,7 @@ class ChannelStore:
         if not volatile:
             self._drop(0, done)
             return
-        for i in range(done - 1, -1, -1):
+        for i in range(done - 1, -1, -1):  # backwards, so that dropping keeps the lower indexes
             tail_batch = self.tail[i]
             kept = volatile.within(Span(tail_batch.first, tail_batch.end))
             if not kept:
@@ -402,6 +403,7 @@ class ChannelStore:
             first = max(tail_batch.first, self.sealed_through)
             rows += tail_batch.end - first
             size += tail_batch.weight
+            # The file may end inside the last batch, so that it never has more than `rows_max`.
             if rows >= rows_max or size >= bytes_max:
                 return tail_batch.end - max(0, rows - rows_max), self.tail[start : i + 1]
         return None

@@ -51,6 +51,7 @@ class LargeBlocks:
         chunks = padded(bodies)
         size, checksum = await self._offload(lambda: _sum(chunks))
         name = self._names.bodies(sequence)
+        # Before the append: a stored fact must never name a blob that is missing.
         await self._blobs.put(name, chunks)
         return [FactRecord(0, BodiesApart(name, size, checksum)), *records], []
 

@@ -38,8 +38,8 @@ def refuse(
     if not isinstance(store, MergeStore):
         if state.definition.kind != "schedule" and has_deltas(bodies):
             raise IllegalState(
-                f"{state.name} has the engine {state.definition.engine}, but only channels with "
-                f"the engine merge accept updates: publish whole events"
+                f"{state.name} has engine {state.definition.engine}; only channels with engine "
+                f"merge accept updates: publish whole events"
             )
         return
     if digest.transient:

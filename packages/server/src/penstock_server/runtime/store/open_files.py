@@ -41,7 +41,7 @@ class OpenFiles:
             if file.is_open:
                 self._open.move_to_end(file)
                 continue
-            self.close(file)
+            self.close(file)  # of a file that has grown, the old mapping is open
             try:
                 buffer = await self._blobs.get(file.name)
             except PenstockError as error:

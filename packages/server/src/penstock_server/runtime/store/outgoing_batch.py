@@ -264,7 +264,7 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
     ids = ids_of(batch)
     if len(ids) == 0:
         return ()
-    if ids[-1] - ids[0] + 1 == len(ids):
+    if ids[-1] - ids[0] + 1 == len(ids):  # ids ascend, so they are consecutive: the usual case
         return (Span(int(ids[0]), int(ids[-1]) + 1),)
     firsts, ends = runs_of(ids)
     return tuple(map(Span, firsts.tolist(), ends.tolist()))
@@ -278,6 +278,7 @@ def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
         remaining = IdSet(spans)
         remaining.discard_all(IdSet(chosen))
         return remaining.spans
+    # The usual case: the gaps of one span follow from the edges of `chosen`, without sets.
     firsts = [spans[0].first, *(span.end for span in chosen)]
     ends = [*(span.first for span in chosen), spans[0].end]
     return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -138,6 +138,7 @@ class Schemas:
 
     def _keep_recent(self, schema: bytes, entry: Recorded) -> None:
         if self._recent_bytes + len(schema) > RECENT_BYTES_MAX:
+            # The old generation is dropped as a whole, so that a use needs no bookkeeping.
             self._less_recent, self._recent = self._recent, {}
             self._recent_bytes = 0
             if self._forgets:

@@ -137,6 +137,7 @@ class RealmState:
         fact, number, refs = record.fact, record.channel, record.bodies
         if isinstance(fact, BodiesApart):  # used by the reader of the block, which got the bodies
             return
+        # Consumed even if the fact is left out below: the bodies of the next fact follow them.
         own_bodies = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
         if self.contradictions and number in self.contradictions:
             return
@@ -304,6 +305,7 @@ class RealmState:
 
     def _of_channel(self, number: int, fact: StoredFact, tail_batches: Sequence[TailBatch]) -> None:
         channel, store = self.channels[number], self.stores[number]
+        # Before the fact is applied, because the estimate needs the sizes of the purged events.
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
@@ -517,6 +519,7 @@ class RealmState:
                 of_channels.append(FactRecord(number, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
+        # Behind all channels, because joins refer to two of them.
         of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
         of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
         of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]

@@ -57,6 +57,8 @@ class _ParsedBatches:
             self.bytes += size
             self._kept.append((ref(tail_batch), size))
             while self.bytes > PARSED_BYTES_MAX:
+                # Its share is freed even if the batch is gone, or was parsed again since: every
+                # parsing has its own entry.
                 oldest, freed = self._kept.popleft()
                 self.bytes -= freed
                 if (oldest_batch := oldest()) is not None:

@@ -240,7 +240,9 @@ class Group:
             return
         if channel.state.moves_dead:
             channel.gather(self.now_us)
+            # The core limits a step by the work that its events cause in their next store.
             channel.state.dead_work, channel.state.dead_copies = work_where_dead(self.state, number)
+            # Due events that may not move now are hidden, so that clients never get them (SEM T1).
             if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
                 channel.hold_back(self.now_us)
                 if not self.has_room or channel.state.overdue or channel.state.excess:
@@ -565,6 +567,7 @@ class Group:
             self.must_sync = self.must_sync or sync
             return
         storage = self.state.channels[number].state.definition.storage
+        # The strictest channel decides for all, because the group is one block with one sync.
         if sync and storage.sync != "none":
             self.must_sync = True
             self.must_close = self.must_close or storage.sync_each_write
@@ -613,6 +616,7 @@ class Group:
         for body in bodies:
             recorded_schema = schemas.recorded(body.schema_bytes)
             is_new = recorded_schema is None
+            # A new schema is recorded in the same block, before the events that refer to it.
             schema, arrow = recorded_schema or self.record_schema(body.schema_bytes)
             span = Span(first, first + body.rows)
             first = span.end

@@ -131,7 +131,7 @@ class Outboxes:
             files = list(group.state.stores[number].files)
             for fact in facts:
                 group.realm_fact(0, fact)
-            group.touched[number] = None
+            group.touched[number] = None  # so that the shard ends what is open on the store
             return files
 
         files: list[SealedFile] | None = await self._shard.act(end)

@@ -113,6 +113,7 @@ class GrantRoom(Struct):
         group.settle()
         room, is_draining = self.holder.room_now()
         group.do(self.number, SetDemand(subscription, room, at_once=True))
+        # After a demand of 0 the core reports the end once the available events are delivered.
         if is_draining:
             if room:
                 group.do(self.number, SetDemand(subscription, 0))
