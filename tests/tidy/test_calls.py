@@ -44,7 +44,7 @@ HOT: Final = {
     "selectors: for each batch and operator": """
         penstock_core.columns.selectors.comparison _compared
         penstock_core.columns.selectors.compiler _any
-        penstock_core.columns.selectors.index self._look
+        penstock_core.columns.selectors.index self._look_up
         penstock_core.columns.selectors.patterns self._find_at_once
     """,
     "AMQP: for each frame or message": """

@@ -60,8 +60,8 @@ def test_a_misspelt_name_and_a_wrong_type_are_told(penstock_command: Run, orders
     )
 
     assert "prise  property  not seen yet" in result.stdout
-    assert "note: no event here has had prise" in result.stdout
-    assert "note: price = 'x' never matches here: price is a number" in result.stdout
+    assert "note: no event on this channel has had prise" in result.stdout
+    assert "note: price = 'x' never matches on this channel: price is a number" in result.stdout
     assert result.stdout.endswith("matches 0 of 5 events on orders\n")
 
 
@@ -126,4 +126,4 @@ def test_the_fields_of_messages_are_known(penstock_command: Run, session: Sessio
     assert "matches 1 of 1 event" in shown.stdout
     assert "note:" not in shown.stdout
     assert "int64" in shown.stdout
-    assert "no event here has had nothing" in other.stdout
+    assert "no event on this channel has had nothing" in other.stdout

@@ -63,7 +63,7 @@ def test_without_a_channel_there_is_nothing_to_say_of_names() -> None:
 def test_a_name_no_event_has_had_is_told() -> None:
     (remark,) = remarks("prise > 5")
 
-    assert remark.startswith("no event here has had prise")
+    assert remark.startswith("no event on this channel has had prise")
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_a_name_no_event_has_had_is_told() -> None:
         ("price LIKE '5%'", "price is a number, and LIKE is for text"),
         ("price MATCHES '5/#'", "price is a number, and MATCHES is for text"),
         ("made = 'noon'", "made is a time, and 'noon' is text"),
-        ("raw = 'x'", "raw is nothing that compares, and 'x' is text"),
+        ("raw = 'x'", "raw is a value that does not compare, and 'x' is text"),
         ("JMSPriority = '4'", "JMSPriority is a number, and '4' is text"),
     ],
 )
 def test_types_that_never_compare_are_told(text: str, why: str) -> None:
     (remark,) = remarks(text)
 
-    assert remark.endswith(f"never matches here: {why}")
+    assert remark.endswith(f"never matches on this channel: {why}")
 
 
 @pytest.mark.parametrize(
@@ -116,5 +116,5 @@ def test_what_never_matches_never_does(
     batch = batch_of(events)
     text = canonical(expression)
 
-    if f"{text} never matches here" in " ".join(remarks(text, batch.schema)):
+    if f"{text} never matches on this channel" in " ".join(remarks(text, batch.schema)):
         assert Selector(text).mask(batch, now_us=2_500).true_count == 0

@@ -37,7 +37,7 @@ def index_of(*texts: str) -> SelectorIndex:
 def matching(made: SelectorIndex, batch: pa.RecordBatch) -> dict[str, list[int]]:
     """The rows that each selector of an index matches, where there are any."""
     frame = EventFrame(batch, NOW_US)
-    return {text: _rows(mask) for text, mask in made.found_in(frame).masks(frame, Selector)}
+    return {text: _rows(mask) for text, mask in made.candidates_in(frame).masks(frame, Selector)}
 
 
 def one_by_one(texts: set[str], batch: pa.RecordBatch) -> dict[str, list[int]]:
@@ -131,27 +131,27 @@ def test_a_selector_that_requires_no_value_is_put_to_every_event(selector: str) 
     made = index_of(selector)
 
     assert not made.finds(selector)
-    found = made.found_in(EventFrame(properties_batch({"p": 7}), 0))
-    assert list(found.asked) == [selector]
+    found = made.candidates_in(EventFrame(properties_batch({"p": 7}), 0))
+    assert list(found.inexact) == [selector]
 
 
 def test_only_what_may_match_is_put_to_events() -> None:
     texts = [f"topic = 'dev/{n}' AND price > {n}" for n in range(1_000)]
     made = index_of(*texts)
 
-    found = made.found_in(EventFrame(properties_batch({"topic": "dev/7", "price": 1}), 0))
+    found = made.candidates_in(EventFrame(properties_batch({"topic": "dev/7", "price": 1}), 0))
 
-    assert list(found.asked) == [texts[7]]
+    assert list(found.inexact) == [texts[7]]
 
 
 def test_of_several_properties_the_one_that_tells_most_apart_is_looked_up() -> None:
     texts = [f"kind = 'reading' AND device = {n}" for n in range(100)]
     made = index_of(*texts)
 
-    found = made.found_in(EventFrame(properties_batch({"kind": "reading", "device": 7}), 0))
+    found = made.candidates_in(EventFrame(properties_batch({"kind": "reading", "device": 7}), 0))
 
-    assert texts[7] in found.asked
-    assert len(found.asked) <= 2
+    assert texts[7] in found.inexact
+    assert len(found.inexact) <= 2
 
 
 def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
@@ -161,10 +161,10 @@ def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
     made = index_of("n = 1", "n > 100")
     batch = properties_batch(*({"n": n} for n in range(200)))
 
-    found = made.found_in(EventFrame(batch, 0))
+    found = made.candidates_in(EventFrame(batch, 0))
 
     assert not found.exact
-    assert list(found.asked) == ["n = 1", "n > 100"]
+    assert list(found.inexact) == ["n = 1", "n > 100"]
     assert matching(made, batch) == one_by_one({"n = 1", "n > 100"}, batch)
 
 
@@ -172,8 +172,8 @@ def test_a_text_that_is_no_selector_any_more_is_asked_like_others() -> None:
     made = SelectorIndex()
     made.add("p =", None)
 
-    found = made.found_in(EventFrame(properties_batch({"p": 1}), 0))
+    found = made.candidates_in(EventFrame(properties_batch({"p": 1}), 0))
 
-    assert list(found.asked) == ["p ="]
+    assert list(found.inexact) == ["p ="]
     made.remove("p =", None)
     assert not len(made)

@@ -13,7 +13,11 @@ from packages.core.tests.columns.selectors.batches import batch_of
 from packages.core.tests.columns.selectors.strategies import EXPRESSIONS, batches
 from penstock_core.columns.selectors import EventFrame, Selector, parse
 from penstock_core.columns.selectors.expressions import Expression
-from penstock_core.columns.selectors.outcomes import PredicateOutcomes, is_given, key_text
+from penstock_core.columns.selectors.outcomes import (
+    PredicateOutcomes,
+    key_text,
+    reads_published_only,
+)
 from penstock_core.columns.selectors.wording import canonical
 from tests.thorough import examples
 
@@ -64,7 +68,7 @@ def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
     ],
 )
 def test_only_what_the_publisher_gave_is_kept(text: str, *, expected: bool) -> None:
-    assert is_given(parse(text)) is expected
+    assert reads_published_only(parse(text)) is expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from packages.core.tests.columns.selectors.batches import batch_of, properties_b
 from packages.core.tests.columns.selectors.strategies import EXPRESSIONS, batches
 from penstock_core.columns.selectors import Selector, summary_of
 from penstock_core.columns.selectors.expressions import Expression, Not
-from penstock_core.columns.selectors.summaries import BYTES_MAX, TEXT_MAX, known_of
+from penstock_core.columns.selectors.summaries import BYTES_MAX, TEXT_MAX, statistics_in
 from penstock_core.columns.selectors.wording import canonical
 from tests.counting import calls_during
 from tests.thorough import examples
@@ -170,7 +170,7 @@ def test_long_text_is_cut_to_bounds() -> None:
     low, high = "a" * 40, "z" * 50
     summary = summary_of(properties_batch({"s": low}, {"s": high}))
 
-    known = known_of(summary, ["properties.s"])["properties.s"]
+    known = statistics_in(summary, ["properties.s"])["properties.s"]
 
     assert len(known.minimum) == len(known.maximum) == TEXT_MAX
     assert known.minimum <= low

@@ -1,8 +1,8 @@
-"""What a selector requires of a single property: by that it is found in an index.
+"""Property values that a selector requires, for its lookup in an index.
 
 An event that a selector matches has at least one of the selector's *accesses*: a property with a
-value, with text that begins so, or with a number in a range. Most events have none of them, and
-the selector need not be put to these.
+certain value, with text that begins with a prefix, or with a number in a range. Most events have
+none of them, so that the selector need not be evaluated on them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock_core.columns.selectors.expressions import (
     Text,
     Truth,
 )
-from penstock_core.columns.selectors.outcomes import is_given
+from penstock_core.columns.selectors.outcomes import reads_published_only
 from penstock_core.columns.selectors.patterns import parts
 from penstock_core.vocabulary.topics import fixed_part, has_wildcards
 
@@ -40,12 +40,12 @@ Number = int | float
 Steps = tuple[Step, ...]
 
 PREFIX_CHARACTERS_MAX: Final = 64
-"""Characters of a prefix that are looked up: of a longer one only so many, and the selector says
+"""Most characters of a prefix in the index. For a longer prefix, evaluating the selector decides
 the rest."""
 
 
 class ValueFamily(Enum):
-    """The values that compare with each other."""
+    """A group of values that compare with each other."""
 
     TEXT = "text"
     NUMBER = "numbers; a time is its whole milliseconds since the epoch"
@@ -62,14 +62,14 @@ class Equal(Struct, frozen=True):
 
 
 class Prefix(Struct, frozen=True):
-    """The property is text that begins so."""
+    """The property is text that begins with ``text``."""
 
     steps: Steps
     text: str
 
 
 class NumberRange(Struct, frozen=True):
-    """The property is a number between two ends; None: there is no end on that side."""
+    """The property is a number between two ends. An end of None is unbounded."""
 
     steps: Steps
     low: Number | None = None
@@ -78,14 +78,14 @@ class NumberRange(Struct, frozen=True):
     without_high: bool = False
 
     def holds(self, number: Number) -> bool:
-        """Whether it includes ``number``, exactly, whatever the types are."""
+        """Return True if the range includes ``number``, compared exactly for all numeric types."""
         low, high = self.low, self.high
         if low is not None and (number < low or (self.without_low and number == low)):
             return False
         return high is None or not (number > high or (self.without_high and number == high))
 
     def within(self, other: NumberRange) -> NumberRange:
-        """The part of it that lies in ``other``, too."""
+        """Return the intersection with ``other``."""
         low, without_low = self.low, self.without_low
         if low is None or (other.low is not None and other.low > low):
             low, without_low = other.low, other.without_low
@@ -105,47 +105,49 @@ Access = Equal | Prefix | NumberRange
 
 
 class Accesses(Struct, frozen=True):
-    """The accesses of an expression: it holds for no event that has none of them."""
+    """The accesses of an expression, which does not hold for events with none of them."""
 
     any_of: tuple[Access, ...]
     is_exact: bool
-    """Whether it holds for every event that has one of them."""
+    """True if the expression holds for every event with one of the accesses."""
 
 
 def accesses_of(node: Expression) -> Sequence[Accesses]:
-    """The ways in which events are found for which ``node`` may hold; each alone is enough. None at
-    all: it has to be put to each event."""
+    """Return alternative sets of accesses for ``node``, each sufficient for an index.
+
+    Empty if ``node`` has to be evaluated on each event.
+    """
     match node:
         case And(operands):
             return _of_all(operands)
         case Or(operands):
             return _of_any(operands)
         case _:
-            found = _of_predicate(node) if is_given(node) else None
-            return () if found is None else (found,)
+            accesses = _of_predicate(node) if reads_published_only(node) else None
+            return () if accesses is None else (accesses,)
 
 
 def _of_all(operands: Sequence[Expression]) -> Sequence[Accesses]:
-    """One operand is enough to look by; ranges of one property are one range."""
-    found: list[Accesses] = []
+    """Return the accesses of AND: one operand is enough. Ranges of one property are intersected."""
+    alternatives: list[Accesses] = []
     ranges: dict[Steps, NumberRange] = {}
     for operand in operands:
         for way in accesses_of(operand):
             match way.any_of:
-                case (NumberRange() as part,):
-                    known = ranges.get(part.steps)
-                    ranges[part.steps] = part if known is None else known.within(part)
+                case (NumberRange() as range_,):
+                    earlier = ranges.get(range_.steps)
+                    ranges[range_.steps] = range_ if earlier is None else earlier.within(range_)
                 case _:
-                    found.append(Accesses(way.any_of, is_exact=False))
-    return [*found, *(Accesses((part,), is_exact=False) for part in ranges.values())]
+                    alternatives.append(Accesses(way.any_of, is_exact=False))
+    return [*alternatives, *(Accesses((range_,), is_exact=False) for range_ in ranges.values())]
 
 
 def _of_any(operands: Sequence[Expression]) -> Sequence[Accesses]:
-    """Each operand has to be looked up: in its first way."""
-    ways = [accesses_of(operand) for operand in operands]
-    if not all(ways):
+    """Return the accesses of OR: those of each operand together, taking its first alternative."""
+    alternatives_of_operands = [accesses_of(operand) for operand in operands]
+    if not all(alternatives_of_operands):
         return ()
-    first = [found[0] for found in ways]
+    first = [alternatives[0] for alternatives in alternatives_of_operands]
     accesses = tuple(dict.fromkeys(access for way in first for access in way.any_of))
     return (Accesses(accesses, is_exact=all(way.is_exact for way in first)),)
 
@@ -195,20 +197,20 @@ def _between(steps: Steps, low: Expression, high: Expression) -> Accesses | None
 
 
 def _equal(steps: Steps, literals: Sequence[Expression]) -> Accesses | None:
-    found: list[Access] = []
+    accesses: list[Access] = []
     for literal in literals:
         match literal:
             case Text(text):
-                found.append(Equal(steps, ValueFamily.TEXT, text))
+                accesses.append(Equal(steps, ValueFamily.TEXT, text))
                 if (moment := microseconds(text)) is not None:
-                    found.append(Equal(steps, ValueFamily.MOMENT, moment))
+                    accesses.append(Equal(steps, ValueFamily.MOMENT, moment))
             case Integer(number) | Float(number):
-                found.append(Equal(steps, ValueFamily.NUMBER, number))
+                accesses.append(Equal(steps, ValueFamily.NUMBER, number))
             case Truth(answer):
-                found.append(Equal(steps, ValueFamily.TRUTH, answer))
+                accesses.append(Equal(steps, ValueFamily.TRUTH, answer))
             case _:
                 return None
-    return Accesses(tuple(dict.fromkeys(found)), is_exact=True)
+    return Accesses(tuple(dict.fromkeys(accesses)), is_exact=True)
 
 
 def _like(steps: Steps, pattern: str, escape: str) -> Accesses | None:
@@ -225,7 +227,7 @@ def _like(steps: Steps, pattern: str, escape: str) -> Accesses | None:
 
 
 def _matches(steps: Steps, text: str) -> Accesses | None:
-    """By the whole topic, or by what each topic begins with that the filter takes."""
+    """Return the accesses of MATCHES: the whole topic, or the fixed prefix of the topic filter."""
     if not has_wildcards(text):
         return _text(steps, text)
     if not (start := fixed_part(text)[:PREFIX_CHARACTERS_MAX]):
@@ -234,5 +236,6 @@ def _matches(steps: Steps, text: str) -> Accesses | None:
 
 
 def _text(steps: Steps, text: str) -> Accesses:
-    """The very text: a pattern does not compare with times."""
+    """Return the access for exactly this text. It does not include times, because patterns never
+    match times."""
     return Accesses((Equal(steps, ValueFamily.TEXT, text),), is_exact=True)

@@ -1,7 +1,8 @@
 """``+ - * /`` over values (SEM F1).
 
-Operations on whole numbers give whole numbers, as in Java: ``7 / 2`` is 3. A result that does not
-fit 64 bits, and a division by zero, is unknown. A time counts as milliseconds since the epoch.
+Operations on whole numbers return whole numbers, as in Java: ``7 / 2`` is 3. The result is unknown
+if it does not fit 64 bits, or after a division by zero. A time counts as milliseconds since the
+epoch.
 """
 
 from __future__ import annotations
@@ -39,16 +40,19 @@ _LEAST: Final = -(1 << 63)
 
 
 def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value:
-    """The value of ``left operator right``, without a lane for types that cannot be combined."""
+    """Return the value of ``left operator right``, without a lane for types that cannot be
+    combined."""
     return merged(
         tuple(
-            _calculated(operator, one, other) for one in numeric(left) for other in numeric(right)
+            _calculated(operator, left_lane, right_lane)
+            for left_lane in numeric(left)
+            for right_lane in numeric(right)
         )
     )
 
 
 def negated(value: Value) -> Value:
-    """``-value``."""
+    """Return ``-value``."""
     zero = Lane(LaneType.INTEGER, pa.scalar(0, pa.int64()))
     return tuple(
         _calculated(ArithmeticOperator.SUBTRACT, zero, lane)
@@ -59,7 +63,7 @@ def negated(value: Value) -> Value:
 
 
 def numeric(value: Value) -> Value:
-    """The numeric lanes of a value, with times as milliseconds since the epoch."""
+    """Return the numeric lanes of a value, with times as milliseconds since the epoch."""
     lanes = []
     for lane in value:
         if lane.kind in (LaneType.INTEGER, LaneType.FLOAT):
@@ -75,12 +79,14 @@ def _calculated(operator: ArithmeticOperator, left: Lane, right: Lane) -> Lane:
         nothing = pa.scalar(None, divisor.type)
         divisor = pc.if_else(pc.equal(divisor, pa.scalar(0, divisor.type)), nothing, divisor)
     if left.kind is LaneType.INTEGER and right.kind is LaneType.INTEGER:
-        return Lane(LaneType.INTEGER, _whole(operator, left.column, divisor))
-    one, other = (pc.cast(column, pa.float64(), safe=False) for column in (left.column, divisor))
-    return Lane(LaneType.FLOAT, getattr(pc, _FLOATING[operator])(one, other))
+        return Lane(LaneType.INTEGER, _whole_result(operator, left.column, divisor))
+    left_floats, right_floats = (
+        pc.cast(column, pa.float64(), safe=False) for column in (left.column, divisor)
+    )
+    return Lane(LaneType.FLOAT, getattr(pc, _FLOATING[operator])(left_floats, right_floats))
 
 
-def _whole(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
+def _whole_result(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
     try:
         return getattr(pc, _CHECKED[operator])(left, right)
     except pa.ArrowInvalid:
@@ -88,14 +94,14 @@ def _whole(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
 
 
 def _without_overflow(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
-    """The result of ``_whole``, but null in rows where it does not fit 64 bits."""
+    """Return the result of ``_whole_result``, but null in rows where it does not fit 64 bits."""
     if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar):
         return pa.scalar(None, pa.int64())
     rows = len(left if isinstance(left, pa.Array) else right)
-    one, no_left = _numbers(left, rows)
-    other, no_right = _numbers(right, rows)
+    left_numbers, no_left = _numbers(left, rows)
+    right_numbers, no_right = _numbers(right, rows)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        result, overflows = _wrapped(operator, one, other)
+        result, overflows = _wrapped(operator, left_numbers, right_numbers)
     return pa.array(result, mask=overflows | no_left | no_right)
 
 
@@ -103,24 +109,24 @@ def _numbers(column: Column, rows: int) -> tuple[Any, Any]:
     return numbers_of(pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column)
 
 
-def _wrapped(operator: ArithmeticOperator, one: Any, other: Any) -> tuple[Any, Any]:
-    """The result modulo 2 ** 64, and a mask of the rows where that is wrong."""
+def _wrapped(operator: ArithmeticOperator, left: Any, right: Any) -> tuple[Any, Any]:
+    """Return the result modulo 2 ** 64, and a mask of the rows where that is wrong."""
     match operator:
         case ArithmeticOperator.ADD:
-            result = one + other
-            return result, ((one ^ result) & (other ^ result)) < 0
+            result = left + right
+            return result, ((left ^ result) & (right ^ result)) < 0
         case ArithmeticOperator.SUBTRACT:
-            result = one - other
-            return result, ((one ^ other) & (one ^ result)) < 0
+            result = left - right
+            return result, ((left ^ right) & (left ^ result)) < 0
         case ArithmeticOperator.MULTIPLY:
-            result = one * other
-            divisor = np.where(other == 0, 1, other)
-            flips = (one == _LEAST) & (other == -1)
-            return result, flips | ((other != 0) & (np.floor_divide(result, divisor) != one))
+            result = left * right
+            divisor = np.where(right == 0, 1, right)
+            flips = (left == _LEAST) & (right == -1)
+            return result, flips | ((right != 0) & (np.floor_divide(result, divisor) != left))
         case ArithmeticOperator.DIVIDE:
-            overflows = (one == _LEAST) & (other == -1)
-            divisor = np.where((other == 0) | overflows, 1, other)
-            quotient = np.floor_divide(one, divisor)
+            overflows = (left == _LEAST) & (right == -1)
+            divisor = np.where((right == 0) | overflows, 1, right)
+            quotient = np.floor_divide(left, divisor)
             # NumPy rounds down, Java rounds towards zero.
-            inexact = (quotient * divisor != one) & ((one < 0) != (divisor < 0))
+            inexact = (quotient * divisor != left) & ((left < 0) != (divisor < 0))
             return quotient + inexact, overflows

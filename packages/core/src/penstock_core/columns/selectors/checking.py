@@ -1,7 +1,7 @@
 """Lists the names in a selector, and conditions that can never match on a channel (SEM F1).
 
 An unknown name is not an error, and neither is a comparison of types that do not compare: both
-just match nothing. The check tells the author of a selector about them.
+simply match nothing. The check reports them to the author of the selector.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _OF_HEADERS: Final[dict[str, str]] = {
 
 
 class Family(Enum):
-    """Groups of types whose values compare with each other."""
+    """A group of types whose values compare with each other."""
 
     TRUTH = "true or false"
     NUMBER = "a number"
     TEXT = "text"
     TIME = "a time"
-    OTHER = "nothing that compares"
+    OTHER = "a value that does not compare"
 
 
 class Name(Struct, frozen=True):
@@ -76,12 +76,13 @@ class Checked(Struct, frozen=True):
 
 
 def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
-    """Check ``expression``; with ``stored``, a channel's columns, also for what never matches."""
+    """Check ``expression``. With ``stored``, a channel's columns, also report conditions that never
+    match."""
     names = tuple(_names(expression, stored))
     if stored is None:
         return Checked(names, ())
     remarks = [
-        f"no event here has had {name.name}: it is missing, and so unknown, in all of them"
+        f"no event on this channel has had {name.name}: its value is unknown in all of them"
         for name in names
         if name.types == () and not _has_overflow(stored)
     ]
@@ -89,13 +90,13 @@ def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
 
 
 def _names(expression: Expression, stored: pa.Schema | None) -> Iterator[Name]:
-    found: dict[tuple[Step, ...], None] = {}
+    references: dict[tuple[Step, ...], None] = {}
     for node in walk(expression):
         if isinstance(node, Reference):
-            found[node.steps] = None
+            references[node.steps] = None
         elif isinstance(node, Distance):
-            found |= {("latitude",): None, ("longitude",): None}
-    for steps in found:
+            references |= {("latitude",): None, ("longitude",): None}
+    for steps in references:
         kind = "header" if steps[0] in HEADERS else "property"
         yield Name(path(steps), kind, None if stored is None else _type_names(steps, stored))
 
@@ -119,15 +120,15 @@ _FLOATS: Final = {"float": "float32", "double": "float64"}
 
 
 def _types(steps: Sequence[Step], stored: pa.Schema) -> list[pa.DataType]:
-    """The types that a property has on the channel, without the null type."""
+    """Return the types that a property has on the channel, without the null type."""
     index = stored.get_field_index("properties")
     kinds = [] if index < 0 else [stored.field(index).type]
     for step in steps:
-        kinds = [below for kind in kinds for below in _below(kind, step)]
+        kinds = [inner_kind for kind in kinds for inner_kind in _inner_types(kind, step)]
     return [kind for kind in kinds if not pa.types.is_null(kind)]
 
 
-def _below(kind: pa.DataType, step: Step) -> Iterator[pa.DataType]:
+def _inner_types(kind: pa.DataType, step: Step) -> Iterator[pa.DataType]:
     if not isinstance(step, str):
         if pa.types.is_list(kind):
             yield kind.value_type
@@ -136,8 +137,8 @@ def _below(kind: pa.DataType, step: Step) -> Iterator[pa.DataType]:
         yield kind.item_type
         return
     for field in kind if pa.types.is_struct(kind) else ():
-        known_as = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode())
-        if known_as == step.encode():
+        logical_name = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode())
+        if logical_name == step.encode():
             yield field.type
 
 
@@ -152,7 +153,7 @@ def _hopeless(expression: Expression, stored: pa.Schema) -> Iterator[str]:
     for node in walk(expression):
         reason = _reason(node, stored)
         if reason:
-            yield f"{canonical(node)} never matches here: {reason}"
+            yield f"{canonical(node)} never matches on this channel: {reason}"
 
 
 def _reason(node: Expression, stored: pa.Schema) -> str:
@@ -182,14 +183,14 @@ _WORDS: Final[dict[type, str]] = {Like: "LIKE", Matches: "MATCHES"}
 
 
 def _unlike(left: Expression, right: Expression, stored: pa.Schema, operator: Comparison) -> str:
-    """The reason why two values never compare; empty if they may compare."""
+    """Return the reason why two values never compare; empty if they may compare."""
     ours, theirs = _families(left, stored), _families(right, stored)
     if not ours or not theirs:
-        return ""  # a type is unknown; a missing name is reported elsewhere
+        return ""  # a type is unknown; missing names are reported separately
     if any(
-        _compare(one, other, operator) or _is_moment(one, right) or _is_moment(other, left)
-        for one in ours
-        for other in theirs
+        _compare(our, their, operator) or _is_moment(our, right) or _is_moment(their, left)
+        for our in ours
+        for their in theirs
     ):
         return ""
     if ours == theirs == {Family.TRUTH}:
@@ -197,18 +198,20 @@ def _unlike(left: Expression, right: Expression, stored: pa.Schema, operator: Co
     return f"{canonical(left)} is {_listed(ours)}, and {canonical(right)} is {_listed(theirs)}"
 
 
-def _compare(one: Family, other: Family, operator: Comparison) -> bool:
-    if Family.OTHER in (one, other):
+def _compare(left: Family, right: Family, operator: Comparison) -> bool:
+    if Family.OTHER in (left, right):
         return False
-    if one is other:
-        return one is not Family.TRUTH or operator in (Comparison.EQUAL, Comparison.UNEQUAL)
-    return {one, other} == {Family.TIME, Family.NUMBER}
+    if left is right:
+        return left is not Family.TRUTH or operator in (Comparison.EQUAL, Comparison.UNEQUAL)
+    return {left, right} == {Family.TIME, Family.NUMBER}
 
 
-def _is_moment(family: Family, other: Expression) -> bool:
-    """True if a time is compared with text that is a valid time."""
+def _is_moment(family: Family, operand: Expression) -> bool:
+    """Return True if a time is compared with text that is a valid time."""
     return (
-        family is Family.TIME and isinstance(other, Text) and microseconds(other.value) is not None
+        family is Family.TIME
+        and isinstance(operand, Text)
+        and microseconds(operand.value) is not None
     )
 
 
@@ -217,7 +220,7 @@ def _listed(families: set[Family]) -> str:
 
 
 def _families(node: Expression, stored: pa.Schema) -> set[Family]:
-    """The families a value may belong to; empty if its type is unknown."""
+    """Return the families a value may belong to; empty if its type is unknown."""
     match node:
         case Reference(steps):
             return _of_reference(steps, stored)

@@ -49,43 +49,43 @@ MIRRORED: Final = {
     Comparison.AT_MOST: Comparison.AT_LEAST,
     Comparison.AT_LEAST: Comparison.AT_MOST,
 }
-"""By comparison, the equivalent one with its sides swapped."""
+"""The equivalent comparison with its sides swapped, for each comparison."""
 _TIMES: Final = (LaneType.TIME, LaneType.MOMENT)
 _NUMBERS: Final = (LaneType.INTEGER, LaneType.FLOAT)
 _EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
 _EXACT: Final = float(1 << 53)
-"""Whole numbers below this convert to float without loss."""
+"""Whole numbers below this bound convert to float without loss."""
 
 
 def compared(operator: Comparison, left: Value, right: Value) -> Column:
-    """The outcome of ``left operator right`` by row; null where it is unknown."""
-    found = []
+    """Return the outcome of ``left operator right`` by row; null where it is unknown."""
+    outcomes = []
     for kind, column in left:
-        for other, against in right:
-            outcome = _compared(operator, kind, column, other, against)
+        for right_kind, right_column in right:
+            outcome = _compared(operator, kind, column, right_kind, right_column)
             if outcome is not None:
-                found.append(outcome)
-    return first_known(found)
+                outcomes.append(outcome)
+    return first_known(outcomes)
 
 
 def _compared(
-    operator: Comparison, kind: LaneType, left: Column, other: LaneType, right: Column
+    operator: Comparison, left_kind: LaneType, left: Column, right_kind: LaneType, right: Column
 ) -> Column | None:
-    if kind is LaneType.TIME and other in _NUMBERS:
-        kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
-    elif other is LaneType.TIME and kind in _NUMBERS:
-        other, right = LaneType.INTEGER, floor_divided(right, 1_000)
-    if (kind is LaneType.TIME and other in _TIMES) or (
-        kind is LaneType.MOMENT and other is LaneType.TIME
+    if left_kind is LaneType.TIME and right_kind in _NUMBERS:
+        left_kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
+    elif right_kind is LaneType.TIME and left_kind in _NUMBERS:
+        right_kind, right = LaneType.INTEGER, floor_divided(right, 1_000)
+    if (left_kind is LaneType.TIME and right_kind in _TIMES) or (
+        left_kind is LaneType.MOMENT and right_kind is LaneType.TIME
     ):
         return getattr(pc, _FUNCTIONS[operator])(left, right)
-    if kind is LaneType.INTEGER and other is LaneType.FLOAT:
+    if left_kind is LaneType.INTEGER and right_kind is LaneType.FLOAT:
         return _mixed(operator, left, right)
-    if kind is LaneType.FLOAT and other is LaneType.INTEGER:
+    if left_kind is LaneType.FLOAT and right_kind is LaneType.INTEGER:
         return _mixed(MIRRORED[operator], right, left)
-    if kind is not other or kind in (LaneType.OTHER, LaneType.MOMENT):
+    if left_kind is not right_kind or left_kind in (LaneType.OTHER, LaneType.MOMENT):
         return None
-    if kind is LaneType.TRUTH and operator not in _EQUALITIES:
+    if left_kind is LaneType.TRUTH and operator not in _EQUALITIES:
         return None
     return getattr(pc, _FUNCTIONS[operator])(left, right)
 
@@ -104,7 +104,7 @@ def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
 
 
 def _whole_ties(operator: Comparison, whole: Column, floating: Column) -> Column:
-    """The exact comparison of rows that are equal after rounding to float."""
+    """Return the exact comparison of rows that are equal after rounding to float."""
     if isinstance(whole, pa.Scalar) and isinstance(floating, pa.Scalar):
         if not (whole.is_valid and floating.is_valid):
             return UNKNOWN
@@ -121,7 +121,8 @@ def _numbers(column: Column) -> Any:
 
 
 def _as_whole(whole: Any, floating: Any) -> tuple[Any, Any]:
-    """Both as whole numbers. 2 ** 63, one too large for int64, becomes a pair in the same order."""
+    """Return both columns as whole numbers. 2 ** 63, too large for int64, becomes a pair in the
+    same order."""
     floats = np.asarray(floating, dtype=np.float64)
     too_large = floats >= 2.0**63
     within = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)

@@ -60,9 +60,9 @@ from penstock_core.columns.selectors.lanes import (
     Lane,
     LaneType,
     Value,
-    both,
-    either,
     first_known,
+    kleene_and,
+    kleene_or,
     rows_of,
     truth,
 )
@@ -84,19 +84,19 @@ def condition(node: Expression) -> Condition:
     """Compile ``node`` as a condition."""
     match node:
         case And(operands):
-            return _chained(both, [condition(operand) for operand in operands])
+            return _chained(kleene_and, [condition(operand) for operand in operands])
         case Or(operands):
-            return _chained(either, [condition(operand) for operand in operands])
+            return _chained(kleene_or, [condition(operand) for operand in operands])
         case Not(operand):
             inner = condition(operand)
             return lambda frame: pc.invert(inner(frame))
         case _:
-            return _remembered(node, _searched(node, _predicate(node)))
+            return _cached(node, _for_any_element(node, _predicate(node)))
 
 
-def _remembered(node: Expression, holds: Condition) -> Condition:
-    """``holds``, evaluated once per frame, or once per batch if it depends only on what was
-    published."""
+def _cached(node: Expression, holds: Condition) -> Condition:
+    """Return ``holds``, evaluated once per frame, or once per batch if it depends only on published
+    values."""
     key = key_text(node)
     if key:
         return lambda frame: frame.outcome(key, holds)
@@ -105,14 +105,14 @@ def _remembered(node: Expression, holds: Condition) -> Condition:
 
 
 def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:
-    first, *others = parts
+    first, *conditions = parts
 
     def evaluate(frame: RowFrame) -> Column:
-        found = first(frame)
-        for other in others:
+        outcome = first(frame)
+        for condition in conditions:
             frame.check()
-            found = combine(found, other(frame))
-        return found
+            outcome = combine(outcome, condition(frame))
+        return outcome
 
     return evaluate
 
@@ -120,25 +120,25 @@ def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]
 def _predicate(node: Expression) -> Condition:
     match node:
         case Compare(operator, left, right):
-            one, other = value(left), value(right)
-            return lambda frame: compared(operator, one(frame), other(frame))
+            left_of, right_of = value(left), value(right)
+            return lambda frame: compared(operator, left_of(frame), right_of(frame))
         case Between():
-            return _turned(node.negated, _between(node))
+            return _negated_if(node.negated, _between(node))
         case In():
-            return _turned(node.negated, _in(node))
+            return _negated_if(node.negated, _in(node))
         case Like(operand, pattern, escape):
-            return _turned(node.negated, _like(value(operand), search(pattern, escape)))
+            return _negated_if(node.negated, _like(value(operand), search(pattern, escape)))
         case Matches(operand, text):
-            return _turned(node.negated, _like(value(operand), topic_search(text)))
+            return _negated_if(node.negated, _like(value(operand), topic_search(text)))
         case IsNull(operand):
             subject = value(operand)
-            return _turned(not node.negated, lambda frame: _present(subject(frame)))
+            return _negated_if(not node.negated, lambda frame: _present(subject(frame)))
         case _:
             subject = value(node)
             return lambda frame: truth(subject(frame))
 
 
-def _turned(is_negated: bool, inner: Condition) -> Condition:
+def _negated_if(is_negated: bool, inner: Condition) -> Condition:
     return (lambda frame: pc.invert(inner(frame))) if is_negated else inner
 
 
@@ -146,43 +146,44 @@ def _between(node: Between) -> Condition:
     subject, low, high = value(node.operand), value(node.low), value(node.high)
 
     def evaluate(frame: RowFrame) -> Column:
-        found = subject(frame)
-        return both(
-            compared(Comparison.AT_LEAST, found, low(frame)),
-            compared(Comparison.AT_MOST, found, high(frame)),
+        subject_value = subject(frame)
+        return kleene_and(
+            compared(Comparison.AT_LEAST, subject_value, low(frame)),
+            compared(Comparison.AT_MOST, subject_value, high(frame)),
         )
 
     return evaluate
 
 
 def _in(node: In) -> Condition:
-    """Compile ``IN``: a set lookup if all options and the column have one type, else one by one."""
+    """Compile ``IN``: a set lookup if all options and the column have one type, otherwise single
+    comparisons."""
     subject = value(node.operand)
-    options: list[Valued] = []  # made when a column of another type needs them
+    options: list[Valued] = []  # compiled when a column of another type needs them
     kinds = {type(option) for option in node.options}
     kind, stored = _SETS.get(kinds.pop(), (None, None)) if len(kinds) == 1 else (None, None)
-    wanted = None
+    option_set = None
     if kind is not None:
-        wanted = pa.array([getattr(option, "value", None) for option in node.options], stored)
+        option_set = pa.array([getattr(option, "value", None) for option in node.options], stored)
 
     def evaluate(frame: RowFrame) -> Column:
         lanes = subject(frame)
-        columns = [_member(lane.column, wanted) for lane in lanes if lane.kind is kind]
+        columns = [_member(lane.column, option_set) for lane in lanes if lane.kind is kind]
         rest = tuple(lane for lane in lanes if lane.kind is not kind)
         if rest:
             options[:] = options or map(value, node.options)
             outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
-            found = outcomes[0]
+            any_equal = outcomes[0]
             for outcome in outcomes[1:]:
-                found = either(found, outcome)
-            columns.append(found)
+                any_equal = kleene_or(any_equal, outcome)
+            columns.append(any_equal)
         return first_known(columns)
 
     return evaluate
 
 
-def _member(column: Column, wanted: Column) -> Column:
-    return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=wanted), UNKNOWN)
+def _member(column: Column, option_set: Column) -> Column:
+    return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=option_set), UNKNOWN)
 
 
 def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
@@ -195,10 +196,10 @@ def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition
 
 
 def _present(lanes: Value) -> Column:
-    found: Column = pa.scalar(False)
+    present: Column = pa.scalar(False)
     for lane in lanes:
-        found = pc.or_(found, pc.is_valid(lane.column))
-    return found
+        present = pc.or_(present, pc.is_valid(lane.column))
+    return present
 
 
 def value(node: Expression) -> Valued:
@@ -210,8 +211,8 @@ def value(node: Expression) -> Valued:
         case Reference(steps):
             return lambda frame: frame.lookup(steps)
         case Arithmetic(operator, left, right):
-            one, other = value(left), value(right)
-            return lambda frame: calculated(operator, one(frame), other(frame))
+            left_of, right_of = value(left), value(right)
+            return lambda frame: calculated(operator, left_of(frame), right_of(frame))
         case Negative(operand):
             inner = value(operand)
             return lambda frame: negated(inner(frame))
@@ -233,7 +234,7 @@ def _function(node: Expression) -> Valued:
         case Distance():
             return partial(functions.distance, node)
         case _:
-            raise AssertionError(f"no meaning for {type(node).__name__}")
+            raise AssertionError(f"{type(node).__name__} cannot be compiled")
 
 
 def _constant(node: Text | Integer | Float | Truth) -> Value:
@@ -253,19 +254,21 @@ def _constant(node: Text | Integer | Float | Truth) -> Value:
 
 
 def microseconds(text: str) -> int | None:
-    """ISO 8601 text as microseconds since the epoch, by default in UTC; None for other text."""
+    """Return ISO 8601 text as microseconds since the epoch, by default in UTC; None for other
+    text."""
     try:
         return us_of(parse_moment(text))
     except ValueError:
         return None
 
 
-def _searched(node: Expression, holds: Condition) -> Condition:
-    """``holds``; for a predicate on array elements, whether it holds for any of them (SEM F2)."""
-    found = each_references(node)
-    if not found:
+def _for_any_element(node: Expression, holds: Condition) -> Condition:
+    """Return ``holds``; for a predicate on array elements, whether it holds for any of them (SEM
+    F2)."""
+    references = each_references(node)
+    if not references:
         return holds
-    steps = found[0].steps
+    steps = references[0].steps
 
     def evaluate(frame: RowFrame) -> Column:
         return _any(frame, steps, frame.roots(steps), holds)
@@ -280,8 +283,8 @@ def _any(
     for column, inside in roots:
         cut = inside.index(Each())
         tail = inside[cut + 1 :]
-        for found in filter(is_list, resolved(column, inside[:cut])):
-            elements, rows, present = exploded(found)
+        for list_column in filter(is_list, resolved(column, inside[:cut])):
+            elements, rows, present = exploded(list_column)
             inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
             deeper = Each() in tail
             outcome = _any(inner, steps, [Root(elements, tail)], holds) if deeper else holds(inner)
@@ -290,7 +293,8 @@ def _any(
 
 
 def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
-    """By row with a list: true if any element is, else unknown if any is, else false."""
+    """Return, for each row with a list: true if any element is true, otherwise unknown if any is
+    unknown, otherwise false."""
     yes = np.zeros(len(present), dtype=bool)
     yes[rows[outcome.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
     unsure = np.zeros(len(present), dtype=bool)

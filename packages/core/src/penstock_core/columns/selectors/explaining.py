@@ -25,7 +25,7 @@ from penstock_core.columns.selectors.wording import canonical, path, quoted
 _INDENT: Final = "  "
 _WORDS: Final[dict[Comparison, str]] = {
     Comparison.EQUAL: "is",
-    Comparison.UNEQUAL: "is there and is not",
+    Comparison.UNEQUAL: "exists and is not",
     Comparison.LESS: "is less than",
     Comparison.GREATER: "is greater than",
     Comparison.AT_MOST: "is at most",
@@ -34,7 +34,7 @@ _WORDS: Final[dict[Comparison, str]] = {
 
 
 def explained(expression: Expression) -> list[str]:
-    """The conditions an event must meet, one per line, with nested ones indented."""
+    """Return the conditions an event must meet, one per line, with nested conditions indented."""
     return list(_lines(expression, 0))
 
 
@@ -50,8 +50,10 @@ def _lines(node: Expression, depth: int) -> Iterator[str]:
             yield f"{indent}this is false, not just unknown:"
             yield from _lines(operand, depth + 1)
         case _:
-            found = each_references(node)
-            some = f"for at least one element of {path(found[0].steps)}: " if found else ""
+            references = each_references(node)
+            some = (
+                f"for at least one element of {path(references[0].steps)}: " if references else ""
+            )
             yield f"{indent}{some}{_condition(node)}"
 
 
@@ -63,15 +65,15 @@ def _condition(node: Expression) -> str:
             word = "is outside" if negated else "is in"
             return f"{canonical(operand)} {word} the range {canonical(low)} to {canonical(high)}"
         case In(operand, options, negated):
-            word = "is there and is none of" if negated else "is one of"
+            word = "exists and is not one of" if negated else "is one of"
             return f"{canonical(operand)} {word} {', '.join(map(canonical, options))}"
         case Like():
             return _like(node)
         case Matches(operand, text, negated):
-            verb = "is text and not a topic" if negated else "is a topic"
-            return f"{canonical(operand)} {verb} that the filter {quoted(text)} takes"
+            verb = "is text and does not match" if negated else "matches"
+            return f"{canonical(operand)} {verb} the topic filter {quoted(text)}"
         case IsNull(operand, negated):
-            return f"{canonical(operand)} {'is there' if negated else 'is missing or null'}"
+            return f"{canonical(operand)} {'exists' if negated else 'is missing or null'}"
         case _:
             return f"{canonical(node)} is TRUE"
 
@@ -79,7 +81,7 @@ def _condition(node: Expression) -> str:
 def _like(node: Like) -> str:
     subject, pieces = canonical(node.operand), parts(node.pattern, node.escape)
     if pieces == [""]:
-        return f"{subject} is {'never what this asks for' if node.negated else 'any text'}"
+        return f"{subject} is {'never matched' if node.negated else 'any text'}"
     match pieces:
         case [str(text), ""] if text:
             verb, what = "begin", f"with {quoted(text)}"
@@ -89,7 +91,10 @@ def _like(node: Like) -> str:
             verb, what = "contain", quoted(text)
         case _:
             escape = f", where {quoted(node.escape)} makes the next character plain"
-            verb, what = "fit", f"the pattern {quoted(node.pattern)}{escape if node.escape else ''}"
+            verb, what = (
+                "match",
+                f"the pattern {quoted(node.pattern)}{escape if node.escape else ''}",
+            )
     if node.negated:
         return f"{subject} is text and does not {verb} {what}"
-    return f"{subject} {verb}s {what}"
+    return f"{subject} {verb}{'es' if verb == 'match' else 's'} {what}"

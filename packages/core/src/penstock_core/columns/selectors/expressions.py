@@ -1,8 +1,8 @@
 """The syntax tree of a selector, made of frozen records.
 
 A *predicate* is ``Compare``, ``Between``, ``In``, ``Like``, ``IsNull``, or a boolean reference that
-stands alone. With ``NAMES[]`` among its operands it searches an array: it holds if it holds for
-one element, is unknown if the array is absent, and false if it is empty (SEM F2).
+is not an operand. With ``NAMES[]`` among its operands it searches an array: it holds if it holds
+for one element, is unknown if the array is absent, and false if it is empty (SEM F2).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Reference(Expression, frozen=True):
 
 
 class Now(Expression, frozen=True):
-    """``NOW()``: milliseconds since the epoch when the selector is applied (SEM F3)."""
+    """``NOW()``: milliseconds since the epoch at the time the selector is applied (SEM F3)."""
 
 
 class DistanceUnit(StrEnum):
@@ -85,7 +85,7 @@ class Distance(Expression, frozen=True):
 
 
 class DataLength(Expression, frozen=True):
-    """``EVENTDATA.LENGTH()``: bytes of the event's data (SEM F3)."""
+    """``EVENTDATA.LENGTH()``: size of the event's data in bytes (SEM F3)."""
 
 
 class DataText(Expression, frozen=True):
@@ -160,8 +160,8 @@ class In(Expression, frozen=True):
 class Like(Expression, frozen=True):
     """``LIKE``: the whole text matches the pattern.
 
-    ``_`` matches any character and ``%`` any number of them, including line ends. A character
-    after ``escape`` stands for itself.
+    ``_`` matches any one character and ``%`` any number of characters, including line ends. A
+    character after ``escape`` stands for itself.
     """
 
     operand: Expression
@@ -171,7 +171,7 @@ class Like(Expression, frozen=True):
 
 
 class Matches(Expression, frozen=True):
-    """``MATCHES``: the text is a topic that the filter takes, level by level (SEM F6)."""
+    """``MATCHES``: the text is a topic that the topic filter matches, level by level (SEM F6)."""
 
     operand: Expression
     filter: str
@@ -179,7 +179,7 @@ class Matches(Expression, frozen=True):
 
 
 class IsNull(Expression, frozen=True):
-    """``IS NULL``: the value is unknown; negated, it is known. Never unknown itself."""
+    """``IS NULL``: the value is unknown; negated: the value is known. Never unknown itself."""
 
     operand: Expression
     negated: bool = False
@@ -192,13 +192,15 @@ class Not(Expression, frozen=True):
 
 
 class And(Expression, frozen=True):
-    """``AND``: false if any part is, else unknown if any is. Parts are never ``And`` themselves."""
+    """``AND``: false if any part is false, otherwise unknown if any is unknown. Parts are never
+    ``And`` themselves."""
 
     operands: tuple[Expression, ...]
 
 
 class Or(Expression, frozen=True):
-    """``OR``: true if any part is, else unknown if any is. Parts are never ``Or`` themselves."""
+    """``OR``: true if any part is true, otherwise unknown if any is unknown. Parts are never ``Or``
+    themselves."""
 
     operands: tuple[Expression, ...]
 
@@ -209,8 +211,8 @@ _LEAVES = frozenset((Text, Integer, Float, Truth, Reference, Now, Distance, Data
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct operands of ``node``, in the order written."""
-    if type(node) in _LEAVES:  # most nodes, and the comparisons below take long
+    """Return the direct operands of ``node``, in the order written."""
+    if type(node) in _LEAVES:  # the most frequent case first, because the cases below are slow
         return ()
     match node:
         case Compare(_, left, right) | Arithmetic(_, left, right):
@@ -228,25 +230,25 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """``node`` and everything below it, parents first."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
+    """Yield ``node`` and everything below it, parents first."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
         yield current
-        waiting.extend(reversed(children(current)))
+        pending.extend(reversed(children(current)))
 
 
 def each_references(predicate: Expression) -> list[Reference]:
-    """The references to array elements that ``predicate`` itself searches.
+    """Return the references to array elements that ``predicate`` itself searches.
 
     References inside nested predicates are left out.
     """
-    found = []
-    waiting = list(children(predicate)) if isinstance(predicate, CONDITIONS) else [predicate]
-    while waiting:
-        node = waiting.pop()
+    references = []
+    pending = list(children(predicate)) if isinstance(predicate, CONDITIONS) else [predicate]
+    while pending:
+        node = pending.pop()
         if isinstance(node, Reference) and node.has_each:
-            found.append(node)
+            references.append(node)
         if not isinstance(node, CONDITIONS):
-            waiting.extend(children(node))
-    return found
+            pending.extend(children(node))
+    return references

@@ -1,4 +1,4 @@
-"""Syntax errors of selectors: what is wrong, where, and what was expected."""
+"""Syntax errors of selectors: the mistake, its place, and what was expected."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from penstock_core.vocabulary.errors import InvalidSelector
 
 _SHOWN_MAX: Final = 72
 """Most characters of the wrong line that an error message quotes."""
-_FOUND_MAX: Final = 40
+_ACTUAL_MAX: Final = 40
 
 
 class MalformedSelector(InvalidSelector):
-    """Raised for text that is not a selector (SEM F4). The message marks the place by a caret."""
+    """Raised for text that is not a selector (SEM F4). A caret in the message marks the place."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1, expected: str = "") -> None:
         super().__init__(message)
@@ -21,24 +21,27 @@ class MalformedSelector(InvalidSelector):
         self.column = column
         """Column in characters, from 1; one past the last character if the text ends too early."""
         self.expected = expected
-        """What was expected, in words."""
+        """Description of the expected text."""
 
 
 def fault(text: str, position: int, expected: str, found: str) -> MalformedSelector:
-    """The error for a mistake in ``text`` at index ``position``."""
+    """Return the error for a mistake in ``text`` at index ``position``.
+
+    ``found`` is the wrong text, as the message shows it.
+    """
     before = text[:position]
     line = before.count("\n") + 1
     start = before.rfind("\n") + 1
     column = position - start + 1
-    if len(found) > _FOUND_MAX:
-        found = f"{found[: _FOUND_MAX - 3]}..."
+    if len(found) > _ACTUAL_MAX:
+        found = f"{found[: _ACTUAL_MAX - 3]}..."
     excerpt = _excerpt(text[start:].split("\n", 1)[0], column - 1)
     message = f"selector line {line}, column {column}: expected {expected}, found {found}"
     return MalformedSelector(f"{message}\n{excerpt}", line, column, expected=expected)
 
 
 def _excerpt(line: str, index: int) -> str:
-    """The line, or its part around ``index``, and a caret under that character."""
+    """Return the line, or its part around ``index``, and a caret under that character."""
     first = max(0, min(index - _SHOWN_MAX // 2, len(line) - _SHOWN_MAX))
     shown = line[first : first + _SHOWN_MAX]
     shown = "".join(c if c.isprintable() else " " for c in shown)

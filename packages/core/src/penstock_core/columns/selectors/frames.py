@@ -44,27 +44,28 @@ class RowFrame(Protocol):
 
     @property
     def check(self) -> Check:
-        """Raise if the evaluation is to stop: it was cancelled, or takes too long."""
+        """Raises if the evaluation has to stop, because it was cancelled or takes too long."""
         ...
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
-        """The value of a reference in every row."""
+        """Return the value of a reference in every row."""
         ...
 
     def data(self) -> Column:
-        """The bytes of the row's event."""
+        """Return the bytes of each row's event."""
         ...
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:
-        """The columns that may hold the value of a reference; each row has it in one of them."""
+        """Return the columns that may hold the value of a reference. Each row has it in one of
+        them."""
         ...
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        """The outcome of ``holds``, which evaluates the predicate with this text."""
+        """Return the outcome of ``holds``, which evaluates the predicate with this text."""
         ...
 
     def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        """The outcome of a predicate that also depends on what the realm adds to events."""
+        """Return the outcome of a predicate that also depends on columns stamped by the realm."""
         ...
 
 
@@ -72,20 +73,21 @@ class MessageAccess(Protocol):
     """Access to fields of the messages in the events' data (SEM P1)."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
-        """The columns of the field ``name``, one per message type, and the rows that have it."""
+        """Return the columns of the field ``name``, one per message type, and the rows that have
+        it."""
         ...
 
 
 class EventFrame:
-    """The events of one batch. Values of a column that it lacks are unknown."""
+    """The events of one batch. Values of an absent column are unknown."""
 
     __slots__ = (
         "_batch",
-        "_known",
         "_messages",
         "_outcomes",
         "_overflow",
         "_stamped",
+        "_values",
         "check",
         "now_us",
         "rows",
@@ -100,40 +102,42 @@ class EventFrame:
         check: Check = unlimited,
         outcomes: PredicateOutcomes | None = None,
     ) -> None:
-        """``outcomes`` is the cache of predicates on these events; it is read and filled."""
+        """``outcomes`` is the cache of predicates on these events. The frame reads and fills it."""
         self.check = check
         self._outcomes = outcomes
         self._batch = batch
         self._messages = messages
-        self._known: dict[tuple[Step, ...], Value] = {}
+        self._values: dict[tuple[Step, ...], Value] = {}
         self._overflow: Overflow | None = None
         self._stamped: dict[str, Column] = {}
         self.rows: int = batch.num_rows
         self.now_us = now_us
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
-        if steps not in self._known:
+        if steps not in self._values:
             columns = [c for root in self.roots(steps) for c in resolved(*root)]
-            self._known[steps] = value_of(columns)
-        return self._known[steps]
+            self._values[steps] = value_of(columns)
+        return self._values[steps]
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        """The outcome of ``holds``, from the cache if it was evaluated on these events before."""
+        """Return the outcome of ``holds``, from the cache if it was evaluated on these events
+        before."""
         if self._outcomes is None:
             return holds(self)
         key = (self._messages, predicate)
-        found = self._outcomes.find(key)
-        if found is None:
-            found = rows_of(holds(self), self.rows)
-            self._outcomes.keep(key, found)
-        return found
+        column = self._outcomes.find(key)
+        if column is None:
+            column = rows_of(holds(self), self.rows)
+            self._outcomes.keep(key, column)
+        return column
 
     def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        """The outcome of ``holds``, evaluated once for all selectors that share this frame."""
-        found = self._stamped.get(predicate)
-        if found is None:
-            found = self._stamped[predicate] = holds(self)
-        return found
+        """Return the outcome of ``holds``, evaluated once for all selectors that share this
+        frame."""
+        column = self._stamped.get(predicate)
+        if column is None:
+            column = self._stamped[predicate] = holds(self)
+        return column
 
     def data(self) -> Column:
         column = self._column("data")
@@ -148,9 +152,10 @@ class EventFrame:
         fields, owned = self._messages.roots(self._batch, name)
         if owned is None:
             return self._properties(steps)
-        # A field of the event's message takes precedence over a property of that name.
+        # A field of the event's message takes precedence over a property of the same name.
         hidden = [
-            Root(pc.if_else(owned, None, column), left) for column, left in self._properties(steps)
+            Root(pc.if_else(owned, None, column), inner_steps)
+            for column, inner_steps in self._properties(steps)
         ]
         return [*(Root(column, inside) for column in fields), *hidden]
 
@@ -160,12 +165,12 @@ class EventFrame:
         overflow = self._overflow_column()
         if overflow is None:
             return [Root(column, steps) for column in properties]
-        found = [
+        roots = [
             Root(overflow.uncovered(name, child), inside)
             for column in properties
             for child in _children(column, name)
         ]
-        return found + [Root(c, steps_inside(inside)) for c in overflow.columns(name)]
+        return roots + [Root(c, steps_inside(inside)) for c in overflow.columns(name)]
 
     def _overflow_column(self) -> Overflow | None:
         if self._overflow is None:
@@ -176,12 +181,12 @@ class EventFrame:
         return self._overflow
 
     def _column(self, path: str) -> Column | None:
-        name, *below = path.split(".")
+        name, *inner_names = path.split(".")
         index = self._batch.schema.get_field_index(name)
         if index < 0:
             return None
-        found = resolved(self._batch.column(index), tuple(below))
-        return found[0] if found else None
+        columns = resolved(self._batch.column(index), tuple(inner_names))
+        return columns[0] if columns else None
 
     def _header(self, name: str) -> list[Column]:
         column = self._column(HEADERS[name])
@@ -207,32 +212,33 @@ class EventFrame:
         lane = None if column is None else lane_of(column)
         return [lane.column] if lane is not None and lane.kind is LaneType.TIME else []
 
-    def _delivery_mode(self, stated: Column | None) -> Column:
-        """The header, or else the event's flag ``persistent``, which is true by default."""
+    def _delivery_mode(self, header: Column | None) -> Column:
+        """Return the header, or by default the event's flag ``persistent``, which is true by
+        default."""
         persistent = self._column("persistent")
         if persistent is None:
             persistent = pa.scalar(True)
         flag = pc.if_else(pc.fill_null(persistent, fill_value=True), "PERSISTENT", "NON_PERSISTENT")
-        if stated is not None:
+        if header is not None:
             names = pa.array(["NON_PERSISTENT", "PERSISTENT"])
-            codes = pa.array([1, 2], stated.type)
-            flag = pc.coalesce(names.take(pc.index_in(stated, value_set=codes)), flag)
+            codes = pa.array([1, 2], header.type)
+            flag = pc.coalesce(names.take(pc.index_in(header, value_set=codes)), flag)
         return rows_of(flag, self.rows)
 
 
 class ElementFrame:
     """One row per array element, for one reference that names elements.
 
-    Every other reference gives each element the value of its event.
+    Every other reference has, for each element, the value of its event.
     """
 
     __slots__ = (
         "_elements",
         "_events",
-        "_known",
         "_outer",
         "_steps",
         "_tail",
+        "_values",
         "check",
         "now_us",
         "rows",
@@ -254,17 +260,17 @@ class ElementFrame:
         self._elements = elements
         self._tail = tail
         """The steps of the reference that follow the element."""
-        self._known: dict[tuple[Step, ...], Value] = {}
+        self._values: dict[tuple[Step, ...], Value] = {}
         self.rows = len(elements)
         self.now_us = outer.now_us
         self.check = outer.check
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
-        if steps not in self._known:
-            self._known[steps] = self._found(steps)
-        return self._known[steps]
+        if steps not in self._values:
+            self._values[steps] = self._read(steps)
+        return self._values[steps]
 
-    def _found(self, steps: tuple[Step, ...]) -> Value:
+    def _read(self, steps: tuple[Step, ...]) -> Value:
         if steps == self._steps:
             return value_of(resolved(self._elements, self._tail))
         lanes = self._outer.lookup(steps)
@@ -286,14 +292,14 @@ class ElementFrame:
 
 
 def resolved(column: Column, steps: tuple[Step, ...]) -> list[Column]:
-    """Follow ``steps`` into structs and lists; one column per type found at the end."""
+    """Follow ``steps`` into structs and lists. Return one column per type at the end."""
     columns = [column]
     for step in steps:
-        assert not isinstance(step, Each), "elements are searched in a frame of their own"
+        assert not isinstance(step, Each), "an ElementFrame searches elements"
         if isinstance(step, str):
-            columns = [child for each in columns for child in _children(each, step)]
+            columns = [child for parent in columns for child in _children(parent, step)]
         else:
-            columns = [_element(each, step) for each in columns if is_list(each)]
+            columns = [_element(parent, step) for parent in columns if is_list(parent)]
     return columns
 
 
@@ -303,21 +309,21 @@ def _children(column: Column, name: str) -> list[Column]:
         return [pc.map_lookup(column, name, "first")] if pa.types.is_string(kind.key_type) else []
     if not pa.types.is_struct(kind):
         return []
-    wanted = name.encode()
-    found = []
+    encoded_name = name.encode()
+    children = []
     for index in range(kind.num_fields):
         field = kind.field(index)
-        known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
-        if known_as == wanted or (known_as is None and field.name == name):
-            # A struct that has no nulls itself does not mask its fields.
+        logical_name = field.metadata.get(LOGICAL_NAME) if field.metadata else None
+        if logical_name == encoded_name or (logical_name is None and field.name == name):
+            # A struct without nulls does not mask its fields.
             by_index = [index]
             hides = column.null_count > 0
-            found.append(pc.struct_field(column, by_index) if hides else column.field(index))
-    return found
+            children.append(pc.struct_field(column, by_index) if hides else column.field(index))
+    return children
 
 
 def is_list(column: Column) -> bool:
-    """True for lists and maps; elements of a map are structs of ``key`` and ``value``."""
+    """Return True for lists and maps. Elements of a map are structs of ``key`` and ``value``."""
     kind = column.type
     return bool(
         pa.types.is_list(kind)
@@ -328,7 +334,8 @@ def is_list(column: Column) -> bool:
 
 
 def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
-    """The values of a list column, and by row the first index, the count, and if it is present."""
+    """Return the values of a list column, and by row the first index, the count, and its
+    validity."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     elif pa.types.is_map(column.type):
@@ -347,9 +354,10 @@ def _element(column: Column, index: int) -> Column:
 
 
 def exploded(column: Column) -> tuple[Column, Any, Any]:
-    """The elements of a list column, the row each belongs to, and which rows have a list."""
+    """Return the elements of a list column, the row each belongs to, and a mask of rows with a
+    list."""
     values, first, counts, present = _bounds(column)
     rows = np.repeat(np.arange(len(counts)), counts)
-    before = np.repeat(np.cumsum(counts) - counts, counts)
-    places = np.arange(len(rows)) - before + np.repeat(first, counts)
+    skipped = np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.arange(len(rows)) - skipped + np.repeat(first, counts)
     return values.take(pa.array(places, pa.int64())), rows, present

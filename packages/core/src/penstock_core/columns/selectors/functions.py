@@ -35,28 +35,31 @@ _UTF8: Final = (
 
 
 def now(frame: RowFrame) -> Value:
-    """``NOW()``: milliseconds since the epoch."""
+    """Return the value of ``NOW()``: milliseconds since the epoch."""
     return (Lane(LaneType.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
 
 
 def data_length(frame: RowFrame) -> Value:
-    """``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no data."""
+    """Return the value of ``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no
+    data."""
     return (Lane(LaneType.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
 
 
 def data_text(node: DataText, frame: RowFrame) -> Value:
-    """``EVENTDATA.AS_STRING()``: a part of the data as text; unknown if it is not UTF-8."""
-    piece = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
+    """Return the value of ``EVENTDATA.AS_STRING()``: a part of the data as text; unknown if not
+    UTF-8."""
+    part = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
     try:
-        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
+        return (Lane(LaneType.TEXT, part.cast(pa.string())),)
     except pa.ArrowInvalid:  # some rows are not UTF-8: they become unknown
-        valid = pc.match_substring_regex(piece, _UTF8)
-        piece = pc.if_else(valid, piece, pa.scalar(None, pa.binary()))
-        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
+        valid = pc.match_substring_regex(part, _UTF8)
+        part = pc.if_else(valid, part, pa.scalar(None, pa.binary()))
+        return (Lane(LaneType.TEXT, part.cast(pa.string())),)
 
 
 def distance(node: Distance, frame: RowFrame) -> Value:
-    """``DISTANCE()`` by the haversine formula; unknown if coordinates are missing or invalid."""
+    """Return the value of ``DISTANCE()`` by the haversine formula; unknown without valid
+    coordinates."""
     latitude, no_latitude = _degrees(frame, "latitude", 90)
     longitude, no_longitude = _degrees(frame, "longitude", 180)
     from_latitude, from_longitude = math.radians(node.latitude), math.radians(node.longitude)
@@ -71,7 +74,7 @@ def distance(node: Distance, frame: RowFrame) -> Value:
     return (Lane(LaneType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
 
 
-def _degrees(frame: RowFrame, name: str, most: int) -> tuple[Any, Any]:
+def _degrees(frame: RowFrame, name: str, limit: int) -> tuple[Any, Any]:
     columns: list[Column] = [
         pc.cast(lane.column, pa.float64(), safe=False)
         for lane in frame.lookup((name,))
@@ -80,5 +83,5 @@ def _degrees(frame: RowFrame, name: str, most: int) -> tuple[Any, Any]:
     if not columns:
         return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)
     numbers, absent = numbers_of(first_known(columns))
-    outside = ~(np.abs(numbers) <= most)
+    outside = ~(np.abs(numbers) <= limit)
     return np.where(outside, 0.0, numbers), absent | outside

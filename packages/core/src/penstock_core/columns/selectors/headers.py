@@ -17,11 +17,12 @@ HEADERS: Final = {
     "JMSTimestamp": "published",
     "JMSDeliveryMode": "headers.delivery_mode",
 }
-"""The column that each name reads. They take precedence over properties of the name."""
+"""The column that each name reads. The names take precedence over properties of the same name."""
 
 
 def column_path(steps: tuple[Step, ...]) -> str:
-    """The dotted path of the stored column that a reference reads, down to the first array."""
+    """Return the dotted path of the stored column that a reference reads, down to the first
+    array."""
     if steps[0] in HEADERS:
         return HEADERS[str(steps[0])]
     names = ["properties"]

@@ -1,9 +1,9 @@
-"""Selectors in an index: found by the values of events, at a cost by what matches.
+"""An index of selectors by the property values they require.
 
-Selectors that require a value, a prefix or a range of a property are looked up by the values that
-a batch has there, each distinct one once. Whatever else they require is then asked of those found.
-The others, which require nothing of that kind, are put to every batch. The answers are those of
-:meth:`~penstock_core.columns.selectors.Selector.mask_in`, whichever way they come about.
+A selector that requires a value, a prefix or a range of a property is looked up by the property's
+values in a batch, each distinct value once. Its other conditions are then evaluated if the lookup
+found it. Selectors without such a requirement are evaluated on every batch. The results equal those
+of :meth:`~penstock_core.columns.selectors.Selector.mask_in` in all cases.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from penstock_core.columns.selectors.selector import Selector
 Rows = npt.NDArray[np.int64]
 
 SELECTOR_COST: Final = 16.0
-"""About what it takes to put one selector to a batch, in microseconds, however few rows it has."""
+"""Approximate cost of evaluating one selector on a batch, in microseconds, however few rows it
+has."""
 SELECTOR_ROW_COST: Final = 0.002
 VALUE_COST: Final = 0.5
-"""About what it takes to look up one value."""
+"""Approximate cost of looking up one value, in microseconds."""
 
 _FAMILIES: Final = {
     LaneType.TEXT: ValueFamily.TEXT,
@@ -50,14 +51,15 @@ _FAMILIES: Final = {
 
 
 class _IndexedSelector(Struct, frozen=True):
-    """How a selector is found."""
+    """A selector's accesses and the properties they use."""
 
     accesses: Accesses
     steps: tuple[Steps, ...]
 
 
 class _Table:
-    """The selectors that are found by one property; texts, in the order they were added."""
+    """The selectors that are looked up by one property, as texts in the order in which they were
+    added."""
 
     __slots__ = ("_lengths", "count", "equal", "prefixes", "ranges")
 
@@ -66,11 +68,12 @@ class _Table:
         self.equal: dict[ValueFamily, dict[Any, dict[str, None]]] = {}
         self.prefixes: dict[str, dict[str, None]] = {}
         self._lengths: dict[int, int] = {}
-        """How many prefixes there are of each length."""
+        """Number of prefixes of each length."""
         self.ranges: RangeTable[str] = RangeTable()
 
-    def crowd(self, access: Access) -> int:
-        """About how many are found together by this access."""
+    def candidate_count(self, access: Access) -> int:
+        """Return the approximate number of selectors that a lookup by this access returns
+        together."""
         match access:
             case Equal(_, family, value):
                 return len(self.equal.get(family, {}).get(value, ()))
@@ -107,8 +110,9 @@ class _Table:
             case NumberRange():
                 self.ranges.remove(access, text)
 
-    def found(self, kind: LaneType) -> Callable[[Any], Iterable[str]] | None:
-        """What looks up a value of a lane; None where no value of it finds anything."""
+    def look_up_of(self, kind: LaneType) -> Callable[[Any], Iterable[str]] | None:
+        """Return the lookup function for values of a lane; None if no selector requires such
+        values."""
         family = _FAMILIES.get(kind)
         equal = {} if family is None else self.equal.get(family, {})
         if family is ValueFamily.NUMBER and len(self.ranges):
@@ -124,7 +128,7 @@ class _Table:
 
 
 def _drop(table: dict[Any, dict[str, None]], key: Any, text: str) -> bool:
-    """Take a text out; gives whether the key went with it."""
+    """Remove a text from a table's entry. Return True if the entry was removed, too."""
     del table[key][text]
     if table[key]:
         return False
@@ -132,22 +136,24 @@ def _drop(table: dict[Any, dict[str, None]], key: Any, text: str) -> bool:
     return True
 
 
-class FoundSelectors(Struct):
+class CandidateSelectors(Struct):
     """The selectors that may match some events of a batch."""
 
     exact: dict[str, list[Rows]]
-    """Selectors that match, with the rows: nothing else is to be asked."""
-    asked: dict[str, None]
-    """Selectors to put to the batch."""
+    """Selectors that match, with their rows. They need no evaluation."""
+    inexact: dict[str, None]
+    """Selectors to evaluate on the batch."""
 
     def masks(
         self, frame: EventFrame, selector_of: Callable[[str], Selector]
     ) -> Iterator[tuple[str, pa.BooleanArray]]:
-        """The selectors that match some events of the batch, each with its mask. Raises what
-        ``selector_of`` does for a text."""
+        """Yield the selectors that match some events of the batch, each with its mask.
+
+        Raises the errors of ``selector_of``.
+        """
         for text, parts in self.exact.items():
             yield text, _mask(parts, frame.rows)
-        for text in self.asked:
+        for text in self.inexact:
             frame.check()
             mask = selector_of(text).mask_in(frame)
             if mask.true_count:
@@ -155,20 +161,20 @@ class FoundSelectors(Struct):
 
 
 class SelectorIndex:
-    """Selectors by their texts. Holds no compiled ones."""
+    """Selectors by their texts. Holds no compiled selectors."""
 
     __slots__ = ("_entries", "_rest", "_stamped", "_tables", "version", "work")
 
     def __init__(self) -> None:
         self.version = 0
-        """Another one after each change."""
+        """Changes with each added or removed selector."""
         self.work = 0
-        """The work of all of them together."""
+        """Total work of all selectors."""
         self._stamped: Counter[str] = Counter()
         self._entries: dict[str, _IndexedSelector] = {}
         self._tables: dict[Steps, _Table] = {}
         self._rest: dict[str, None] = {}
-        """Selectors that are put to every batch."""
+        """Selectors that are evaluated on every batch."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._rest)
@@ -177,17 +183,19 @@ class SelectorIndex:
         return text in self._entries or text in self._rest
 
     def finds(self, text: str) -> bool:
-        """Whether a selector that was added is found by values."""
+        """Return True if an added selector is looked up by values."""
         return text in self._entries
 
     @property
     def stamped(self) -> KeysView[str]:
-        """The predicates in them that depend on what the realm adds to events."""
+        """The predicates of the selectors that depend on columns stamped by the realm."""
         return self._stamped.keys()
 
     def add(self, text: str, selector: Selector | None) -> None:
-        """Add a selector that is not there yet. None: the text is no selector, and whoever puts it
-        to events is told."""
+        """Add a new selector.
+
+        ``selector`` is None if the text is invalid: its evaluation then reports the error.
+        """
         self.version += 1
         if selector is not None:
             self.work += selector.work
@@ -196,7 +204,7 @@ class SelectorIndex:
         if not ways:
             self._rest[text] = None
             return
-        accesses = min(ways, key=self._crowd) if len(ways) > 1 else ways[0]
+        accesses = min(ways, key=self._candidate_count) if len(ways) > 1 else ways[0]
         self._entries[text] = _IndexedSelector(
             accesses, tuple({a.steps: None for a in accesses.any_of})
         )
@@ -206,13 +214,16 @@ class SelectorIndex:
                 table = self._tables[access.steps] = _Table()
             table.add(access, text)
 
-    def _crowd(self, way: Accesses) -> int:
-        """About how many are found together, where a selector is looked up this way."""
+    def _candidate_count(self, way: Accesses) -> int:
+        """Return the approximate number of selectors that are returned together by these
+        accesses."""
         tables = [(self._tables.get(access.steps), access) for access in way.any_of]
-        return sum(1 if table is None else 1 + table.crowd(access) for table, access in tables)
+        return sum(
+            1 if table is None else 1 + table.candidate_count(access) for table, access in tables
+        )
 
     def remove(self, text: str, selector: Selector | None) -> None:
-        """Remove a selector that is there."""
+        """Remove a selector that was added."""
         self.version += 1
         if selector is not None:
             self.work -= selector.work
@@ -227,36 +238,40 @@ class SelectorIndex:
             if not table.count:
                 del self._tables[access.steps]
 
-    def found_in(self, frame: EventFrame) -> FoundSelectors:
-        """The selectors that may match events of a frame, in which nothing that the realm adds to
-        events needs to be known."""
-        looked = len(self._tables) * VALUE_COST * frame.rows
-        if len(self._entries) * (SELECTOR_COST + SELECTOR_ROW_COST * frame.rows) < looked:
-            return FoundSelectors({}, dict.fromkeys((*self._entries, *self._rest)))
-        found = FoundSelectors({}, {})
-        for steps, table in self._tables.items():
-            self._look(found, table, frame.lookup(steps), frame.rows)
-        found.asked.update(self._rest)
-        for text in found.asked:
-            found.exact.pop(text, None)
-        return found
+    def candidates_in(self, frame: EventFrame) -> CandidateSelectors:
+        """Return the selectors that may match events of a frame.
 
-    def _look(self, found: FoundSelectors, table: _Table, lanes: Sequence[Lane], rows: int) -> None:
+        Uses only published values, none stamped by the realm.
+        """
+        lookup_cost = len(self._tables) * VALUE_COST * frame.rows
+        if len(self._entries) * (SELECTOR_COST + SELECTOR_ROW_COST * frame.rows) < lookup_cost:
+            return CandidateSelectors({}, dict.fromkeys((*self._entries, *self._rest)))
+        candidates = CandidateSelectors({}, {})
+        for steps, table in self._tables.items():
+            self._look_up(candidates, table, frame.lookup(steps), frame.rows)
+        candidates.inexact.update(self._rest)
+        for text in candidates.inexact:
+            candidates.exact.pop(text, None)
+        return candidates
+
+    def _look_up(
+        self, candidates: CandidateSelectors, table: _Table, lanes: Sequence[Lane], rows: int
+    ) -> None:
         is_single = len(lanes) == 1
         for kind, column in _lanes(lanes):
-            look_up = table.found(kind) if kind is not LaneType.TIME else _moments(table)
+            look_up = table.look_up_of(kind) if kind is not LaneType.TIME else _moments(table)
             if look_up is None:
                 continue
-            for value, there in _values(column, rows):
+            for value, rows_of_value in _values(column, rows):
                 for text in look_up(value):
                     if is_single and self._entries[text].accesses.is_exact:
-                        found.exact.setdefault(text, []).append(there())
+                        candidates.exact.setdefault(text, []).append(rows_of_value())
                     else:
-                        found.asked[text] = None
+                        candidates.inexact[text] = None
 
 
 def _lanes(lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """The lanes by which selectors are found: a time is also a number."""
+    """Yield the lanes used for lookups. A time is also a number."""
     for lane in lanes:
         yield lane
         if lane.kind is LaneType.TIME:
@@ -269,8 +284,7 @@ def _moments(table: _Table) -> Callable[[Number], Iterable[str]] | None:
 
 
 def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
-    """The distinct values of a column with the rows that have them, which are found when they are
-    asked for."""
+    """Yield the distinct values of a column, each with a function that returns its rows."""
     if isinstance(column, pa.Scalar):
         column = rows_of(column, rows)
     if rows == 1:
@@ -295,7 +309,7 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
 
 
 def _mask(parts: Sequence[Rows], rows: int) -> pa.BooleanArray:
-    found = np.zeros(rows, dtype=np.bool_)
+    mask = np.zeros(rows, dtype=np.bool_)
     for part in parts:
-        found[part] = True
-    return pa.array(found)
+        mask[part] = True
+    return pa.array(mask)

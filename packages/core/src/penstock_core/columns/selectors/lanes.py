@@ -42,17 +42,17 @@ class Lane(NamedTuple):
 Value = tuple[Lane, ...]
 
 UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
-"""Not made by ``pa.scalar``, because its first call imports pandas if that is installed."""
+"""The scalar null. The first call of ``pa.scalar`` would import pandas if it is installed."""
 
 
 def value_of(columns: list[Column]) -> Value:
-    """The value of a name that is stored in ``columns``."""
+    """Return the value of a name that is stored in ``columns``."""
     lanes = (lane_of(column) for column in columns)
     return tuple(lane for lane in lanes if lane is not None)
 
 
 def lane_of(column: Column) -> Lane | None:
-    """The lane of a stored column; None for a type that only holds nulls."""
+    """Return the lane of a stored column; None for a type that only holds nulls."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -67,9 +67,9 @@ def lane_of(column: Column) -> Lane | None:
         return _unsigned(column)
     if pa.types.is_decimal(kind):
         return Lane(LaneType.OTHER, column)
-    for found, test, stored in _STORED:
+    for lane_type, test, stored in _STORED:
         if test(kind):
-            return Lane(found, column if kind == stored else column.cast(stored))
+            return Lane(lane_type, column if kind == stored else column.cast(stored))
     return Lane(LaneType.OTHER, column)
 
 
@@ -82,9 +82,9 @@ _STORED: Final = (
 
 
 def _unsigned(column: Column) -> Lane:
-    """The lane of unsigned numbers; they become the nearest doubles if one exceeds int64."""
-    most = pc.max(column).as_py()
-    if most is None or most <= _INT64_MAX:
+    """Return the lane of unsigned numbers. They become the nearest doubles if one exceeds int64."""
+    maximum = pc.max(column).as_py()
+    if maximum is None or maximum <= _INT64_MAX:
         return Lane(LaneType.INTEGER, column.cast(pa.int64()))
     return Lane(LaneType.FLOAT, column.cast(pa.float64(), safe=False))
 
@@ -97,13 +97,13 @@ def _microseconds(column: Column) -> Column:
     if unit == "ns":
         return floor_divided(ticks, 1_000)
     factor = _MICROSECONDS[unit]
-    reach = _INT64_MAX // factor
-    fits = pc.and_(pc.greater_equal(ticks, -reach), pc.less_equal(ticks, reach))
+    limit = _INT64_MAX // factor
+    fits = pc.and_(pc.greater_equal(ticks, -limit), pc.less_equal(ticks, limit))
     return pc.multiply(pc.if_else(fits, ticks, pa.scalar(None, pa.int64())), factor)
 
 
 def floor_divided(column: Column, divisor: int) -> Column:
-    """An int64 column divided, rounded down."""
+    """Return an int64 column divided and rounded down."""
     if isinstance(column, pa.Scalar):
         return pa.scalar(None if column.as_py() is None else column.as_py() // divisor, pa.int64())
     numbers, absent = numbers_of(column)
@@ -111,14 +111,14 @@ def floor_divided(column: Column, divisor: int) -> Column:
 
 
 def numbers_of(column: Column) -> tuple[Any, Any]:
-    """A numeric column as a NumPy array, and the mask of its nulls."""
+    """Return a numeric column as a NumPy array, and the mask of its nulls."""
     absent = column.is_null().to_numpy(zero_copy_only=False)
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False), absent
 
 
 def merged(lanes: Value) -> Value:
-    """A value with at most one lane per kind, merged from ``lanes``."""
+    """Return a value with at most one lane per kind, merged from ``lanes``."""
     by_kind: dict[LaneType, Column] = {}
     for kind, column in lanes:
         by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
@@ -126,30 +126,30 @@ def merged(lanes: Value) -> Value:
 
 
 def truth(value: Value) -> Column:
-    """A value as a condition: unknown where it is neither true nor false."""
+    """Return a value as a condition: unknown where it is neither true nor false."""
     columns = [column for kind, column in value if kind is LaneType.TRUTH]
     return first_known(columns)
 
 
 def first_known(columns: list[Column]) -> Column:
-    """By row the first value that is not null; unknown if there is none."""
+    """Return, for each row, the first value that is not null; unknown if all are null."""
     if not columns:
         return UNKNOWN
     return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
 
 
-def both(one: Column, other: Column) -> Column:
-    """AND in three-valued logic."""
-    return (pc.and_kleene if _may_be_unknown(one, other) else pc.and_)(one, other)
+def kleene_and(left: Column, right: Column) -> Column:
+    """Return AND in three-valued logic."""
+    return (pc.and_kleene if _may_be_unknown(left, right) else pc.and_)(left, right)
 
 
-def either(one: Column, other: Column) -> Column:
-    """OR in three-valued logic."""
-    return (pc.or_kleene if _may_be_unknown(one, other) else pc.or_)(one, other)
+def kleene_or(left: Column, right: Column) -> Column:
+    """Return OR in three-valued logic."""
+    return (pc.or_kleene if _may_be_unknown(left, right) else pc.or_)(left, right)
 
 
 def _may_be_unknown(*columns: Column) -> bool:
-    """True if any column has nulls; without nulls, two-valued logic is many times faster."""
+    """Return True if any column has nulls. Without nulls, two-valued logic is many times faster."""
     return any(
         not column.is_valid if isinstance(column, pa.Scalar) else column.null_count > 0
         for column in columns
@@ -157,5 +157,5 @@ def _may_be_unknown(*columns: Column) -> bool:
 
 
 def rows_of(column: Column, rows: int) -> Column:
-    """``column`` as an array of ``rows`` rows, also when it is a scalar."""
+    """Return ``column`` as an array of ``rows`` rows, also if it is a scalar."""
     return pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column

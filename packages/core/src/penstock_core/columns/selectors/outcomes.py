@@ -1,8 +1,8 @@
 """A cache of the outcomes of predicates for the events of a batch.
 
-A thread may evaluate predicates before the realm's turn that needs them, so no predicate is
-evaluated twice. Only predicates that depend on nothing but what the publisher sent are cached:
-ids, times and origins are set by the realm, and change with the store an event is in.
+A thread may evaluate predicates ahead of the realm's turn that needs them, so that no predicate is
+evaluated twice. Only predicates that depend on nothing but published values are cached: ids, times
+and origins are set by the realm, and change with the store an event is in.
 """
 
 from __future__ import annotations
@@ -29,27 +29,35 @@ Key = tuple[object, str]
 """The reader of message fields, and the text of a predicate."""
 Source = Callable[[Key], Column | None]
 
-_GIVEN: Final = frozenset(("tag", "headers.message_id", "headers.type", "headers.correlation_id"))
+_UNCHANGED_COLUMNS: Final = frozenset(
+    ("tag", "headers.message_id", "headers.type", "headers.correlation_id")
+)
 """Columns of header names that the realm never changes."""
 
 
-def is_given(node: Expression) -> bool:
-    """True if it reads only what the publisher sent: no ids, times, defaults or origins."""
+def reads_published_only(node: Expression) -> bool:
+    """Return True if ``node`` reads only published values: no ids, times, defaults or origins."""
     return not any(_is_stamped(part) for part in walk(node))
 
 
 def key_text(node: Expression) -> str:
-    """The text that identifies a predicate; empty if its outcome is not cached."""
-    return canonical(node) if isinstance(node, (*CONDITIONS, Reference)) and is_given(node) else ""
+    """Return the text that identifies a predicate; empty if its outcome is not cached."""
+    return (
+        canonical(node)
+        if isinstance(node, (*CONDITIONS, Reference)) and reads_published_only(node)
+        else ""
+    )
 
 
 def stamped_texts(expression: Expression) -> frozenset[str]:
-    """The predicates of a selector that also depend on what the realm adds to events: they are
-    evaluated in the turn that stores them."""
+    """Return the predicates of a selector that also depend on columns stamped by the realm.
+
+    They are evaluated in the turn that stores the events.
+    """
     return frozenset(
         canonical(node)
         for node in walk(expression)
-        if isinstance(node, PREDICATES) and not is_given(node)
+        if isinstance(node, PREDICATES) and not reads_published_only(node)
     )
 
 
@@ -60,7 +68,7 @@ def _is_stamped(node: Expression) -> bool:
         case Reference(steps):
             name = str(steps[0])
             if name in HEADERS:
-                return HEADERS[name] not in _GIVEN
+                return HEADERS[name] not in _UNCHANGED_COLUMNS
             return any(isinstance(step, str) and step.startswith(RESERVED_PREFIX) for step in steps)
         case _:
             return False
@@ -69,42 +77,42 @@ def _is_stamped(node: Expression) -> bool:
 class PredicateOutcomes:
     """Cached outcomes of predicates, with one row per event of a batch."""
 
-    __slots__ = ("_known", "_sources")
+    __slots__ = ("_outcomes", "_sources")
 
     def __init__(self, *sources: Source) -> None:
-        self._known: dict[Key, Column] = {}
+        self._outcomes: dict[Key, Column] = {}
         self._sources = list(sources)
-        """Caches to search for outcomes that are not in this one."""
+        """Caches to search for outcomes that are missing in this one."""
 
     def find(self, key: Key) -> Column | None:
-        """The cached outcome; None if there is none."""
-        if key not in self._known:
+        """Return the cached outcome, or None."""
+        if key not in self._outcomes:
             for source in self._sources:
-                if (found := source(key)) is not None:
-                    self._known[key] = found
+                if (outcome := source(key)) is not None:
+                    self._outcomes[key] = outcome
                     break
-        return self._known.get(key)
+        return self._outcomes.get(key)
 
     def add_parts(self, parts: Sequence[PredicateOutcomes]) -> None:
-        """Add the outcomes cached for all ``parts`` of the batch; parts follow each other."""
+        """Add the outcomes that are cached for all consecutive ``parts`` of the batch."""
 
         def source(key: Key) -> Column | None:
-            found = [part.find(key) for part in parts]
-            if any(each is None for each in found):
+            outcomes = [part.find(key) for part in parts]
+            if any(outcome is None for outcome in outcomes):
                 return None
-            return pa.concat_arrays(found)
+            return pa.concat_arrays(outcomes)
 
         self._sources.append(source)
 
     def keep(self, key: Key, outcome: Column) -> None:
         """Cache an outcome: true, false or null for each row."""
-        self._known[key] = outcome if outcome.type == pa.bool_() else outcome.cast(pa.bool_())
+        self._outcomes[key] = outcome if outcome.type == pa.bool_() else outcome.cast(pa.bool_())
 
-    def chosen(self, wanted: pa.BooleanArray) -> PredicateOutcomes:
-        """The outcomes for the ``wanted`` rows."""
+    def chosen(self, mask: pa.BooleanArray) -> PredicateOutcomes:
+        """Return the outcomes for the rows selected by ``mask``."""
 
         def source(key: Key) -> Column | None:
-            found = self.find(key)
-            return None if found is None else found.filter(wanted)
+            outcome = self.find(key)
+            return None if outcome is None else outcome.filter(mask)
 
         return PredicateOutcomes(source)

@@ -1,7 +1,7 @@
 """Reads properties in the overflow column ``more`` as columns for selectors.
 
-Few events have any: lists of mixed types, and properties beyond the columns of a channel. Cells
-are decoded one by one, and only names used by a selector become columns.
+Few events have any: lists of mixed types, and properties beyond the columns of a channel. Cells are
+decoded one by one, and only names used by a selector become columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock_core.columns.selectors.lanes import Column
 from penstock_core.vocabulary.errors import InvalidEvent
 
 _ELEMENT: Final = ""
-"""Name of the field that wraps each list element in a struct, as types may differ."""
+"""Name of the field that wraps each list element in a struct, because types may differ."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -38,14 +38,15 @@ class Overflow:
         }
 
     def columns(self, name: str) -> list[Column]:
-        """The values of a property, one column per type."""
+        """Return the values of a property, one column per type."""
         values: list[Any] = [None] * self._rows
         for row, cell in self._cells.items():
             values[row] = cell.get(name)
         return _columns(values)
 
     def uncovered(self, name: str, column: Column) -> Column:
-        """The column of a property, null in rows that have it in the overflow: that one wins."""
+        """Return the column of a property, null in rows that have it in the overflow, which takes
+        precedence."""
         rows = [row for row, cell in self._cells.items() if name in cell]
         if not rows:
             return column
@@ -55,8 +56,11 @@ class Overflow:
 
 
 def _readable(cell: bytes) -> dict[str, Any]:
-    """The properties of a stored cell. Those with more levels than events may have today, which
-    older realms took, are unknown to selectors: one such event must not fail those around it."""
+    """Return the properties of a stored cell.
+
+    A property with more levels than events may have today, stored by an older realm, is unknown to
+    selectors: one such event must not fail the evaluation of the batch.
+    """
     try:
         overflow.check_nesting(cell)
         return overflow.decoded(cell)
@@ -67,13 +71,13 @@ def _readable(cell: bytes) -> dict[str, Any]:
 
 
 def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """``steps`` adapted to the columns made here."""
-    found: list[Step] = []
+    """Return ``steps`` adapted to the columns made by this class."""
+    adapted: list[Step] = []
     for step in steps:
-        found.append(step)
+        adapted.append(step)
         if not isinstance(step, str):
-            found.append(_ELEMENT)
-    return tuple(found)
+            adapted.append(_ELEMENT)
+    return tuple(adapted)
 
 
 def _columns(values: list[Any]) -> list[Column]:
@@ -81,7 +85,7 @@ def _columns(values: list[Any]) -> list[Column]:
     for row, value in enumerate(values):
         if value is not None:
             by_type.setdefault(type(value), [None] * len(values))[row] = value
-    return [_MAKERS[kind](chosen) for kind, chosen in by_type.items()]
+    return [_MAKERS[kind](typed_values) for kind, typed_values in by_type.items()]
 
 
 def _structs(values: list[Any]) -> Column:
@@ -89,8 +93,8 @@ def _structs(values: list[Any]) -> Column:
     fields: list[pa.Field] = []
     columns = []
     for name in names:
-        below = [None if value is None else value.get(name) for value in values]
-        for column in _columns(below):
+        inner_values = [None if value is None else value.get(name) for value in values]
+        for column in _columns(inner_values):
             metadata = {LOGICAL_NAME: name.encode()}
             fields.append(pa.field(str(len(fields)), column.type, metadata=metadata))
             columns.append(column)
@@ -108,7 +112,7 @@ def _lists(values: list[Any]) -> Column:
 
 
 def _times(values: Iterable[datetime | None]) -> Column:
-    """A column of times; those without a zone are taken as UTC."""
+    """Return a column of times. Times without a zone are taken as UTC."""
     zoned = [v.replace(tzinfo=UTC) if v is not None and v.tzinfo is None else v for v in values]
     return pa.array(zoned, _TIME)
 

@@ -78,17 +78,17 @@ class _Parser:
         """Height of the last parsed expression."""
 
     def selector(self) -> Expression:
-        found = self._condition(_OR)
+        expression = self._condition(_OR)
         if self._reader.token.kind is not TokenKind.END:
-            expected = "AND, OR or the end" if isinstance(found, CONDITIONS) else "an operator"
+            expected = "AND, OR or the end" if isinstance(expression, CONDITIONS) else "an operator"
             raise self._reader.fault(f"{expected} after {self._reader.previous.shown}")
-        return found
+        return expression
 
     def _condition(self, minimum: int) -> Expression:
         start = self._reader.token
-        found = self._expression(minimum)
-        self._check_condition(found, start)
-        return found
+        expression = self._expression(minimum)
+        self._check_condition(expression, start)
+        return expression
 
     def _expression(self, minimum: int) -> Expression:
         start = self._reader.token
@@ -122,9 +122,9 @@ class _Parser:
         if token.kind is TokenKind.SIGN and token.text in ("+", "-"):
             return self._signed()
         if self._reader.accept("("):
-            found = self._expression(_OR)
+            expression = self._expression(_OR)
             self._reader.expect(")")
-            return found
+            return expression
         return self._operand()
 
     def _signed(self) -> Expression:
@@ -159,17 +159,17 @@ class _Parser:
         token = self._reader.token
         match token.kind:
             case TokenKind.TEXT:
-                found: Literal = Text(str(token.value))
+                literal: Literal = Text(str(token.value))
             case TokenKind.INTEGER:
-                found = Integer(self._within_64_bits(token))
+                literal = Integer(self._within_64_bits(token))
             case TokenKind.FLOAT:
-                found = Float(float(token.value))
+                literal = Float(float(token.value))
             case TokenKind.KEYWORD if token.text in ("TRUE", "FALSE"):
-                found = Truth(token.text == "TRUE")
+                literal = Truth(token.text == "TRUE")
             case _:
                 raise self._reader.fault(f"{expected} {self._reader.place}")
         self._reader.advance()
-        return found
+        return literal
 
     def _within_64_bits(self, token: Token) -> int:
         value = int(token.value)
@@ -182,12 +182,12 @@ class _Parser:
             return self._chain(left, power, start)
         height = self._height
         if power == _PREDICATE:
-            found = self._predicate(left, start)
+            expression = self._predicate(left, start)
         else:
             operator = ArithmeticOperator(self._reader.advance().text)
-            found = Arithmetic(operator, left, self._expression(power + 1))
+            expression = Arithmetic(operator, left, self._expression(power + 1))
         self._height = max(height, self._height)
-        return self._grown(found)
+        return self._grown(expression)
 
     def _chain(self, left: Expression, power: int, start: Token) -> Expression:
         word, kind = ("OR", Or) if power == _OR else ("AND", And)
@@ -213,25 +213,25 @@ class _Parser:
         height = self._height
         match token.text:
             case _ if _is_matches(token):
-                found: Expression = Matches(left, self._filter(), negated)
+                predicate: Expression = Matches(left, self._filter(), negated)
             case "BETWEEN":
                 low = self._expression(_SUM)
                 height = max(height, self._height)
                 self._reader.expect("AND")
-                found = Between(left, low, self._expression(_SUM), negated=negated)
+                predicate = Between(left, low, self._expression(_SUM), negated=negated)
             case "IN":
-                found = In(left, self._options(), negated)
+                predicate = In(left, self._options(), negated)
             case "LIKE":
-                found = Like(left, *self._pattern(), negated)
+                predicate = Like(left, *self._pattern(), negated)
             case "IS":
                 negated = self._reader.accept("NOT")
                 self._reader.expect("NULL")
-                found = IsNull(left, negated)
+                predicate = IsNull(left, negated)
             case operator:
-                found = Compare(Comparison(operator), left, self._expression(_SUM))
+                predicate = Compare(Comparison(operator), left, self._expression(_SUM))
         self._height = max(height, self._height)
-        self._check_each(found, start)
-        return found
+        self._check_each(predicate, start)
+        return predicate
 
     def _options(self) -> tuple[Literal, ...]:
         self._reader.expect("(")
@@ -261,9 +261,9 @@ class _Parser:
                 raise self._reader.fault("one character in single quotes", mark)
         if len(pattern) > PATTERN_MAX:
             raise self._reader.fault(f"a pattern of at most {PATTERN_MAX} characters", token)
-        if not self._is_stored and (found := wildcards(pattern, escape)) > WILDCARDS_MAX:
+        if not self._is_stored and (count := wildcards(pattern, escape)) > WILDCARDS_MAX:
             expected = f"a pattern of at most {WILDCARDS_MAX} wildcards"
-            raise self._reader.fault(expected, token, f"one of {found}")
+            raise self._reader.fault(expected, token, f"one of {count}")
         if escape and _ends_in_escape(pattern, escape):
             raise self._reader.fault(f"a character after the last {escape!r} in it", token)
         return pattern, escape
@@ -279,26 +279,26 @@ class _Parser:
             raise self._reader.fault(f"a topic filter ({wrong})", token)
         return text
 
-    def _check_condition(self, found: Expression, start: Token) -> None:
-        if not isinstance(found, (*CONDITIONS, Truth, Reference)):
+    def _check_condition(self, expression: Expression, start: Token) -> None:
+        if not isinstance(expression, (*CONDITIONS, Truth, Reference)):
             raise self._reader.fault(
                 "a condition (a comparison, or a boolean property)", start, "a plain value"
             )
-        if isinstance(found, Reference):
-            self._check_each(found, start)
+        if isinstance(expression, Reference):
+            self._check_each(expression, start)
 
     def _check_each(self, predicate: Expression, start: Token) -> None:
         if len(each_references(predicate)) > 1:
             raise self._reader.fault("at most one '[]' in one comparison", start, "several")
 
-    def _leaf(self, found: Expression) -> Expression:
+    def _leaf(self, expression: Expression) -> Expression:
         self._height = 1
-        return found
+        return expression
 
-    def _grown(self, found: Expression) -> Expression:
+    def _grown(self, expression: Expression) -> Expression:
         self._height += 1
         self._check_height(self._height)
-        return found
+        return expression
 
     def _check_height(self, height: int) -> None:
         if height > DEPTH_MAX:
@@ -308,8 +308,10 @@ class _Parser:
 
 
 def _is_matches(token: Token) -> bool:
-    """Whether the word behind a value is the operator MATCHES. It is no keyword, so that a property
-    may have this name: behind a value no name can stand."""
+    """Return True if the word after a value is the operator MATCHES.
+
+    It is not a keyword, so that a property may have this name: after a value no name is allowed.
+    """
     return token.kind is TokenKind.NAME and token.text.isascii() and token.text.upper() == "MATCHES"
 
 

@@ -1,8 +1,8 @@
 """LIKE patterns, compiled to the cheapest equivalent search (SEM F1).
 
 A pattern consists of pieces with ``%`` between them. It is enough to find each piece at its
-leftmost place after the piece before, so one pass over a text decides, however many wildcards
-there are. A regular expression can take as many passes as the pattern is long.
+leftmost place after the preceding piece, so one pass over a text decides, regardless of the number
+of wildcards. A regular expression can take as many passes as the pattern is long.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _ANY: Final = "%"
 _ONE: Final = "_"
 WILDCARDS_MAX: Final = 100
 """Most wildcards in a pattern of a new selector."""
-_LOOKED_AT: Final = 1 << 20
+_CHARACTERS_PER_CHECK: Final = 1 << 20
 """Characters searched between two calls of ``check``."""
 _TRIES: Final = 32
-"""Places of a piece that are tried one by one; after so many that fail, all are tried at once."""
-_STRETCH: Final = 1 << 16
-"""Places that are tried at once."""
-_CHARACTERS: Final = 64
-"""Characters compared at all places of a stretch between two calls of ``check``."""
+"""Candidate places of a piece that are compared one by one. After that many mismatches, whole
+blocks of places are compared at once."""
+_PLACES_AT_ONCE: Final = 1 << 16
+"""Places that are compared at once."""
+_CHARACTERS_COMPARED: Final = 64
+"""Characters compared at all places of a block between two calls of ``check``."""
 
 Part = str | None
 """A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
@@ -38,11 +39,11 @@ Check = Callable[[], None]
 
 
 def unlimited() -> None:
-    """A check that never stops the search."""
+    """Never stop the search."""
 
 
 def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
-    """A function that returns which texts match ``pattern``; null stays null."""
+    """Return a function that returns which texts match ``pattern``; null stays null."""
     match parts(pattern, escape):
         case []:
             return lambda texts, _: pc.equal(texts, pa.scalar(""))
@@ -59,48 +60,54 @@ def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
             return lambda texts, _: pc.match_substring(texts, text)
         case [str(first), "", str(last)] if first and last:
             return _between(first, last)
-        case found:
-            return _Walk(found).of
+        case pattern_parts:
+            return _Walk(pattern_parts).search
 
 
 def wildcards(pattern: str, escape: str = "") -> int:
-    """Number of wildcards in a pattern; adjacent ``%`` count as one."""
+    """Return the number of wildcards in a pattern; adjacent ``%`` count as one."""
     return sum(not part for part in parts(pattern, escape))
 
 
 def search_work(pattern: str, escape: str = "") -> int:
-    """Approximate cost of a search relative to that of one comparison: one for each wildcard, and
-    more for long text around ``_`` between two ``%``, which is compared at every place."""
+    """Return the approximate cost of a search, relative to the cost of one comparison.
+
+    It is one for each wildcard, and more for long text around ``_`` between two ``%``, which is
+    compared at every place.
+    """
     searched = sum(len(run) for piece in _broken(pattern, escape) for run in piece)
     return 1 + wildcards(pattern, escape) + searched // _CHEAP
 
 
 def search_row_bytes(pattern: str, escape: str = "") -> int:
-    """Approximate cost of a search that comes with each text, however short, in bytes that a
-    comparison reads in that time: texts are looked at one by one, unless Arrow does it all."""
+    """Return the approximate fixed cost of a search per text, in bytes that a comparison reads in
+    that time.
+
+    It is 0 if Arrow does the whole search; otherwise texts are searched one by one.
+    """
     if not isinstance(getattr(search(pattern, escape), "__self__", None), _Walk):
         return 0
     return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
 
 
 _CHEAP: Final = 4
-"""Characters that are compared at every place at the cost of one comparison."""
+"""Characters that can be compared at every place at the cost of one comparison."""
 _ROW_BYTES: Final = 1 << 10
 _BROKEN_ROW_BYTES: Final = 16 << 10
-"""Cost of one text for each piece that single-character wildcards break into runs: it may lead
-astray at each of its places."""
+"""Fixed cost of one text for each piece that single-character wildcards break into runs, because it
+may partly match at each of its places."""
 
 
 def _broken(pattern: str, escape: str) -> list[list[str]]:
-    """The runs of each piece between two ``%`` that ``_`` breaks into several."""
-    found = [[r for r in piece if r] for piece in _pieces(parts(pattern, escape))[1:-1]]
-    return [runs for runs in found if len(runs) > 1]
+    """Return the runs of each piece between two ``%`` that ``_`` breaks into several."""
+    pieces = [[r for r in part_list if r] for part_list in _pieces(parts(pattern, escape))[1:-1]]
+    return [runs for runs in pieces if len(runs) > 1]
 
 
-def _pieces(found: Sequence[Part]) -> list[list[Part]]:
-    """The parts between the ``%``."""
+def _pieces(pattern_parts: Sequence[Part]) -> list[list[Part]]:
+    """Return the parts between the ``%``."""
     pieces: list[list[Part]] = [[]]
-    for part in found:
+    for part in pattern_parts:
         if part == "":
             pieces.append([])
         else:
@@ -109,24 +116,24 @@ def _pieces(found: Sequence[Part]) -> list[list[Part]]:
 
 
 def parts(pattern: str, escape: str = "") -> list[Part]:
-    """The fixed text and wildcards of ``pattern``, with adjacent ones merged."""
-    found: list[Any] = []
+    """Return the fixed text and wildcards of ``pattern``, with adjacent ones merged."""
+    pattern_parts: list[Any] = []
     escaped = False
     for character in pattern:
         if escape and character == escape and not escaped:
             escaped = True
             continue
         if character == _ONE and not escaped:
-            found.append(None)
+            pattern_parts.append(None)
         elif character == _ANY and not escaped:
-            if found[-1:] != [""]:
-                found.append("")
-        elif found and found[-1]:
-            found[-1] += character
+            if pattern_parts[-1:] != [""]:
+                pattern_parts.append("")
+        elif pattern_parts and pattern_parts[-1]:
+            pattern_parts[-1] += character
         else:
-            found.append(character)
+            pattern_parts.append(character)
         escaped = False
-    return found
+    return pattern_parts
 
 
 def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
@@ -148,48 +155,51 @@ class _Piece(Struct, frozen=True):
     """Length in characters."""
 
     @classmethod
-    def of(cls, found: Sequence[Part]) -> _Piece:
+    def of_parts(cls, pattern_parts: Sequence[Part]) -> _Piece:
         runs, size = [], 0
-        for part in found:
+        for part in pattern_parts:
             if part is not None:
                 runs.append((size, part))
             size += 1 if part is None else len(part)
         runs.sort(key=lambda run: -len(run[1]))
         return cls(tuple(runs), size)
 
-    def fits(self, text: str, at: int) -> bool:
-        return all(text.startswith(run, at + offset) for offset, run in self.runs)
+    def fits(self, text: str, start: int) -> bool:
+        return all(text.startswith(run, start + offset) for offset, run in self.runs)
 
-    def find(self, text: str, at: int, end: int, check: Check) -> int:
-        """The first index from ``at`` where the piece matches, ending by ``end``; -1 if none."""
+    def find(self, text: str, start: int, end: int, check: Check) -> int:
+        """Return the first index from ``start`` where the piece matches, ending by ``end``; -1 if
+        none."""
         last = end - self.size
         if not self.runs:
-            return at if at <= last else -1
+            return start if start <= last else -1
         (offset, longest), *others = self.runs
         tries = 0
-        while at <= last:
-            found = text.find(longest, at + offset, last + offset + len(longest))
-            if found < 0:
+        while start <= last:
+            longest_start = text.find(longest, start + offset, last + offset + len(longest))
+            if longest_start < 0:
                 return -1
-            at = found - offset
-            if all(text.startswith(run, at + begin) for begin, run in others):
-                return at
-            at += 1
+            start = longest_start - offset
+            if all(text.startswith(run, start + begin) for begin, run in others):
+                return start
+            start += 1
             tries += 1
             if tries == _TRIES:
-                return self._find_at_once(text, at, last, check)
+                return self._find_at_once(text, start, last, check)
         return -1
 
-    def _find_at_once(self, text: str, at: int, last: int, check: Check) -> int:
-        """Like :meth:`find`, a character of the piece at many places at once: a text that leads
-        astray at each place would else take a call for each."""
-        for begin in range(at, last + 1, _STRETCH):
-            count = min(_STRETCH, last + 1 - begin)
+    def _find_at_once(self, text: str, start: int, last: int, check: Check) -> int:
+        """Like :meth:`find`, but compare a character of the piece at many places at once.
+
+        Text that partly matches at each place would otherwise take a call per place.
+        """
+        for begin in range(start, last + 1, _PLACES_AT_ONCE):
+            count = min(_PLACES_AT_ONCE, last + 1 - begin)
             near = text[begin : begin + count + self.size - 1]
             codes = np.frombuffer(near.encode("utf-32-le"), dtype=np.uint32)
             fits = np.ones(count, dtype=np.bool_)
             for n, (offset, code) in enumerate(self.characters):
-                if not n % _CHARACTERS:
+                if not n % _CHARACTERS_COMPARED:
                     check()
                     if not fits.any():
                         break
@@ -201,7 +211,7 @@ class _Piece(Struct, frozen=True):
 
     @property
     def characters(self) -> Iterator[tuple[int, int]]:
-        """Offset and code of each character, those of the longest run first."""
+        """Offset and code of each character, the longest run first."""
         for begin, run in self.runs:
             for offset, character in enumerate(run, start=begin):
                 yield offset, ord(character)
@@ -210,25 +220,26 @@ class _Piece(Struct, frozen=True):
 class _Walk:
     """A search for several pieces, one after the other."""
 
-    def __init__(self, found: list[Part]) -> None:
-        pieces = _pieces(found)
-        first, *rest = map(_Piece.of, pieces)
+    def __init__(self, pattern_parts: list[Part]) -> None:
+        pieces = _pieces(pattern_parts)
+        first, *rest = map(_Piece.of_parts, pieces)
         self._first = first
         self._last = rest.pop() if rest else None
-        """The last piece; None if the pattern has no ``%``, so that the first piece is all."""
+        """The last piece; None if the pattern has no ``%``, so that the first piece is the whole
+        pattern."""
         self._middle = [piece for piece in rest if piece.size]
         self._least = sum(piece.size for piece in (first, *rest, self._last or _Piece((), 0)))
         texts = [run for part in pieces for run in part if run]
         self._longest = max(texts, key=len, default="")
 
-    def of(self, texts: Column, check: Check) -> Column:
+    def search(self, texts: Column, check: Check) -> Column:
         if isinstance(texts, pa.Scalar):
-            return self.of(pa.array([texts.as_py()], pa.string()), check)[0]
-        found = pc.greater_equal(pc.utf8_length(texts), self._least)
+            return self.search(pa.array([texts.as_py()], pa.string()), check)[0]
+        mask = pc.greater_equal(pc.utf8_length(texts), self._least)
         if self._longest:  # Arrow quickly excludes most texts
-            found = pc.and_(found, pc.match_substring(texts, self._longest))
+            mask = pc.and_(mask, pc.match_substring(texts, self._longest))
         hits = np.asarray(
-            found.fill_null(fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_
+            mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_
         )
         rows = np.flatnonzero(hits)
         fits = np.zeros(len(hits), dtype=np.bool_)
@@ -236,7 +247,7 @@ class _Walk:
         for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
             fits[row] = self._fits(text, check)
             seen += len(text)
-            if seen > _LOOKED_AT:
+            if seen > _CHARACTERS_PER_CHECK:
                 seen = 0
                 check()
         absent = texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None
@@ -252,8 +263,8 @@ class _Walk:
         if not self._last.fits(text, end):
             return False
 
-        def behind(at: int, piece: _Piece) -> int:
-            found = -1 if at < 0 else piece.find(text, at, end, check)
-            return -1 if found < 0 else found + piece.size
+        def behind(start: int, piece: _Piece) -> int:
+            piece_start = -1 if start < 0 else piece.find(text, start, end, check)
+            return -1 if piece_start < 0 else piece_start + piece.size
 
         return reduce(behind, self._middle, self._first.size) >= 0

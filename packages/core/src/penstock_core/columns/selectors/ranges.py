@@ -1,9 +1,10 @@
-"""Ranges of numbers, found by a number that they include.
+"""Ranges of numbers, searchable by a number that they include.
 
-Each range lies at one node of a binary tree over all floats: the lowest one whose part of the line
-holds it. The ranges of a node all include its middle, so those that also include a number are the
-first of them in the order of their lower ends, or the last in that of their upper ends. A number is
-looked up at the nodes above it, one for each depth in use; a range is added and removed in one.
+Each range is stored at one node of a binary tree over all floats: the lowest node whose interval
+contains the range. The ranges of a node all include the middle of its interval, so the ranges that
+also include a number are the first ones in the order of their lower ends, or the last ones in the
+order of their upper ends. A lookup visits one node for each depth in use; adding and removing a
+range touches one node.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ _WORD: Final = struct.Struct(">Q")
 Owner = TypeVar("Owner", bound=Hashable)
 
 
-def place_of(number: Number) -> int:
-    """The place of a number among all floats. A whole number too large for one has the place of
-    the nearest, so the order is kept."""
-    bits: int = _WORD.unpack(_FLOAT.pack(number + 0.0))[0]  # +0.0: there is one zero
+def position_of(number: Number) -> int:
+    """Return the position of a number in the order of all floats.
+
+    A whole number too large for a float has the position of the nearest float, so the order is
+    kept.
+    """
+    bits: int = _WORD.unpack(_FLOAT.pack(number + 0.0))[0]  # + 0.0 turns -0.0 into 0.0
     return bits ^ _TOP if bits & _SIGN else bits | _SIGN
 
 
-class _PlacedRange(Generic[Owner]):
-    """A range with whose it is."""
+class _PositionedRange(Generic[Owner]):
+    """A range with its owner."""
 
     __slots__ = ("added", "high", "low", "owner", "range")
 
@@ -41,12 +45,12 @@ class _PlacedRange(Generic[Owner]):
         self.range = range
         self.owner = owner
         self.added = added
-        self.low = 0 if range.low is None else place_of(range.low)
-        self.high = _TOP if range.high is None else place_of(range.high)
+        self.low = 0 if range.low is None else position_of(range.low)
+        self.high = _TOP if range.high is None else position_of(range.high)
 
     @property
     def node(self) -> tuple[int, int]:
-        """The depth from the leaves on, and the place there."""
+        """The depth above the leaves, and the position at that depth."""
         depth = (self.low ^ self.high).bit_length()
         return depth, self.low >> depth
 
@@ -57,29 +61,29 @@ class _Node(Generic[Owner]):
     __slots__ = ("by_high", "by_low")
 
     def __init__(self) -> None:
-        self.by_low: list[tuple[int, int, _PlacedRange[Owner]]] = []
-        self.by_high: list[tuple[int, int, _PlacedRange[Owner]]] = []
+        self.by_low: list[tuple[int, int, _PositionedRange[Owner]]] = []
+        self.by_high: list[tuple[int, int, _PositionedRange[Owner]]] = []
 
 
 class RangeTable(Generic[Owner]):
-    """Ranges with whose they are."""
+    """Ranges with their owners."""
 
     __slots__ = ("_added", "_depths", "_entries", "_nodes")
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int], _Node[Owner]] = {}
         self._depths: Counter[int] = Counter()
-        """How many nodes there are at each depth."""
-        self._entries: dict[tuple[NumberRange, Owner], _PlacedRange[Owner]] = {}
+        """Number of nodes at each depth."""
+        self._entries: dict[tuple[NumberRange, Owner], _PositionedRange[Owner]] = {}
         self._added = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, range: NumberRange, owner: Owner) -> None:
-        """One that holds no number is found by none, and still counts."""
+        """Add a range. An empty range counts in the length but is never returned."""
         self._added += 1
-        entry = _PlacedRange(range, owner, self._added)
+        entry = _PositionedRange(range, owner, self._added)
         self._entries[range, owner] = entry
         if entry.low > entry.high:
             return
@@ -105,20 +109,21 @@ class RangeTable(Generic[Owner]):
                 del self._depths[depth]
 
     def including(self, number: Number) -> Iterator[Owner]:
-        """Whose ranges include ``number``; one may come several times."""
-        if number != number:  # not a number, which is in no range
+        """Yield the owners of ranges that include ``number``. An owner may occur several times."""
+        if number != number:  # NaN is in no range
             return
-        place = place_of(number)
+        position = position_of(number)
         for depth in self._depths:
-            node = self._nodes.get((depth, place >> depth))
+            node = self._nodes.get((depth, position >> depth))
             if node is None:
                 continue
-            if depth and place >> (depth - 1) & 1:
-                at = bisect_left(node.by_high, (place,))
-                near = node.by_high[at:]
+            if depth and position >> (depth - 1) & 1:
+                index = bisect_left(node.by_high, (position,))
+                candidates = node.by_high[index:]
             else:
-                at = bisect_left(node.by_low, (place + 1,))
-                near = node.by_low[:at]
-            for _, _, entry in near:
-                if entry.range.holds(number):  # the ends are about there
+                index = bisect_left(node.by_low, (position + 1,))
+                candidates = node.by_low[:index]
+            for _, _, entry in candidates:
+                # Positions are rounded, so the ends have to be compared exactly.
+                if entry.range.holds(number):
                     yield entry.owner

@@ -28,37 +28,37 @@ class TokenReader:
 
     @property
     def place(self) -> str:
-        """The place of the next token, in words."""
+        """Description of the place of the next token."""
         return f"after {self.previous.shown}" if self._index else "at the beginning"
 
     def advance(self) -> Token:
         """Consume the next token and return it. The end token is never consumed."""
-        taken = self.token
-        if taken.kind is not TokenKind.END:
+        token = self.token
+        if token.kind is not TokenKind.END:
             self._index += 1
-        return taken
+        return token
 
-    def at(self, sign: str) -> bool:
-        """True if ``sign``, an operator or a keyword, comes next."""
+    def is_next(self, sign: str) -> bool:
+        """Return True if ``sign``, an operator or a keyword, is next."""
         token = self.token
         return token.kind in (TokenKind.SIGN, TokenKind.KEYWORD) and token.text == sign
 
     def accept(self, sign: str) -> bool:
-        """Consume ``sign`` if it comes next, and return whether it did."""
-        if not self.at(sign):
+        """Consume ``sign`` if it is next. Return True if it was consumed."""
+        if not self.is_next(sign):
             return False
         self.advance()
         return True
 
     def expect(self, *signs: str) -> Token:
-        """Consume one of ``signs``. Raises ``InvalidSelector`` if something else comes next."""
-        if not any(self.at(sign) for sign in signs):
-            wanted = " or ".join(f"'{sign}'" for sign in signs)
-            raise self.fault(f"{wanted} {self.place}")
+        """Consume one of ``signs``. Raises ``InvalidSelector`` if something else is next."""
+        if not any(self.is_next(sign) for sign in signs):
+            expected = " or ".join(f"'{sign}'" for sign in signs)
+            raise self.fault(f"{expected} {self.place}")
         return self.advance()
 
     def written(self, token: Token) -> str:
-        """The text of ``token`` as it was written, keywords too."""
+        """Return the text of ``token`` as written, also for keywords."""
         return self._text[token.position : token.position + len(token.text)]
 
     def text_literal(self, expected: str) -> str:
@@ -68,8 +68,8 @@ class TokenReader:
         return str(self.advance().value)
 
     def fault(
-        self, expected: str, at: Token | None = None, found: str | None = None
+        self, expected: str, token_at: Token | None = None, found: str | None = None
     ) -> MalformedSelector:
-        """The error for the token ``at``, by default the next one."""
-        token = at or self.token
+        """Return the error for the token ``is_next``, by default the next one."""
+        token = token_at or self.token
         return fault(self._text, token.position, expected, found=found or token.shown)

@@ -26,7 +26,7 @@ _INDEX_MAX: Final = (1 << 31) - 1
 
 
 def read_name(reader: TokenReader) -> Expression:
-    """Parse the reference or function call that comes next."""
+    """Parse the reference or function call that is next."""
     first = reader.advance()
     steps: list[Step] = [first.text]
     while True:
@@ -34,7 +34,7 @@ def read_name(reader: TokenReader) -> Expression:
             steps.append(_child(reader))
         elif reader.accept("["):
             steps.append(_element(reader))
-        elif reader.at("("):
+        elif reader.is_next("("):
             return _call(reader, first, steps)
         else:
             _check_header(reader, first)
@@ -61,8 +61,8 @@ def _element(reader: TokenReader) -> Step:
 def _check_header(reader: TokenReader, name: Token) -> None:
     text = name.text
     if text.startswith("JMS") and not text.startswith(("JMSX", "JMS_")) and text not in HEADERS:
-        known = ", ".join(header for header in HEADERS if header.startswith("JMS"))
-        raise reader.fault(f"a header selectors can see ({known})", name)
+        allowed = ", ".join(header for header in HEADERS if header.startswith("JMS"))
+        raise reader.fault(f"a header selectors can see ({allowed})", name)
 
 
 def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
@@ -70,21 +70,21 @@ def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
     reader.advance()
     match name:
         case "NOW":
-            found: Expression = Now()
+            expression: Expression = Now()
         case "DISTANCE":
-            found = _distance(reader)
+            expression = _distance(reader)
         case "EVENTDATA.LENGTH":
-            found = DataLength()
+            expression = DataLength()
         case "EVENTDATA.AS_STRING":
             offset = _size(reader, "the offset of the first byte")
             reader.expect(",")
-            found = DataText(offset, _size(reader, "the number of bytes"))
+            expression = DataText(offset, _size(reader, "the number of bytes"))
         case "EVENTDATA.TAG":
-            found = Reference(("tag",))
+            expression = Reference(("tag",))
         case _:
             raise reader.fault(_FUNCTIONS, first, f"'{'.'.join(map(str, steps))}()'")
     reader.expect(")")
-    return found
+    return expression
 
 
 def _size(reader: TokenReader, expected: str) -> int:
@@ -105,15 +105,15 @@ def _distance(reader: TokenReader) -> Distance:
     return Distance(latitude, longitude, DistanceUnit(unit.text.upper()))
 
 
-def _angle(reader: TokenReader, most: int) -> float:
+def _angle(reader: TokenReader, limit: int) -> float:
     sign = -1.0 if reader.accept("-") else 1.0
     number = reader.token
     degrees = number.value
     if (
         number.kind not in (TokenKind.INTEGER, TokenKind.FLOAT)
         or isinstance(degrees, str)
-        or degrees > most
+        or degrees > limit
     ):
-        raise reader.fault(f"degrees from -{most} to {most}")
+        raise reader.fault(f"degrees from -{limit} to {limit}")
     reader.advance()
     return sign * degrees

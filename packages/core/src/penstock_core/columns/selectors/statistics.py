@@ -1,7 +1,7 @@
 """Decides from bounds of columns whether a part of the store can hold a match.
 
-For a whole part it is derived whether an expression *may hold* and whether it *may fail* in some
-event. Unknown is always possible, and is neither. An expression not handled here may do both.
+For a whole part this module derives whether an expression *may hold* and whether it *may fail* in
+some event. Unknown is always possible, and is neither. An expression not handled here may do both.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from penstock_core.vocabulary.topics import fixed_part, topic_matches
 
 
 class ColumnStatistics(NamedTuple):
-    """Bounds of one column in one part of the store; None for what is not known.
+    """Bounds of one column in one part of the store; unknown fields are None.
 
     Values are Python objects: numbers, text, booleans, and times with a time zone.
     """
 
     minimum: Any = None
-    """A lower bound of all values but NaN; text is ordered by code point."""
+    """A lower bound of all values except NaN; text is ordered by code point."""
     maximum: Any = None
-    """An upper bound of all values but NaN."""
+    """An upper bound of all values except NaN."""
     null_count: int | None = None
     distinct: Sequence[Any] | None = None
     """A superset of all values."""
@@ -69,7 +69,7 @@ ONLY_NULLS: Final = ColumnStatistics(distinct=())
 
 
 class Outcomes(NamedTuple):
-    """The possible outcomes of an expression, besides unknown."""
+    """The possible outcomes of an expression, in addition to unknown."""
 
     may_hold: bool
     may_fail: bool
@@ -99,14 +99,18 @@ class StoreStatistics(NamedTuple):
 
 
 def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
-    """The possible outcomes of ``node`` in a part of the store."""
+    """Return the possible outcomes of ``node`` in a part of the store."""
     match node:
         case And(operands):
-            found = [outcomes(operand, statistics) for operand in operands]
-            return Outcomes(all([o.may_hold for o in found]), any([o.may_fail for o in found]))
+            parts_outcomes = [outcomes(operand, statistics) for operand in operands]
+            return Outcomes(
+                all([o.may_hold for o in parts_outcomes]), any([o.may_fail for o in parts_outcomes])
+            )
         case Or(operands):
-            found = [outcomes(operand, statistics) for operand in operands]
-            return Outcomes(any([o.may_hold for o in found]), all([o.may_fail for o in found]))
+            parts_outcomes = [outcomes(operand, statistics) for operand in operands]
+            return Outcomes(
+                any([o.may_hold for o in parts_outcomes]), all([o.may_fail for o in parts_outcomes])
+            )
         case Not(operand):
             return outcomes(operand, statistics).reversed()
         case Compare(operator, left, right):
@@ -118,13 +122,13 @@ def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
                     Compare(Comparison.AT_MOST, operand, high),
                 )
             )
-            return _turned(outcomes(ends, statistics), is_turned=negated)
+            return _reversed_if(outcomes(ends, statistics), is_turned=negated)
         case In(operand, options, negated):
-            return _turned(_in(operand, options, statistics), is_turned=negated)
+            return _reversed_if(_in(operand, options, statistics), is_turned=negated)
         case Like() | Matches():
-            return _turned(_pattern(node, statistics), is_turned=node.negated)
+            return _reversed_if(_pattern(node, statistics), is_turned=node.negated)
         case IsNull(Reference() as reference, negated):
-            return _turned(_is_null(reference, statistics), is_turned=negated)
+            return _reversed_if(_is_null(reference, statistics), is_turned=negated)
         case Reference() | Truth():
             return _plain(node, statistics)
         case _:
@@ -141,21 +145,21 @@ def _in(operand: Expression, options: Sequence[Literal], statistics: StoreStatis
 def _among(
     operand: Expression, options: Sequence[Literal], statistics: StoreStatistics
 ) -> Outcomes:
-    """The outcomes of a long list of options: whether any of them lies within the bounds."""
-    known = _known(operand, statistics) if isinstance(operand, Reference) else None
-    if known is None:
+    """Return the outcomes of a long list of options: whether any of them is within the bounds."""
+    column = _statistics_of(operand, statistics) if isinstance(operand, Reference) else None
+    if column is None:
         return ANYTHING
-    if known.has_no_value:
+    if column.has_no_value:
         return UNKNOWN
-    low, high, values = known.minimum, known.maximum, [option.value for option in options]
-    samples = (low, high, *(known.distinct or ()), *values)
+    low, high, values = column.minimum, column.maximum, [option.value for option in options]
+    samples = (low, high, *(column.distinct or ()), *values)
     types = {_BOUND_TYPES.get(type(sample)) for sample in samples}
     if types not in ({_BoundType.NUMBER}, {_BoundType.TEXT}) or not low <= high:
         return ANYTHING
     within = (value for value in values if low <= value <= high)
-    if known.distinct is None:
+    if column.distinct is None:
         return Outcomes(any(True for _ in within), may_fail=True)
-    return Outcomes(any(value in known.distinct for value in within), may_fail=True)
+    return Outcomes(any(value in column.distinct for value in within), may_fail=True)
 
 
 def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
@@ -164,40 +168,40 @@ def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
     return _compare(Comparison.EQUAL, node, Truth(value=True), statistics=statistics)
 
 
-def _turned(found: Outcomes, *, is_turned: bool) -> Outcomes:
-    return found.reversed() if is_turned else found
+def _reversed_if(result: Outcomes, *, is_turned: bool) -> Outcomes:
+    return result.reversed() if is_turned else result
 
 
-def _known(reference: Reference, statistics: StoreStatistics) -> ColumnStatistics | None:
+def _statistics_of(reference: Reference, statistics: StoreStatistics) -> ColumnStatistics | None:
     if reference.steps[0] == "JMSDeliveryMode":
-        return None  # from two columns
-    known = statistics.columns.get(column_path(reference.steps))
+        return None  # computed from two columns
+    column = statistics.columns.get(column_path(reference.steps))
     if reference.steps[0] == "JMSPriority":
-        return _priority(known)
-    if known is None or known.has_no_value:
-        return known  # nor has an array that is not there any element
-    return known if all(isinstance(step, str) for step in reference.steps) else None
+        return _priority(column)
+    if column is None or column.has_no_value:
+        return column  # an absent array has no elements either
+    return column if all(isinstance(step, str) for step in reference.steps) else None
 
 
-def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
-    """Statistics of the priority, in which null stands for the default."""
-    if known is None or known.null_count == 0:
-        return known
-    if known.has_no_value:
+def _priority(column: ColumnStatistics | None) -> ColumnStatistics | None:
+    """Return statistics of the priority, in which null means the default."""
+    if column is None or column.null_count == 0:
+        return column
+    if column.has_no_value:
         return ColumnStatistics(PRIORITY_DEFAULT, PRIORITY_DEFAULT, 0, distinct=(PRIORITY_DEFAULT,))
-    if known.minimum is None or known.maximum is None:
+    if column.minimum is None or column.maximum is None:
         return None
-    distinct = None if known.distinct is None else (*known.distinct, PRIORITY_DEFAULT)
-    bounds = min(known.minimum, PRIORITY_DEFAULT), max(known.maximum, PRIORITY_DEFAULT)
+    distinct = None if column.distinct is None else (*column.distinct, PRIORITY_DEFAULT)
+    bounds = min(column.minimum, PRIORITY_DEFAULT), max(column.maximum, PRIORITY_DEFAULT)
     return ColumnStatistics(*bounds, 0, distinct)
 
 
 def _is_null(reference: Reference, statistics: StoreStatistics) -> Outcomes:
-    known = _known(reference, statistics)
-    if known is not None and known.has_no_value:
+    column = _statistics_of(reference, statistics)
+    if column is not None and column.has_no_value:
         # If the array is absent, it is unknown whether an element is null.
         return Outcomes(may_hold=True, may_fail=False)
-    return Outcomes(may_hold=known is None or known.null_count != 0, may_fail=True)
+    return Outcomes(may_hold=column is None or column.null_count != 0, may_fail=True)
 
 
 def _compare(
@@ -207,32 +211,32 @@ def _compare(
         operator, left, right = MIRRORED[operator], right, left
     if not isinstance(left, Reference):
         return ANYTHING
-    known = _known(left, statistics)
-    if known is None:
+    column = _statistics_of(left, statistics)
+    if column is None:
         return ANYTHING
-    if known.has_no_value:
-        # In an empty array no element is compared with the missing value, so the outcome is false.
+    if column.has_no_value:
+        # An empty array has no element to compare with the missing value, so the outcome is false.
         return ANYTHING if each_references(right) else UNKNOWN
     literal = _literal(right, statistics.now_us)
     if literal is None:
         return ANYTHING
-    if _is_of_another_type(literal, known):
+    if _is_of_another_type(literal, column):
         return UNKNOWN
-    scale = _scale(left, literal, known)
-    return ANYTHING if scale is None else _bounded(operator, scale, known)
+    scale = _scale(left, literal, column)
+    return ANYTHING if scale is None else _bounded(operator, scale, column)
 
 
 def _literal(node: Expression, now_us: int | None) -> Text | Integer | Float | Truth | None:
-    """The value of ``node`` if it is one and known for all events; otherwise None."""
+    """Return the value of ``node`` if it is the same for all events; otherwise None."""
     match node:
         case Text() | Integer() | Float() | Truth():
             return node
         case Now() if now_us is not None:
             return Integer(now_us // 1_000)
         case Arithmetic(operator, left, right) if operator in _WHOLE:
-            one, other = _literal(left, now_us), _literal(right, now_us)
-            if isinstance(one, Integer) and isinstance(other, Integer):
-                result = _WHOLE[operator](one.value, other.value)
+            left_value, right_value = _literal(left, now_us), _literal(right, now_us)
+            if isinstance(left_value, Integer) and isinstance(right_value, Integer):
+                result = _WHOLE[operator](left_value.value, right_value.value)
                 return Integer(result) if _LEAST <= result < -_LEAST else None
             return None
         case _:
@@ -246,17 +250,18 @@ _WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
 }
 
 
-def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
-    """True if all values of the column have one type, which does not compare with the literal."""
+def _is_of_another_type(literal: Text | Integer | Float | Truth, column: ColumnStatistics) -> bool:
+    """Return True if all values of the column have one type, which does not compare with the
+    literal."""
     others = _NOT_COMPARED[type(literal)]
     return (
-        _BOUND_TYPES.get(type(known.minimum)) in others
-        and _BOUND_TYPES.get(type(known.maximum)) in others
+        _BOUND_TYPES.get(type(column.minimum)) in others
+        and _BOUND_TYPES.get(type(column.maximum)) in others
     )
 
 
 class _BoundType(Enum):
-    """What a bound of a column is."""
+    """The type of a bound of a column."""
 
     NUMBER = 1
     TEXT = 2
@@ -286,22 +291,25 @@ _NOT_COMPARED: Final[dict[type, tuple[_BoundType, ...]]] = {
 
 
 class _Scale(NamedTuple):
-    """The literal, and the conversion of bounds to what compares with it; None if they do."""
+    """A literal, and the conversion of bounds to values comparable with it; None if none is
+    needed."""
 
     literal: Any
     of_bound: Callable[[Any], Any] | None = None
 
 
 def _scale(
-    reference: Reference, literal: Text | Integer | Float | Truth, known: ColumnStatistics
+    reference: Reference, literal: Text | Integer | Float | Truth, column: ColumnStatistics
 ) -> _Scale | None:
-    found = _BOUND_TYPES.get(type(known.minimum))
-    samples = (known.maximum, *(known.distinct or ()))
-    if found is None or any([_BOUND_TYPES.get(type(sample)) is not found for sample in samples]):
+    bound_type = _BOUND_TYPES.get(type(column.minimum))
+    samples = (column.maximum, *(column.distinct or ()))
+    if bound_type is None or any(
+        [_BOUND_TYPES.get(type(sample)) is not bound_type for sample in samples]
+    ):
         return None
-    if found is _BoundType.TIME:
+    if bound_type is _BoundType.TIME:
         return _time_scale(reference, literal)
-    return _Scale(literal.value) if found is _COMPARED[type(literal)] else None
+    return _Scale(literal.value) if bound_type is _COMPARED[type(literal)] else None
 
 
 def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -> _Scale | None:
@@ -315,20 +323,20 @@ def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -
             return None
 
 
-def _bounded(operator: Comparison, scale: _Scale, known: ColumnStatistics) -> Outcomes:
-    literal, low, high = scale.literal, known.minimum, known.maximum
+def _bounded(operator: Comparison, scale: _Scale, column: ColumnStatistics) -> Outcomes:
+    literal, low, high = scale.literal, column.minimum, column.maximum
     if scale.of_bound is not None:
         low, high = scale.of_bound(low), scale.of_bound(high)
     if not low <= high:  # a bound is NaN
         return ANYTHING
     may_hold, may_fail = _WITHIN[operator](low, high, literal)
-    if operator is Comparison.EQUAL and known.distinct is not None:
-        values = known.distinct
+    if operator is Comparison.EQUAL and column.distinct is not None:
+        values = column.distinct
         may_hold = literal in (values if scale.of_bound is None else map(scale.of_bound, values))
     if type(low) is bool and operator not in (Comparison.EQUAL, Comparison.UNEQUAL):
         return UNKNOWN
     if type(low) is float or type(high) is float:
-        # NaN fails all comparisons but `<>`, and the bounds do not show whether there is one.
+        # NaN fails all comparisons except `<>`, and the bounds do not show whether NaN occurs.
         return Outcomes(may_hold or operator is Comparison.UNEQUAL, may_fail=True)
     return Outcomes(may_hold, may_fail)
 
@@ -358,13 +366,13 @@ def _like(
     escape: str,
     statistics: StoreStatistics,
 ) -> Outcomes:
-    known = _known(reference, statistics)
+    column = _statistics_of(reference, statistics)
     pieces = parts(pattern, escape)
-    if known is not None and known.has_no_value:
+    if column is not None and column.has_no_value:
         return UNKNOWN
-    if known is None or not pieces or not pieces[0]:
+    if column is None or not pieces or not pieces[0]:
         return ANYTHING
-    low, high, start = known.minimum, known.maximum, pieces[0]
+    low, high, start = column.minimum, column.maximum, pieces[0]
     if not (isinstance(low, str) and isinstance(high, str)):
         return ANYTHING
     size = len(start)
@@ -372,18 +380,18 @@ def _like(
 
 
 def _matches(reference: Reference, text: str, statistics: StoreStatistics) -> Outcomes:
-    """The outcomes of a topic filter: by all values where they are known, else by what each topic
-    begins with that it takes."""
-    known = _known(reference, statistics)
-    if known is None:
+    """Return the outcomes of a topic filter, by all values if they are known, otherwise by the
+    fixed prefix of the filter."""
+    column = _statistics_of(reference, statistics)
+    if column is None:
         return ANYTHING
-    if known.has_no_value:
+    if column.has_no_value:
         return UNKNOWN
-    low, high = known.minimum, known.maximum
+    low, high = column.minimum, column.maximum
     if not (isinstance(low, str) and isinstance(high, str)):
         return ANYTHING
-    if known.distinct is not None and all(isinstance(value, str) for value in known.distinct):
-        return Outcomes(any(topic_matches(text, value) for value in known.distinct), may_fail=True)
+    if column.distinct is not None and all(isinstance(value, str) for value in column.distinct):
+        return Outcomes(any(topic_matches(text, value) for value in column.distinct), may_fail=True)
     start = fixed_part(text)
     size = len(start)
     return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)

@@ -1,8 +1,8 @@
 """Summaries: statistics of each column of a record batch, kept in the index of its segment.
 
-A *summary* lets a selector skip events without reading them (SEM F5). It has bounds, nulls, and
-all values of a column that has few. It is small, because the indexes of all segments are in
-memory; columns beyond its size limit are left out, and count as unknown.
+A *summary* lets a selector skip events without reading them (SEM F5). It has bounds, null counts,
+and all values of a column with few distinct values. It is small, because the indexes of all
+segments are in memory. Columns beyond its size limit are left out, and count as unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_MAX: Final = 2_048
 DISTINCT_MAX: Final = 16
 """Most distinct values that are listed; a column with more has bounds only."""
 TEXT_MAX: Final = 32
-"""Most characters of a bound; longer text is shortened such that it is still a bound."""
+"""Most characters of a bound. Longer text is shortened so that it remains a bound."""
 _SAMPLE: Final = 512
 _DEPTH_MAX: Final = 8
 
@@ -32,7 +32,7 @@ _PROPERTIES: Final = "properties"
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 
-Found = ColumnStatistics | None
+OptionalStatistics = ColumnStatistics | None
 """Statistics of a column; None if nothing is known of it and of the columns inside it."""
 
 _Packed = tuple[bool, dict[str, tuple[Any, ...] | None]]
@@ -40,37 +40,37 @@ _decoder = msgspec.msgpack.Decoder(_Packed)
 
 
 def summary_of(batch: pa.RecordBatch) -> bytes:
-    """The summary of a stored batch."""
+    """Return the summary of a stored batch."""
     overflows = _overflows(batch)
-    found: dict[str, Found] = {}
+    statistics: dict[str, OptionalStatistics] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in UNSELECTED or name == _OVERFLOW:
             continue
         if name == _PROPERTIES and overflows:
-            found[name] = None  # the overflow wins over the column
+            statistics[name] = None  # None, because values in the overflow override the column
         else:
-            found.update(_described(name, [column], 0))
-    return _packed(found)
+            statistics.update(_described(name, [column], 0))
+    return _packed(statistics)
 
 
-def known_of(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
-    """The statistics that a summary has for ``paths``; an empty summary has none."""
+def statistics_in(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
+    """Return the statistics that a summary has for ``paths``; none for an empty summary."""
     if not summary:
         return {}
     is_complete, packed = _decoder.decode(summary)
-    known = {}
+    statistics = {}
     for path in paths:
         if path in packed:
             values = packed[path]
             if values is not None:
-                known[path] = ColumnStatistics(*values)
+                statistics[path] = ColumnStatistics(*values)
         elif is_complete and not _is_below(path, packed):
-            known[path] = ONLY_NULLS  # the column does not exist
-    return known
+            statistics[path] = ONLY_NULLS  # the column does not exist
+    return statistics
 
 
 def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
-    """True if ``path`` is inside a column without statistics."""
+    """Return True if ``path`` is inside a column without statistics."""
     above = path.rpartition(".")[0]
     while above:
         if above in packed:
@@ -84,55 +84,57 @@ def _overflows(batch: pa.RecordBatch) -> bool:
     return index >= 0 and bool(batch.column(index).null_count < batch.num_rows)
 
 
-def _packed(found: dict[str, Found]) -> bytes:
-    """Pack as many columns as fit into :data:`BYTES_MAX`, in the given order."""
+def _packed(statistics: dict[str, OptionalStatistics]) -> bytes:
+    """Pack as many columns as fit into :data:`BYTES_MAX`, in the order of ``statistics``."""
     room = BYTES_MAX
-    kept: dict[str, tuple[Any, ...] | None] = {}
+    packed: dict[str, tuple[Any, ...] | None] = {}
     is_complete = True
-    for path, known in found.items():
-        value = None if known is None else _short(known)
+    for path, column in statistics.items():
+        value = None if column is None else _short(column)
         size = len(msgspec.msgpack.encode((path, value)))
         if size > room:
             is_complete = False
             continue
         room -= size
-        kept[path] = value
-    return msgspec.msgpack.encode((is_complete, kept))
+        packed[path] = value
+    return msgspec.msgpack.encode((is_complete, packed))
 
 
-def _short(known: ColumnStatistics) -> tuple[Any, ...]:
-    values = tuple(known)
+def _short(column: ColumnStatistics) -> tuple[Any, ...]:
+    values = tuple(column)
     while values and values[-1] is None:
         values = values[:-1]
     return values
 
 
-def _described(path: str, columns: list[Any], depth: int) -> Iterator[tuple[str, Found]]:
-    """Statistics of a name, and of the names inside it; it has one column per type."""
+def _described(
+    path: str, columns: list[Any], depth: int
+) -> Iterator[tuple[str, OptionalStatistics]]:
+    """Yield the statistics of a name, and of the names inside it. It has one column per type."""
     column, *others = columns
     if others or depth > _DEPTH_MAX:
         yield path, None
     elif pa.types.is_struct(column.type):
         yield path, NOTHING_KNOWN
-        for name, below in _children(column).items():
-            yield from _described(f"{path}.{name}", below, depth + 1)
+        for name, inner_columns in _children(column).items():
+            yield from _described(f"{path}.{name}", inner_columns, depth + 1)
     else:
         yield path, _statistics(column)
 
 
 def _children(column: Any) -> dict[str, list[Any]]:
-    """Struct fields by name, without names with a dot: selectors cannot refer to those."""
-    found: dict[str, list[Any]] = {}
+    """Return struct fields by name, without names with a dot, which selectors cannot use."""
+    children: dict[str, list[Any]] = {}
     for index in range(column.type.num_fields):
         field = column.type.field(index)
-        known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
-        name = field.name if known_as is None else known_as.decode()
+        logical_name = field.metadata.get(LOGICAL_NAME) if field.metadata else None
+        name = field.name if logical_name is None else logical_name.decode()
         if "." not in name:
-            found.setdefault(name, []).append(pc.struct_field(column, [index]))
-    return found
+            children.setdefault(name, []).append(pc.struct_field(column, [index]))
+    return children
 
 
-def _statistics(column: Any) -> Found:
+def _statistics(column: Any) -> OptionalStatistics:
     if column.null_count == len(column):
         return ONLY_NULLS
     kind = column.type
@@ -155,7 +157,9 @@ _ORDERED: Final = (
 )
 
 
-def _bounded(least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None) -> Found:
+def _bounded(
+    least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None
+) -> OptionalStatistics:
     if isinstance(least, datetime):
         if least.tzinfo is None:
             return None
@@ -169,19 +173,20 @@ def _bounded(least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None
 
 
 def _above(text: str) -> str | None:
-    """Text of at most ``TEXT_MAX`` characters that is not less than ``text``."""
+    """Return text of at most ``TEXT_MAX`` characters that is not less than ``text``."""
     if len(text) <= TEXT_MAX:
         return text
-    following = ord(text[TEXT_MAX - 1]) + 1
-    if following > _LAST:
+    next_code = ord(text[TEXT_MAX - 1]) + 1
+    if next_code > _LAST:
         return None
-    if following in _SURROGATES:
-        following = _SURROGATES.stop
-    return text[: TEXT_MAX - 1] + chr(following)
+    if next_code in _SURROGATES:
+        next_code = _SURROGATES.stop
+    return text[: TEXT_MAX - 1] + chr(next_code)
 
 
 def _distinct(column: Any) -> tuple[Any, ...] | None:
-    """All values if they are few, else None. A sample of the first rows excludes most columns."""
+    """Return all values if they are few, otherwise None. A sample of the first rows excludes most
+    columns."""
     if pa.types.is_floating(column.type):
         return None
     for part in (column.slice(0, _SAMPLE), column):

@@ -68,17 +68,17 @@ class Token(Struct, frozen=True, gc=False):
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of ``text``, the last one of kind ``END``. Raises ``InvalidSelector``."""
+    """Return the tokens of ``text``, the last one of kind ``END``. Raises ``InvalidSelector``."""
     _check_text(text)
     tokens = []
     position = 0
     while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise _stray(text, position)
-        if found.lastgroup != "space":
-            tokens.append(_token(found, text))
-        position = found.end()
+        if match.lastgroup != "space":
+            tokens.append(_token(match, text))
+        position = match.end()
     tokens.append(Token(TokenKind.END, "", len(text)))
     return tokens
 
@@ -98,25 +98,25 @@ def _check_text(text: str) -> None:
 
 
 def _stray(text: str, position: int) -> Exception:
-    found = text[position]
-    if found == "'":
+    character = text[position]
+    if character == "'":
         return fault(
             text, position, "a closing quote for the text that begins here", found="end of text"
         )
     if text.startswith("!=", position):
         return fault(text, position, "'<>'", found="'!='")
-    if found == '"':
+    if character == '"':
         return fault(text, position, "text in single quotes or a name without quotes", found="'\"'")
-    return fault(text, position, "a name, a value or an operator", found=repr(found))
+    return fault(text, position, "a name, a value or an operator", found=repr(character))
 
 
-def _token(found: re.Match[str], text: str) -> Token:
-    written, position = found.group(), found.start()
-    match found.lastgroup:
+def _token(match_: re.Match[str], text: str) -> Token:
+    written, position = match_.group(), match_.start()
+    match match_.lastgroup:
         case "text":
             return Token(TokenKind.TEXT, written, position, value=written[1:-1].replace("''", "'"))
         case "number" | "based":
-            follower = text[found.end() : found.end() + 1]
+            follower = text[match_.end() : match_.end() + 1]
             if _WORD_PART.match(follower):
                 raise fault(text, position, "a number", found=f"'{written}{follower}'")
             return _number(written, position, text)

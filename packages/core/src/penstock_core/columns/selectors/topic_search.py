@@ -1,4 +1,5 @@
-"""Topic filters on columns of texts: each is one search of Arrow's, none looks at single texts."""
+"""Topic filters on columns of texts. Arrow does the whole search of each; no text is handled in
+Python."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from penstock_core.vocabulary.topics import has_wildcards
 
 _LEVEL: Final = "[^/]*"
 _FIRST_LEVEL: Final = r"(?:[^/$][^/]*)?"
-"""What a wildcard takes at the beginning: a level that does not begin with ``$``."""
+"""Regular expression of a wildcard at the beginning: a level that does not begin with ``$``."""
 
 
 def topic_search(text: str) -> Callable[[Column, Check], Column]:
-    """A function that returns which texts a topic filter takes; null stays null."""
+    """Return a function that returns which texts a topic filter matches; null stays null."""
     if not has_wildcards(text):
         exact = pa.scalar(text)
         return lambda topics, _: pc.equal(topics, exact)
@@ -28,12 +29,13 @@ def topic_search(text: str) -> Callable[[Column, Check], Column]:
 
 
 def topic_search_work(text: str) -> int:
-    """Approximate cost of a search relative to that of one comparison."""
+    """Return the approximate cost of a search, relative to the cost of one comparison."""
     return 1 + 2 * text.count("+") + 2 * text.count("#")
 
 
 def _pattern(text: str) -> str:
-    """The filter as an expression of RE2, whose work grows with the length of a text alone."""
+    """Return the filter as a regular expression of RE2, whose work is linear in the length of a
+    text."""
     if text == "#":
         return r"\A(?:[^$]|\z)"
     levels = text.removesuffix("/#").split("/")

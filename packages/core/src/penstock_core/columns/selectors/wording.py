@@ -36,7 +36,8 @@ _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED, _ATOM = range(8)
 
 
 def canonical(node: Expression) -> str:
-    """The canonical text of ``node``: one for all spellings, and it parses to ``node`` again."""
+    """Return the canonical text of ``node``: one for all spellings, and it parses to ``node``
+    again."""
     match node:
         case Or(operands):
             return " OR ".join(_inside(operand, _AND) for operand in operands)
@@ -120,16 +121,16 @@ def _atom(node: Expression) -> str:
         case DataText(offset, length):
             return f"EVENTDATA.AS_STRING({offset}, {length})"
         case _:
-            raise AssertionError(f"no wording for {type(node).__name__}")
+            raise AssertionError(f"{type(node).__name__} has no canonical text")
 
 
 def quoted(text: str) -> str:
-    """``text`` as a selector literal."""
+    """Return ``text`` as a selector literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def path(steps: tuple[Step, ...]) -> str:
-    """A reference as written: ``CONTACTS[].name``."""
+    """Return a reference as written: ``CONTACTS[].name``."""
     words = []
     for step in steps:
         match step:

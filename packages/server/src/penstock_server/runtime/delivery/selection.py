@@ -224,7 +224,7 @@ class Following:
             return ()
         texts: dict[str, None] = {}
         for part in rows:
-            matches = followers.index.found_in(EventFrame(part.batch, 0, messages))
-            texts |= dict.fromkeys((*matches.exact, *matches.asked))
+            matches = followers.index.candidates_in(EventFrame(part.batch, 0, messages))
+            texts |= dict.fromkeys((*matches.exact, *matches.inexact))
         subscribers = followers.subscriptions
         return tuple(dict.fromkeys(follower for text in texts for follower in subscribers[text]))

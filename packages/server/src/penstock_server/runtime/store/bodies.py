@@ -21,7 +21,7 @@ from penstock_core.columns.schema.ipc import (
 from penstock_core.columns.schema.layout import EVENT_BYTES_MIN
 from penstock_core.columns.selectors import EventFrame, SelectorIndex
 from penstock_core.columns.selectors.frames import MessageAccess
-from penstock_core.columns.selectors.index import FoundSelectors
+from penstock_core.columns.selectors.index import CandidateSelectors
 from penstock_core.columns.selectors.outcomes import PredicateOutcomes
 from penstock_core.ids.ids import Span, Spans
 from penstock_core.vocabulary.definitions import PRIORITY_DEFAULT, Storage
@@ -84,7 +84,7 @@ class Body:
         """Cached outcomes of selector predicates for its events."""
         self.evaluated: frozenset[SelectorKey] = frozenset()
         """The selectors that a thread has evaluated on it."""
-        self._found: dict[tuple[SelectorIndex, object], tuple[int, FoundSelectors]] = {}
+        self._found: dict[tuple[SelectorIndex, object], tuple[int, CandidateSelectors]] = {}
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -96,12 +96,14 @@ class Body:
     def schema(self) -> pa.Schema:
         return schema_from(self.schema_bytes)
 
-    def found_in(self, index: SelectorIndex, messages: MessageAccess | None) -> FoundSelectors:
+    def candidates_in(
+        self, index: SelectorIndex, messages: MessageAccess | None
+    ) -> CandidateSelectors:
         """Return the selectors of an index that may match some of its events. The result is cached
         until the index changes."""
         cached = self._found.get((index, messages))
         if cached is None or cached[0] != index.version:
-            matches = index.found_in(EventFrame(self.batch, 0, messages))
+            matches = index.candidates_in(EventFrame(self.batch, 0, messages))
             cached = self._found[index, messages] = index.version, matches
         return cached[1]
 

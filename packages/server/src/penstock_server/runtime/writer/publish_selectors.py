@@ -56,7 +56,7 @@ def selectors_of_body(state: RealmState, number: int, body: Body) -> dict[Select
         messages = messages_of(channel)
         if channel.state.selectors:
             index = index_of(channel, state.stores[reached_id])
-            texts.update(body.found_in(index, messages).asked)
+            texts.update(body.candidates_in(index, messages).inexact)
         selectors.update(((messages, text), work_of(text)) for text in texts)
     return selectors
 
@@ -91,9 +91,9 @@ def completed(
     index, messages = index_of(channel, store), messages_of(channel)
     first = next_id = channel.state.next_id
     for body in bodies:
-        candidates, span = body.found_in(index, messages), Span(first, first + body.rows)
+        candidates, span = body.candidates_in(index, messages), Span(first, first + body.rows)
         first = span.end
-        if not (candidates.exact or candidates.asked):  # the usual case for most events
+        if not (candidates.exact or candidates.inexact):  # the usual case for most events
             continue
         stamped = stamp(body.batch, span, now_us)
         frame = EventFrame(stamped, now_us, messages, outcomes=body.outcomes)
