@@ -82,6 +82,18 @@ def test_bytes_like_data_is_taken() -> None:
     assert [Event(data).data for data in (bytearray(b"x"), memoryview(b"x"))] == [b"x", b"x"]
 
 
+@pytest.mark.spec("X4")
+@pytest.mark.parametrize("duration", ["10m", "0.5h", "600s", timedelta(minutes=10)])
+def test_a_delivery_time_may_be_a_duration_from_now(duration: str | timedelta) -> None:
+    before = datetime.now(UTC)
+    event = Event(deliver_at=duration)
+    after = datetime.now(UTC)
+
+    minutes = 30 if duration == "0.5h" else 10
+    assert event.deliver_at is not None
+    assert before <= event.deliver_at - timedelta(minutes=minutes) <= after
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -95,15 +107,15 @@ def test_bytes_like_data_is_taken() -> None:
         ({"priority": "4"}, "priority '4'"),
         (
             {"deliver_at": "5"},
-            "deliver_at '5' is not a datetime with a time zone or a number of seconds",
+            "deliver_at '5' is not a time: give a datetime with a time zone, seconds since 1970, "
+            "or a duration from now, a text such as '500ms'",
         ),
-        (
-            {"deliver_at": True},
-            "deliver_at True is not a datetime with a time zone or a number of seconds",
-        ),
+        ({"deliver_at": True}, "deliver_at True is not a time: give a datetime"),
+        ({"deliver_at": timedelta(seconds=-1)}, "is not a time: give a datetime"),
+        ({"deliver_at": timedelta.max}, "is not a time: days="),
         ({"deliver_at": 1e300}, r"deliver_at 1e\+300 is not a time: "),
         ({"deliver_at": float("nan")}, "deliver_at nan is not a time: "),
-        ({"deliver_at": datetime(2026, 1, 1)}, "is not a datetime with a time zone"),  # noqa: DTZ001
+        ({"deliver_at": datetime(2026, 1, 1)}, "is not a time: give a datetime with a time zone"),  # noqa: DTZ001
         ({"properties": [1]}, "properties is list; pass a dictionary"),
         ({"headers": [1]}, "headers is list; pass a dictionary"),
     ],

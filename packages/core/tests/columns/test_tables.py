@@ -288,9 +288,41 @@ def test_whatever_speaks_arrow_is_a_table() -> None:
     for obj in (table, table.to_batches()[0], table.to_reader(), Foreign()):
         assert properties(bodies_of_table(obj)) == [{"p": 1}, {"p": 2}]
     assert bodies_of_table(table.slice(2)) == []
-    for wrong in ([1, 2], {"p": [1]}, "text", None):
+    for wrong in ([1, 2], [{"p": 1}, 2], ({"p": 1},), "text", None):
         with pytest.raises(InvalidArgument, match="is not a table; pass"):
             bodies_of_table(wrong)
+
+
+@pytest.mark.spec("E11")
+def test_a_dictionary_of_columns_and_a_list_of_rows_are_tables() -> None:
+    columns = {"p": [1, 2], "tag": ["a", None], "properties": [{"q": 1.5}, {"q": None}]}
+    (body,) = bodies_of_table(columns)
+    assert properties([body]) == [{"p": 1, "q": 1.5}, {"p": 2, "q": None}]
+    assert body.column("tag").to_pylist() == ["a", None]
+
+    rows = [{"p": 1}, {"q": "late", "p": 2}, {}]
+    assert properties(bodies_of_table(rows)) == [
+        {"p": 1, "q": None},
+        {"p": 2, "q": "late"},
+        {"p": None, "q": None},
+    ]
+    assert bodies_of_table([]) == bodies_of_table({}) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"p": 1},
+        {"p": [1], "q": [1, 2]},
+        {"p": [1, "a"]},
+        {"p": [1 << 70]},
+        {1: [1]},
+        [{"p": object()}],
+    ],
+)
+def test_columns_that_arrow_cannot_hold_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidEvent, match=r"(dict|list) cannot become Arrow columns"):
+        bodies_of_table(wrong)
 
 
 def test_a_pandas_frame_leaves_an_index_without_a_name_behind() -> None:

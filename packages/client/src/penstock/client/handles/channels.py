@@ -151,8 +151,9 @@ class Channel(Destination):
 
             await orders.publish(b"...", tag="new", properties={"price": 9.5})
 
-        With ``deliver_at``, a datetime with a time zone or seconds since 1970, the realm publishes
-        the event at that time, and the call returns its number in ``scheduled``.
+        With ``deliver_at``, a datetime with a time zone, seconds since 1970, or a duration from now
+        such as ``"10m"``, the realm publishes the event at that time, and the call returns its
+        number in ``scheduled``.
 
         Raises ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``,
         ``PublishingPaused``.
@@ -173,8 +174,10 @@ class Channel(Destination):
         return await self._publish_many(events)
 
     async def publish_table(self, table: Any, *, delta: bool = False) -> range:
-        """Publish the rows of an Arrow, pandas or polars table as events, in one step. Return
-        their ids.
+        """Publish the rows of a table as events, in one step. Return their ids.
+
+        The table is of Arrow, pandas or polars, a dictionary of columns, or a list of dictionaries
+        with a row in each, where a missing key is a null.
 
         The columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` set the attributes
         of the same name; every other column is a property. With ``delta`` each row changes the

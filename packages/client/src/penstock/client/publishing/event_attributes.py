@@ -26,7 +26,8 @@ class QueuedAttributes(TypedDict, total=False):
     priority: int | None
     """0 to 9; None means 4."""
     deliver_at: Moment | None
-    """Time of publication: a datetime with a time zone, or seconds since 1970."""
+    """Time of publication: a datetime with a time zone, seconds since 1970, or a duration from now
+    such as ``"10m"`` or a ``timedelta``."""
 
 
 class EventAttributes(QueuedAttributes, total=False):

@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple, Self, SupportsIndex
 from msgspec import Struct
 
 from penstock_core.bounds import TTL_MS_MAX
-from penstock_core.columns.events.durations import whole_ms
+from penstock_core.columns.events.durations import EXAMPLES, duration_ms, whole_ms
 from penstock_core.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
 from penstock_core.columns.schema.rows import Publishers, Rows
 from penstock_core.vocabulary.errors import InvalidEvent
 
-Moment = datetime | float
-"""A time to publish at: a datetime with a time zone, or seconds since 1970."""
+Moment = datetime | float | str | timedelta
+"""A time to publish at: a datetime with a time zone, seconds since 1970, or a duration from now as
+a text such as ``"10m"`` or a ``timedelta``."""
 
 
 class Origin(Struct, frozen=True):
@@ -75,8 +76,9 @@ class Event:
 
     ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
     does not set a TTL. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
-    channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at``, a datetime with a
-    time zone or seconds since 1970, holds the event back until that time. An event with
+    channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at`` holds the
+    event back until that time: a datetime with a time zone, seconds since 1970, or a duration from
+    now such as ``"10m"`` or a ``timedelta``, by the clock of this program. An event with
     ``is_delta`` carries the key of a merge channel and only the properties to change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
@@ -300,18 +302,21 @@ def check_priority(priority: object) -> None:
 def moment(value: object) -> datetime:
     """Return a delivery time as a datetime.
 
-    Raises :class:`InvalidEvent` unless ``value`` is a datetime with a time zone, or seconds since
-    1970.
+    Raises :class:`InvalidEvent` unless ``value`` is a datetime with a time zone, seconds since
+    1970, or a duration of 0 or more, which begins now.
     """
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return value
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)
+        if (ms := duration_ms(value)) >= 0:
+            return datetime.now(UTC) + timedelta(milliseconds=ms)
     except (OverflowError, ValueError, OSError) as error:
         raise InvalidEvent(f"deliver_at {value!r} is not a time: {error}") from error
     raise InvalidEvent(
-        f"deliver_at {value!r} is not a datetime with a time zone or a number of seconds since 1970"
+        f"deliver_at {value!r} is not a time: give a datetime with a time zone, seconds since "
+        f"1970, or a duration from now, {EXAMPLES}"
     )
 
 

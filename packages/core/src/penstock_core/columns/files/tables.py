@@ -105,8 +105,9 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
     """Return the rows of a table as bodies of at most ``max_rows`` events; an empty list for an
     empty table.
 
-    Accepts a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or any
-    object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns
+    Accepts a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, any
+    object with ``__arrow_c_stream__`` or ``__arrow_c_array__``, a dictionary of columns, or a list
+    of dictionaries with a row in each, where a missing key is a null. The columns
     :data:`~penstock_core.columns.schema.layout.SETTABLE_FIELDS`, and structs ``properties`` and
     ``headers``, have the meaning described in :mod:`penstock_core.columns.schema.layout`; null
     ``data`` is empty. Every other column is a property of that name, and a null in it is an
@@ -144,16 +145,21 @@ def _table(obj: Any) -> pa.Table:
             # A RangeIndex becomes a column only on request, even if it has a name.
             is_named = any(name is not None for name in obj.index.names)
             table = pa.Table.from_pandas(obj, preserve_index=is_named)
-        elif hasattr(obj, "__arrow_c_stream__") or hasattr(obj, "__arrow_c_array__"):
+        elif isinstance(obj, dict) or any(hasattr(obj, name) for name in _ARROW_METHODS):
             table = pa.table(obj)
+        elif isinstance(obj, list) and all(isinstance(row, dict) for row in obj):
+            # `from_pylist` of Arrow takes the columns of the first row only.
+            names = dict.fromkeys(name for row in obj for name in row)
+            table = pa.table({name: [row.get(name) for row in obj] for name in names})
         else:
             raise InvalidArgument(
                 f"{type(obj).__name__} is not a table; pass a pyarrow Table, RecordBatch or "
-                "RecordBatchReader, or a pandas or polars DataFrame"
+                "RecordBatchReader, a pandas or polars DataFrame, a dictionary of columns, or a "
+                "list of dictionaries"
             )
     except UnicodeDecodeError:
         raise
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidEvent(f"{type(obj).__name__} cannot become Arrow columns: {error}") from error
     return _without_index(table)
 
@@ -170,6 +176,7 @@ def _without_index(table: pa.Table) -> pa.Table:
     return table.drop_columns(names) if names else table
 
 
+_ARROW_METHODS: Final = ("__arrow_c_stream__", "__arrow_c_array__")
 _UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
