@@ -240,7 +240,7 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     "HTTP: a line of NDJSON": (in_a_field, lambda data: body_of([event_of(data)])),
     "HTTP: the key of a state": (
         lambda n: arrays(n).decode(),
-        unless_absent(states._guessed, lambda text: text),
+        unless_absent(states._inferred, lambda text: text),
     ),
     "HTTP: the id of a join": (
         lambda n: base64.urlsafe_b64encode(arrays(n)).decode(),

@@ -23,7 +23,7 @@ from penstock_core.api.topics import (
 )
 from penstock_core.columns.schema.moments import moment_of
 from penstock_server.frontends.http.event_documents import detail_of, document_of, messages_of
-from penstock_server.frontends.http.finding import asked_of, cursor_of
+from penstock_server.frontends.http.finding import ask_store, cursor_of
 from penstock_server.frontends.http.routing import Call, Route
 from penstock_server.frontends.http.shapes import (
     LIMIT_DEFAULT,
@@ -44,7 +44,11 @@ from penstock_server.frontends.http.shapes import (
 
 Topic = Annotated[str, Meta(max_length=4_096)]
 Filter = Annotated[
-    str, Meta(max_length=4_096, description="A topic filter: + is any level, # all that follow.")
+    str,
+    Meta(
+        max_length=4_096,
+        description="MQTT topic filter: + matches one level, # all remaining levels.",
+    ),
 ]
 
 
@@ -52,7 +56,7 @@ class TopicsQuery(QueryParameters, frozen=True):
     prefix: Topic | None = None
     """The topic whose sub-levels are listed; by default the first level is listed."""
     depth: Depth = 1
-    """Levels that are listed."""
+    """Number of levels to list."""
     limit: Limit = LIMIT_DEFAULT
     after: Topic | None = None
 
@@ -79,11 +83,11 @@ class MqttQuery(QueryParameters, frozen=True):
 
 class MqttAnswer(Answer, frozen=True):
     channel: str | None
-    """The channel of all topics; null: the realm does not serve MQTT."""
+    """The channel of all topics; null if the realm does not serve MQTT."""
     retained: str | None
-    """The channel through which retained messages are read; null: the realm does not serve MQTT."""
+    """The channel from which to read retained messages; null if the realm does not serve MQTT."""
     channels: tuple[TopicsOfChannel, ...]
-    """The channel of all topics and the channels with topics, if the caller may read them."""
+    """The channel of all topics and the channels with topics that the user may read."""
 
 
 class MqttSessionAnswer(Answer, frozen=True):
@@ -91,42 +95,43 @@ class MqttSessionAnswer(Answer, frozen=True):
     user: str
     """``user@host``."""
     version: str | None
-    """MQTT version of its client; null: the client is not connected."""
+    """MQTT version of the client; null if the client is not connected."""
     ended: Moment | None
-    """Time when its connection ended; null: it is connected."""
+    """Time when the connection ended; null if the client is connected."""
     expires: Moment | None
-    """Time when it ends unless its client reconnects; null: never, or it is connected."""
+    """Time when the session ends unless the client reconnects; null if the client is connected or
+    the session does not expire."""
     expiry_s: int | None
-    """Seconds that it outlives its connection; null: no limit."""
+    """Seconds that the session outlives its connection; null without a limit."""
     in_flight: int
-    """Messages of QoS 1 and 2 that its client has not acknowledged completely."""
+    """Messages of QoS 1 and 2 that the client has not acknowledged completely."""
     waiting: int
     """Unacknowledged messages at the durables of the listed subscriptions."""
     will_due: Moment | None
-    """Time when its will is published; null: it has no will or is connected."""
+    """Time when the will is published; null without a will or if the client is connected."""
     subscription_count: int
     subscriptions: tuple[SessionFilter, ...]
-    """The first hundred of its subscriptions."""
+    """The first hundred subscriptions."""
 
 
 async def describe(call: Call[MqttQuery, None]) -> MqttAnswer:
-    """Tell whether the realm serves MQTT, which channels have topics, and how the events of a topic
-    filter are found in each.
+    """Show whether the realm serves MQTT, and the channels with topics, each with the selector that
+    finds the events of a topic filter.
 
-    The selector is for ``channels/{channel}/live`` and ``channels/{channel}/events``.
+    Use the selector in ``channels/{channel}/live`` and ``channels/{channel}/events``.
     """
     info = await call.ask(DescribeMqtt(call.query.filter))
     return MqttAnswer(channel=info.channel, retained=info.retained, channels=info.channels)
 
 
 async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
-    """List the topics for which something is retained, level by level, with how many there are.
+    """List the topics with retained messages level by level, with the number of messages.
 
     The channel is that of all topics, usually ``mqtt``, or another whose only publish key is
-    ``topic`` with depth 1. Each level comes before what is below it, by name.
+    ``topic`` with depth 1. Levels are sorted by name; each precedes its sub-levels.
     """
     query = call.query
-    _, answer = await asked_of(
+    _, answer = await ask_store(
         call,
         ListTopics,
         lambda now: ListTopics(
@@ -137,15 +142,15 @@ async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
 
 
 async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
-    """Read what is retained for the topics that a filter takes, the oldest first.
+    """Read the retained messages of the topics that match a filter, oldest first.
 
     The channel is that of all topics, usually ``mqtt``, or another whose only publish key is
-    ``topic`` with depth 1. Topics are found by their levels, so what it costs goes by what the
-    filter takes. Messages may be of every channel with topics, so one has to be allowed to read
-    all of these.
+    ``topic`` with depth 1. The cost depends on the number of matching topics, not of all topics.
+    Messages may come from every channel with topics, so the user must have the right to read all
+    of these channels.
     """
     query = call.query
-    store, answer = await asked_of(
+    store, answer = await ask_store(
         call,
         ReadRetained,
         lambda now: ReadRetained(
@@ -160,7 +165,7 @@ async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
 
 
 async def sessions(call: Call[After, None]) -> Page[MqttSessionAnswer]:
-    """List the sessions of MQTT by client id, those with a connection and those that outlive it."""
+    """List MQTT sessions by client id, including sessions without a connection."""
     answer = await call.ask(ListMqttSessions(call.query.limit, call.query.after))
     return Page(items=[_session(session) for session in answer.sessions], next=answer.next)
 
@@ -182,30 +187,30 @@ def _session(session: MqttSessionInfo) -> MqttSessionAnswer:
 
 
 async def retained_event(call: Call[NoQuery, None]) -> EventDetail:
-    """Show one retained message with all of its data.
+    """Show one retained message with all its data.
 
     The channel is that of all topics.
     """
-    store, opened = await asked_of(call, OpenRetained, lambda now: OpenRetained(now.channel))
+    store, opened = await ask_store(call, OpenRetained, lambda now: OpenRetained(now.channel))
     event_id = cursor_of(call.params["event_id"]) or 0
     return detail_of(await call.ask(ReadEvent(opened.channel, event_id)), messages_of(store))
 
 
 async def forget(call: Call[ForgottenQuery, None]) -> Purged:
-    """Forget what is retained for the topics that a filter takes.
+    """Remove the retained messages of the topics that match a filter.
 
-    The channel is that of all topics. Clients that are connected are not told.
+    The channel is that of all topics. Connected clients are not notified.
     """
-    _, count = await asked_of(
+    _, count = await ask_store(
         call, ForgetRetained, lambda now: ForgetRetained(now.channel, call.query.filter)
     )
     return Purged(count=count, dry_run=False)
 
 
 async def end_session(call: Call[EndedQuery, None]) -> Done:
-    """End a session of MQTT with its connection and what waits for its client.
+    """End an MQTT session with its connection and its waiting messages.
 
-    The user has to be given where several users have chosen the client id.
+    If several users have sessions with this client id, name the user.
     """
     await call.ask(EndMqttSession(call.query.client_id, call.query.user))
     return Done()

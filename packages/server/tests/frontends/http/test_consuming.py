@@ -277,7 +277,7 @@ def test_what_is_asked_wrongly_is_said(web: Web, orders: penstock.Channel) -> No
     for body in unclear:
         refused = settle(web, lease, "ack", **body)
         assert refused.code == "invalid-argument"
-        assert "in one way" in refused.reason
+        assert "in exactly one way" in refused.reason
     assert settle(web, lease, "ack", ids=[5]).code == "illegal-state"
     assert settle(web, lease, "reject", ids=[0]).code == "invalid-argument", "for what reason?"
     assert settle(web, "nobodys", "ack", all=True).code == "lease-ended"
@@ -337,13 +337,13 @@ def test_who_goes_while_the_answer_is_made_has_fetched_nothing(
 ) -> None:
     orders.durables.create("team")
     publish(orders, 2)
-    form = consuming._FORMS[JSON]
+    form = consuming._ENCODERS[JSON]
 
     def slow(*args: Any) -> bytes:
         asker.get().go()
         return form(*args)
 
-    monkeypatch.setattr(consuming, "_FORMS", {JSON: slow})
+    monkeypatch.setattr(consuming, "_ENCODERS", {JSON: slow})
     fetch(web)
     monkeypatch.undo()
 

@@ -237,13 +237,13 @@ def test_who_goes_while_the_answer_is_made_has_fetched_nothing_of_any_channel(
 ) -> None:
     publish(shops[NORTH], 2)
     publish(shops[SOUTH], 1)
-    form = consuming._FORMS[JSON]
+    form = consuming._ENCODERS[JSON]
 
     def slow(*args: Any) -> bytes:
         asker.get().go()
         return form(*args)
 
-    monkeypatch.setattr(consuming, "_FORMS", {JSON: slow})
+    monkeypatch.setattr(consuming, "_ENCODERS", {JSON: slow})
     fetch(web, TEAM)
     monkeypatch.undo()
 

@@ -371,7 +371,7 @@ def test_a_compressed_body_is_refused_with_what_is_accepted(
     reply = web.ask("POST", "channels/c/events", gzip.compress(b"{}"), headers=headers)
 
     assert (reply.status, reply.headers["accept-encoding"]) == (415, "identity")
-    assert reply.reason == "content encoding 'gzip' is not supported; send the body as it is"
+    assert reply.reason == "content encoding 'gzip' is not supported; send the body uncompressed"
 
 
 def test_half_of_a_surrogate_pair_is_named(session: penstock.Session, web: Web) -> None:

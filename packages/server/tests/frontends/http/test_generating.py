@@ -11,7 +11,12 @@ import pytest
 
 from penstock_core.api.durables import CreateDurable, DurableInfo
 from penstock_core.vocabulary.definitions import Definition
-from penstock_server.frontends.http.generating import readable, said_whole, without_unused, worded
+from penstock_server.frontends.http.generating import (
+    plain_name,
+    readable,
+    with_required,
+    without_unused,
+)
 from penstock_server.frontends.http.openapi import document
 from penstock_server.frontends.http.routes import TABLE
 from penstock_server.frontends.http.shapes import DefinitionAnswer, DurableAnswer, NewDurable
@@ -126,13 +131,13 @@ def test_a_tuple_is_a_list_of_a_length() -> None:
 def test_what_no_generator_knows_is_refused_where_it_is_written(kind: Any) -> None:
     [schema], _ = msgspec.json.schema_components([kind])
 
-    with pytest.raises(ValueError, match="generators know no"):
+    with pytest.raises(ValueError, match="generators do not support"):
         readable(schema)
 
 
 def test_generic_types_have_names_of_words() -> None:
-    assert worded("Page_JoinAnswer_") == "JoinAnswerPage"
-    assert worded("JoinAnswer") == "JoinAnswer"
+    assert plain_name("Page_JoinAnswer_") == "JoinAnswerPage"
+    assert plain_name("JoinAnswer") == "JoinAnswer"
     assert readable({"$ref": "#/components/schemas/Page_A_"}) == {
         "$ref": "#/components/schemas/APage"
     }
@@ -155,8 +160,8 @@ def test_what_http_says_of_attributes_follows_the_structs_of_the_api() -> None:
 def test_an_answer_of_the_api_always_has_all_of_its_fields() -> None:
     drawn = {"properties": {"a": {"type": "string", "default": ""}}, "required": []}
 
-    assert said_whole("Maintained", drawn) == {
+    assert with_required("Maintained", drawn) == {
         "properties": {"a": {"type": "string"}},
         "required": ["a"],
     }
-    assert said_whole("NewEvent", drawn) is drawn
+    assert with_required("NewEvent", drawn) is drawn

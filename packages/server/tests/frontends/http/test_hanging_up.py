@@ -124,7 +124,7 @@ def test_a_live_view_ends_with_its_client(
             raise
 
     monkeypatch.setattr(choosers, "TURN_BYTES", -1)
-    monkeypatch.setattr(choosers.Choosers, "_look_at_slice", look)
+    monkeypatch.setattr(choosers.Choosers, "_examine_slice", look)
     peer = ask(web, "GET", "channels/orders/live?start=earliest&selector=n%3E3")
     assert began.wait(TIMEOUT_S)
     hang_up(peer)

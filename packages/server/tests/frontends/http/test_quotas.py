@@ -11,7 +11,7 @@ import penstock
 from packages.server.tests.frontends.http.asking import Web
 from penstock_core.access.rights import Principal
 from penstock_core.vocabulary.errors import LimitReached
-from penstock_server.frontends.http.quotas import KNOWN_MAX, Quotas
+from penstock_server.frontends.http.quotas import CLIENTS_MAX, Quotas
 from penstock_server.runtime.access.quota import ConnectionLimits
 from penstock_testing.stores import StillClock
 
@@ -85,7 +85,7 @@ def test_only_so_many_are_remembered() -> None:
     quotas = Quotas(ConnectionLimits(requests_per_s_max=1), StillClock())
     with quotas.asking(ANN):
         pass
-    for number in range(KNOWN_MAX):
+    for number in range(CLIENTS_MAX):
         with quotas.asking(Principal(f"user-{number}", "localhost")):
             pass
 

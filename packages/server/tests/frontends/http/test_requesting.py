@@ -58,8 +58,8 @@ def test_a_request_without_a_reply_is_504(web: Web, session: penstock.Session) -
 def test_a_request_sets_some_headers_itself(web: Web, session: penstock.Session) -> None:
     session.queues.create("jobs")
     for body, said in (
-        ({"headers": {"reply_to": "mine"}}, "sets the header reply_to itself"),
-        ({"deliver_at": 1}, "cannot wait for its time"),
+        ({"headers": {"reply_to": "mine"}}, "sets the header reply_to of a request"),
+        ({"deliver_at": 1}, "cannot be scheduled"),
     ):
         refused = web.ask("POST", "queues/jobs/requests", body)
         assert refused.code == "invalid-argument"

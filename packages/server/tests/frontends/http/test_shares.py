@@ -62,7 +62,7 @@ def test_one_user_does_not_take_all_live_views(ann: Known, bob: Known) -> None:
 
         refused = ann.ask("GET", "channels/orders/live")
         assert (refused.status, refused.code) == (429, "limit-reached")
-        assert "ann has 2 live views open" in refused.reason
+        assert "ann already has 2 live views open" in refused.reason
         assert "http.viewers_per_user_max" in refused.reason
         views(bob, 1, stack)
         assert bob.ask("GET", "channels/orders/live").status == 503, "all three are taken"
@@ -106,7 +106,7 @@ def test_strangers_share_with_those_from_where_they_come() -> None:
         return Principal(ANONYMOUS, host)
 
     with shares.one(stranger("2001:db8::1")):
-        with pytest.raises(LimitReached, match=r"anonymous@2001:db8::/64 has 1 views"):
+        with pytest.raises(LimitReached, match=r"anonymous@2001:db8::/64 already has 1 views"):
             shares.one(stranger("2001:db8::2")).__enter__()
         with shares.one(stranger("10.0.0.1")), shares.one(Principal("ann", "10.0.0.1")):
             with pytest.raises(LimitReached):

@@ -13,7 +13,7 @@ from penstock_server.frontends.http.standstill import Standstill
 def test_a_backlog_that_does_not_get_less_is_a_standstill() -> None:
     standstill = Standstill()
     for second in range(4):
-        standstill.look(second, (100, 7), is_congested=True)
+        standstill.update(second, (100, 7), is_congested=True)
 
     assert standstill.lasts_s(5) == 5
 
@@ -21,15 +21,15 @@ def test_a_backlog_that_does_not_get_less_is_a_standstill() -> None:
 def test_a_backlog_that_is_worked_off_is_none() -> None:
     standstill = Standstill()
     for second, backlog in enumerate([(100, 7), (90, 7), (95, 6), (95, 9), (80, 10)]):
-        standstill.look(second, backlog, is_congested=True)
+        standstill.update(second, backlog, is_congested=True)
 
     assert standstill.lasts_s(5) == 1
 
 
 def test_it_ends_when_publishers_are_read() -> None:
     standstill = Standstill()
-    standstill.look(0, (100, 0), is_congested=True)
-    standstill.look(9, (100, 0), is_congested=False)
+    standstill.update(0, (100, 0), is_congested=True)
+    standstill.update(9, (100, 0), is_congested=False)
 
     assert standstill.lasts_s(20) == 0
 

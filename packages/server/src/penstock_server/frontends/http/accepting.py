@@ -1,4 +1,4 @@
-"""The form of an answer that a client accepts, as its header ``Accept`` says."""
+"""Content negotiation: chooses the content type of an answer from the header ``Accept``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ANY: Final = frozenset(("*/*", "*", "application/*"))
 
 
 def accepted_form(accept: str, forms: Collection[str]) -> str:
-    """The content type of ``forms`` that has the largest weight, JSON for a wildcard; empty if the
-    client accepts none of them. Raises ``InvalidArgument`` for a weight that is not a number."""
+    """Return the content type of ``forms`` with the largest weight, JSON for a wildcard; empty if
+    the client accepts none of them. Raises ``InvalidArgument`` if a weight is not a number."""
     best, chosen = 0.0, ""
     for part in accept.split(",") if accept.strip() else ("*/*",):
         name, *parameters = (text.strip() for text in part.lower().split(";"))
@@ -25,9 +25,11 @@ def accepted_form(accept: str, forms: Collection[str]) -> str:
 
 
 def not_accepted(accept: str, forms: Collection[str]) -> InvalidArgument:
-    """The error for a client that accepts none of ``forms``."""
+    """Return the error for a client that accepts none of ``forms``."""
     available = ", ".join(forms)
-    return InvalidArgument(f"this does not come as {accept[:80]!r}; accept one of {available}")
+    return InvalidArgument(
+        f"the answer is not available as {accept[:80]!r}; accept one of {available}"
+    )
 
 
 def _weight(parameters: Sequence[str]) -> float:
@@ -36,5 +38,7 @@ def _weight(parameters: Sequence[str]) -> float:
             try:
                 return float(text[2:])
             except ValueError:
-                raise InvalidArgument(f"{text[:20]!r} in Accept is not a weight") from None
+                raise InvalidArgument(
+                    f"{text[:20]!r} in Accept is not a weight; use a number such as q=0.5"
+                ) from None
     return 1.0

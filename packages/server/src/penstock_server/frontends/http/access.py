@@ -1,4 +1,4 @@
-"""Authenticates each HTTP request, and refuses those of other sites' pages."""
+"""Authenticates HTTP requests, and refuses requests from pages of other sites."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ COOKIE: Final = "penstock_session"
 """Prefix of the name of the session cookie."""
 LOCAL_HOSTS: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::([0-9]{0,5}))?")
-"""A host name or address, and a port."""
+"""A host name or address, and optionally a port."""
 
 
 class Guard:
-    """Finds out who sends a request, and refuses pages of other sites."""
+    """Authenticates requests, and refuses requests from pages of other sites."""
 
     def __init__(
         self, access: AccessControl, hosts: Collection[str] = (), *, is_secure: bool = False
     ) -> None:
-        """``hosts`` are names of this realm besides those of this machine. With ``is_secure`` the
-        realm proves its name to each client by its certificate."""
+        """``hosts`` are further names of this realm, in addition to those of this machine. With
+        ``is_secure`` the realm proves its name to each client with its certificate."""
         self.access = access
         self._hosts = LOCAL_HOSTS | {name.lower() for name in hosts}
         self.is_secure = is_secure
@@ -39,47 +39,47 @@ class Guard:
     def check_site(self, headers: Mapping[str, str], local: str, *, changes: bool) -> None:
         """Refuse a request that a page of another site makes a browser send.
 
-        Without authentication the ``Host`` must name this machine or be ``local``, the address at
-        which the request came in: a foreign DNS name that leads here is neither (DNS rebinding).
-        Requests that change something are accepted only from the console's own pages, or from no
-        page at all. Raises ``CrossSite``, and ``InvalidArgument`` for a malformed ``Host``.
+        Without authentication, ``Host`` must name this machine or be ``local``, the address at
+        which the request arrived. A foreign DNS name that resolves to this machine is neither (DNS
+        rebinding). Requests that change something are accepted only from the console's pages or
+        from clients other than browsers. Raises ``CrossSite``, and ``InvalidArgument`` if ``Host``
+        is malformed.
         """
-        named = headers.get("host", "")
-        host = host_of(named)
+        host_header = headers.get("host", "")
+        host = host_of(host_header)
         if self.access.is_open and host not in self._hosts | {local}:
             raise CrossSite(
-                f"the request names the host {named[:80]!r}; without authentication this realm "
-                f"answers "
-                "to localhost, 127.0.0.1 and ::1 only, and to names in http.hosts"
+                f"the request names the host {host_header[:80]!r}; without authentication this "
+                "realm answers only to localhost, 127.0.0.1, ::1 and the names in http.hosts"
             )
         origin = headers.get("origin")
-        is_other = origin is not None and urlsplit(origin).netloc != named
-        fetched = headers.get("sec-fetch-site", "none")
-        if changes and (is_other or fetched in ("cross-site", "same-site")):
+        is_other = origin is not None and urlsplit(origin).netloc != host_header
+        fetch_site = headers.get("sec-fetch-site", "none")
+        if changes and (is_other or fetch_site in ("cross-site", "same-site")):
             raise CrossSite(
                 f"a web page from {str(origin)[:80]!r} may not change this realm; only the "
-                f"realm's own console may"
+                f"realm's console may"
             )
 
-    def _nobody(self, headers: Mapping[str, str], host: str) -> Principal:
-        """The principal of a client that does not sign in.
+    def _anonymous(self, headers: Mapping[str, str], host: str) -> Principal:
+        """Return the principal of a client that does not sign in.
 
-        Under a name that the realm does not know, the request may come from another site's page
-        whose DNS name leads here, and is refused. Raises ``AuthenticationFailed``.
+        A request with a host name that the realm does not know may come from a page of another
+        site whose DNS name resolves to this machine. Raises ``AuthenticationFailed`` for these.
         """
-        named = headers.get("host", "")
-        if self.access.mode == "optional" and not (self.is_secure or self._knows(named)):
+        host_header = headers.get("host", "")
+        if self.access.mode == "optional" and not (self.is_secure or self._knows(host_header)):
             raise AuthenticationFailed(
-                "without signing in, this realm answers only to its addresses, to localhost and "
-                f"to the names in http.hosts, and {named[:80]!r} is none of them: sign in, or add "
-                f"the name there"
+                f"the request names the host {host_header[:80]!r}; without signing in, this realm "
+                "answers only to its addresses, to localhost and to the names in http.hosts: sign "
+                "in, or add the name there"
             )
         return self.access.anonymous(host)
 
-    def _knows(self, named: str) -> bool:
-        """Whether a ``Host`` is known to mean this realm. Addresses always do: only names can be
-        pointed elsewhere."""
-        host = host_of(named)
+    def _knows(self, host_header: str) -> bool:
+        """Return whether a ``Host`` header names this realm. True for every address, because DNS
+        rebinding needs a name."""
+        host = host_of(host_header)
         return host in self._hosts or is_address(host)
 
     async def identify(
@@ -90,8 +90,8 @@ class Guard:
         *,
         changes: bool,
     ) -> Principal:
-        """The principal of a request, by Basic, Bearer, console session or certificate, or
-        anonymous.
+        """Return the principal of a request, from Basic, Bearer, the console session or the
+        certificate, or the anonymous principal.
 
         Raises ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header,
         ``InvalidArgument``.
@@ -114,28 +114,28 @@ class Guard:
         secret = self.secret_in(headers)
         login = await self.access.logins.found(secret) if secret else None
         if login is None:
-            known = self.access.certificate(certificate, host)
-            return known or self._nobody(headers, host)
+            principal = self.access.certificate(certificate, host)
+            return principal or self._anonymous(headers, host)
         if changes:
             self.access.logins.check_csrf(login, headers.get(CSRF_HEADER.lower(), ""))
         return replace(login.principal, host=host)  # the host of this request, not of the login
 
     def cookie(self, headers: Mapping[str, str]) -> str:
-        """The name of the session cookie, for the ``Host`` in ``headers``."""
+        """Return the name of the session cookie for the ``Host`` in ``headers``."""
         return cookie_name(headers, is_secure=self.is_secure)
 
     def secret_in(self, headers: Mapping[str, str]) -> str:
-        """The secret of the session; empty if the request has none."""
+        """Return the secret of the session; empty if the request has no session."""
         return cookie_of(headers, is_secure=self.is_secure)
 
     def csrf_of(self, headers: Mapping[str, str]) -> str | None:
-        """The CSRF token of the session; None: the request shows none."""
-        found = self.access.logins.find(self.secret_in(headers))
-        return None if found is None else found.csrf
+        """Return the CSRF token of the session; None if the request has no session."""
+        login = self.access.logins.find(self.secret_in(headers))
+        return None if login is None else login.csrf
 
     def check_still(self, principal: Principal, headers: Mapping[str, str], now_us: int) -> None:
-        """Raise an error if a view that was opened with ``headers`` has to end, because its token
-        or session has ended, or its user was deleted or lost access."""
+        """Raise an error if a view that was opened with ``headers`` must end, because its token or
+        session has ended, or its user was deleted or lost access."""
         access = self.access
         access.check_still(principal, now_us)
         secret = self.secret_in(headers)
@@ -146,10 +146,11 @@ class Guard:
 
 
 def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
-    """The name of the session cookie.
+    """Return the name of the session cookie.
 
-    Browsers keep cookies by host and not by port, so the name has the port: two realms on one
-    machine do not overwrite each other's. Over TLS it is bound to the exact host as well.
+    The name contains the port, because browsers store cookies by host without the port and two
+    realms on one machine must not overwrite each other's cookies. Over TLS, the prefix ``__Host-``
+    binds the cookie to the exact host.
     """
     port = port_of(headers.get("host", ""))
     prefix = "__Host-" if is_secure else ""
@@ -157,31 +158,33 @@ def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
 
 
 def cookie_of(headers: Mapping[str, str], *, is_secure: bool) -> str:
-    """The session's secret; empty if the request has none."""
-    wanted = cookie_name(headers, is_secure=is_secure)
+    """Return the secret of the session; empty if the request has no session cookie."""
+    expected = cookie_name(headers, is_secure=is_secure)
     for part in headers.get("cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == wanted:
+        if name == expected:
             return value
     return ""
 
 
-def host_of(named: str) -> str:
-    """The host in ``Host`` without its port; an IPv6 address without brackets. Raises
-    ``InvalidArgument``."""
-    found = _HOST.fullmatch(named)
-    if found is None:
+def host_of(host_header: str) -> str:
+    """Return the host in a ``Host`` header without its port; an IPv6 address without brackets.
+
+    Raises ``InvalidArgument`` if the header is malformed.
+    """
+    match = _HOST.fullmatch(host_header)
+    if match is None:
         raise InvalidArgument(
-            f"Host is {named[:80]!r}; it must be a name or an address, then optionally a colon "
-            f"and a port"
+            f"Host is {host_header[:80]!r}; it must be a name or an address, then optionally a "
+            f"colon and a port"
         )
-    return (found[1] or found[2]).lower()
+    return (match[1] or match[2]).lower()
 
 
-def port_of(named: str) -> str:
-    """The port in ``Host`` as it is written; empty if there is none."""
-    found = _HOST.fullmatch(named)
-    return "" if found is None else found[3] or ""
+def port_of(host_header: str) -> str:
+    """Return the port in a ``Host`` header as text; empty if it has no port."""
+    match = _HOST.fullmatch(host_header)
+    return "" if match is None else match[3] or ""
 
 
 def is_address(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""One HTTP request from its bytes to its answer: an ASGI application."""
+"""The ASGI application of the HTTP front end, which answers each request."""
 
 from __future__ import annotations
 
@@ -64,20 +64,19 @@ Headers = list[tuple[str, str]]
 
 QUERY_BYTES_MAX: Final = 128 << 10
 OPEN_BYTES_MAX: Final = SMALL_BYTES
-"""Most bytes in the body of a request without a signed-in user."""
+"""Maximum size in bytes of the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
 """Seconds to wait for the body of a refused request, which only the audit log uses."""
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
-LOOKS: Final = frozenset(("/health", "/ready", "/metrics"))
-"""Paths that tell whether the realm works; they are answered even when all connections are
-taken."""
+MONITORING_PATHS: Final = frozenset(("/health", "/ready", "/metrics"))
+"""Paths for monitoring the realm, which are answered even if all connections are in use."""
 SECURITY: Final[Headers] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 ]
 OTHER_FORMS: Final = (Events, Download, Payload)
-"""Answers that are not JSON, or whose endpoint chooses the form."""
+"""Answers that are not JSON, or whose endpoint chooses the content type."""
 PAGE: Final[Headers] = [
     (
         "content-security-policy",
@@ -91,7 +90,7 @@ _log = logger("penstock.http")
 
 
 class Refusal(Exception):
-    """An answer other than the route's own."""
+    """Raised to answer with a status and headers other than those of the error."""
 
     def __init__(self, status: int, error: PenstockError, headers: Headers | None = None) -> None:
         super().__init__(str(error))
@@ -101,7 +100,7 @@ class Refusal(Exception):
 
 
 class App:
-    """Answers requests until the realm ends."""
+    """Answers requests until the realm stops."""
 
     def __init__(self, service: HttpService, table: RouteTable) -> None:
         self._service = service
@@ -116,11 +115,11 @@ class App:
             await request.refuse(refusal.status, refusal.error, refusal.headers)
         except PenstockError as error:
             await request.refuse(status_of(error), error)
-        except Exception:  # noqa: BLE001  a task's root: the others must live on
-            number = new_incident_id()
+        except Exception:  # noqa: BLE001  a defect in one request must not end the others
+            incident_id = new_incident_id()
             method, path = scope["method"], scope["path"][:200]
-            _log.exception("request.failed", incident=number, method=method, path=path)
-            await request.refuse(500, as_internal_error(number))
+            _log.exception("request.failed", incident=incident_id, method=method, path=path)
+            await request.refuse(500, as_internal_error(incident_id))
 
 
 class HttpRequest:
@@ -138,7 +137,7 @@ class HttpRequest:
         self._table = table
         self._receive = receive
         self._send = send
-        self._began = False
+        self._has_begun = False
         self._is_unread = False
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
@@ -150,21 +149,21 @@ class HttpRequest:
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
         self._is_spare = bool(scope["state"].get("is_spare"))
         self._relayed_by: str = scope["state"].get("relayed_by", "")
-        """The node of the cluster that relays the connection; empty: none."""
+        """The cluster node that relays the connection; empty if it is direct."""
         client, local = scope["client"], scope["server"]
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
         if self._version == "1.0" and "host" not in self.headers:
-            # HTTP/1.0 needs no Host, and health checks of proxies send none. No browser leaves it
-            # out, so the request cannot come from a page whose name leads here.
+            # HTTP/1.0 does not require Host, and health checks of proxies omit it. Browsers always
+            # send it, so the request cannot be DNS rebinding by a page of another site.
             self.headers["host"] = f"[{self.local}]" if ":" in self.local else self.local
 
     async def answer(self) -> None:
-        """Answer the request, or raise why it is refused."""
+        """Answer the request. Raises ``Refusal`` or ``PenstockError`` if it is refused."""
         self._check_framing()
         changes = self.method in WRITES
         self._service.guard.check_site(self.headers, self.local, changes=changes)
-        if self._is_spare and self.path not in LOOKS:
+        if self._is_spare and self.path not in MONITORING_PATHS:
             raise Unavailable(
                 f"{self._service.limits.connections_max} connections are busy "
                 "(http.connections_max); try again in a moment"
@@ -182,7 +181,8 @@ class HttpRequest:
             await self._file()
 
     def _check_framing(self) -> None:
-        """Refuse framing that a proxy might read as a request of another length."""
+        """Refuse ambiguous framing, which a proxy might read as a request of another length
+        (request smuggling)."""
         if "transfer-encoding" not in self.headers:
             return
         if "content-length" in self.headers or self._version == "1.0":
@@ -208,7 +208,7 @@ class HttpRequest:
         if incidents:
             state = "degraded" if state == "ok" else state
             if not await self._may_monitor():
-                incidents = [replace(each, channel="") for each in incidents]
+                incidents = [replace(incident, channel="") for incident in incidents]
         is_serving = state in ("ok", "degraded")
         is_good = is_serving if path == "/ready" else state not in ("failed", "no-quorum")
         health = Health(status=state, incidents=incidents[:INCIDENTS_SHOWN_MAX])
@@ -238,7 +238,7 @@ class HttpRequest:
     async def _file(self) -> None:
         file = self._service.files.find(self.path)
         if file is None:
-            raise NameDoesNotExist(f"there is nothing at {self.path[:200]}")
+            raise NameDoesNotExist(f"the page {self.path[:200]} does not exist")
         headers = [("etag", file.tag), *PAGE]
         if file.tag in self.headers.get("if-none-match", ""):
             await self.reply(304, b"", file.type, headers=headers)
@@ -247,10 +247,10 @@ class HttpRequest:
 
     async def _api(self) -> None:
         service = self._service
-        if (why := service.native.suspended) is not None:
-            raise Refusal(503, why)
-        found = self._found()
-        route = found.route
+        if (suspension := service.native.suspended) is not None:
+            raise Refusal(503, suspension)
+        match = self._find_route()
+        route = match.route
         if route.is_open:
             principal = Principal(ANONYMOUS, self.host)
         else:
@@ -261,14 +261,14 @@ class HttpRequest:
             if "cookie" not in self.headers or "authorization" in self.headers:
                 service.guard.access.signed_in(principal, "http")
         with self._share(route, principal), service.quotas.asking(principal) as carry:
-            self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
-            await self._check_right(principal, found)
-            self._check_accepted(found.signature.answer)
-            claimed = self._claimed if found.signature.body is Content else 0
-            carry(claimed)  # refused before a byte is read into memory
-            body = await self._given(found, principal)
+            self._is_unread = self._declared_bytes > 0 or "transfer-encoding" in self.headers
+            await self._check_right(principal, match)
+            self._check_accepted(match.signature.answer)
+            declared = self._declared_bytes if match.signature.body is Content else 0
+            carry(declared)  # refuses too large a body before it is read into memory
+            body = await self._read_body(match, principal)
             self._is_unread = False
-            if isinstance(body, Content) and not claimed:
+            if isinstance(body, Content) and not declared:
                 carry(len(body.data))
             call: Call[Any, Any] = Call(
                 service,
@@ -276,48 +276,49 @@ class HttpRequest:
                 principal,
                 host=self.host,
                 headers=self.headers,
-                params=found.params,
-                query=self._query(found),
+                params=match.params,
+                query=self._query(match),
                 body=body,
             )
-            await self._answered(call, found)
+            await self._run(call, match)
 
     def _share(self, route: Route, principal: Principal) -> AbstractContextManager[None]:
-        """Count the request for its user. Open routes count for nobody, so that a busy user can
-        still sign in."""
+        """Count the request for its user. Open routes are not counted, so that a user at the limit
+        can still sign in."""
         if route.is_open:
             return contextlib.nullcontext()
         return self._service.requests.one(principal)
 
-    async def _check_right(self, principal: Principal, found: RouteMatch) -> None:
-        """Raise ``AccessDenied`` before the body is read. The audit record names what a small body
-        that has already arrived is about."""
-        route, access, name = found.route, self._service.guard.access, _store_in(found)
+    async def _check_right(self, principal: Principal, match: RouteMatch) -> None:
+        """Raise ``AccessDenied`` before the body is read. If a small body has already arrived, the
+        audit record names its subject."""
+        route, access, name = match.route, self._service.guard.access, _store_in(match)
         if route.is_open or access.allows(principal, route.operation, name):
             return
         body = None
         with contextlib.suppress(PenstockError, Refusal, TimeoutError):
-            if 0 < self._claimed <= SMALL_BYTES and found.signature.body is not Upload:
+            if 0 < self._declared_bytes <= SMALL_BYTES and match.signature.body is not Upload:
                 async with asyncio.timeout(REFUSED_S):
-                    body = await self._given(found, principal)
+                    body = await self._read_body(match, principal)
                     self._is_unread = False
         async with access.act(
-            principal, route.operation, name, target=target_of(found.params, body)
+            principal, route.operation, name, target=target_of(match.params, body)
         ):
-            pass
+            pass  # act() raises AccessDenied and writes the audit record
 
     def _check_accepted(self, answer: Any) -> None:
-        """Refuse a request whose client does not accept JSON, where the answer comes in no other
-        form: before anything is done, so that a change is not made and then refused."""
+        """Refuse a request whose client does not accept JSON if the answer is only available as
+        JSON. This runs before the request is executed, so that no change is made."""
         accept = self.headers.get("accept", "")
         if answer in OTHER_FORMS or accepted_form(accept, (JSON,)):
             return
         raise Refusal(406, not_accepted(accept, (JSON,)))
 
-    async def _answered(self, call: Call[Any, Any], found: RouteMatch) -> None:
-        answer = await self._while_asked(found.route.endpoint(call), found)
+    async def _run(self, call: Call[Any, Any], match: RouteMatch) -> None:
+        """Run the endpoint and send its answer."""
+        answer = await self._run_cancellable(match.route.endpoint(call), match)
         if isinstance(answer, Events):
-            await self._stream(answer, call, found.route)
+            await self._stream(answer, call, match.route)
             return
         if isinstance(answer, Download):
             await self._download(answer)
@@ -326,35 +327,35 @@ class HttpRequest:
         if isinstance(answer, Payload):
             if not asker.get().is_there:
                 answer.on_unsent()
-            await self.reply(found.route.status, answer.data, answer.kind, headers=headers)
+            await self.reply(match.route.status, answer.data, answer.kind, headers=headers)
             return
-        await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers=headers)
+        await self.reply(match.route.status, msgspec.json.encode(answer), JSON, headers=headers)
 
-    def _found(self) -> RouteMatch:
+    def _find_route(self) -> RouteMatch:
         method = "GET" if self.method == "HEAD" else self.method
-        found = self._table.find(method, self.path.removeprefix(BASE))
-        if isinstance(found, RouteMatch):
-            return found
-        if found:
-            allowed = ", ".join(sorted(found))
+        match = self._table.find(method, self.path.removeprefix(BASE))
+        if isinstance(match, RouteMatch):
+            return match
+        if match:
+            allowed = ", ".join(sorted(match))
             error = InvalidArgument(
                 f"{self.method[:20]} is not allowed here; allowed are {allowed}"
             )
             raise Refusal(405, error, [("allow", allowed)])
         raise NameDoesNotExist(
-            f"the API has no {self.path[:200]}; {BASE}/openapi.json lists what there is"
+            f"the API has no path {self.path[:200]}; {BASE}/openapi.json lists the paths"
         )
 
-    async def _while_asked(self, work: Coroutine[Any, Any, Any], found: RouteMatch) -> Any:
-        """Run ``work`` and give its result. One that only reads is cancelled, with
-        ``ConnectionLost``, when its client disconnects; one that changes something runs to its
-        end."""
-        return await (run_while_there(work) if found.route.reads else work)
+    async def _run_cancellable(self, work: Coroutine[Any, Any, Any], match: RouteMatch) -> Any:
+        """Run ``work`` and return its result. If the client disconnects, a request that only reads
+        is cancelled with ``ConnectionLost``; one that makes changes runs to its end."""
+        return await (run_while_there(work) if match.route.reads else work)
 
-    def _query(self, found: RouteMatch) -> Any:
+    def _query(self, match: RouteMatch) -> Any:
         if len(self.query_string) > QUERY_BYTES_MAX:
             raise InvalidArgument(
-                f"{len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are allowed"
+                f"the query has {len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are "
+                f"allowed"
             )
         try:
             pairs = parse_qsl(
@@ -368,37 +369,39 @@ class HttpRequest:
         if len({name for name, _ in pairs}) < len(pairs):
             raise InvalidArgument("the query gives a parameter twice")
         try:
-            return msgspec.convert(dict(pairs), found.signature.query, strict=False)
+            return msgspec.convert(dict(pairs), match.signature.query, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidArgument(
-                explain(error, dict(pairs), kind=found.signature.query, whole="the query")
+                explain(error, dict(pairs), kind=match.signature.query, whole="the query")
             ) from None
 
-    async def _given(self, found: RouteMatch, principal: Principal) -> Any:
-        """The body as the route's type."""
+    async def _read_body(self, match: RouteMatch, principal: Principal) -> Any:
+        """Read the body and return it as the type that the route expects."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding != "identity":
             error = InvalidArgument(
-                f"content encoding {encoding[:80]!r} is not supported; send the body as it is"
+                f"content encoding {encoding[:80]!r} is not supported; send the body uncompressed"
             )
             raise Refusal(415, error, [("accept-encoding", "identity")])
-        if found.signature.body is not Upload:
-            return self._body(found, await self._content(kind, found.route, principal))
+        if match.signature.body is not Upload:
+            return self._decode(match, await self._content(kind, match.route, principal))
         if kind not in TARS:
-            raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; it must be {TAR}"))
-        return Upload(self._uploaded())
+            raise Refusal(
+                415, InvalidArgument(f"the content type is {kind[:80]!r}; it must be {TAR}")
+            )
+        return Upload(self._upload_parts())
 
     @property
-    def _claimed(self) -> int:
-        """The body size that the request declares; 0: none."""
-        claimed = self.headers.get("content-length", "0")
-        return int(claimed) if claimed.isdecimal() else 0
+    def _declared_bytes(self) -> int:
+        """The size in bytes that the request declares for its body; 0 without a declaration."""
+        length = self.headers.get("content-length", "0")
+        return int(length) if length.isdecimal() else 0
 
-    async def _uploaded(self) -> AsyncGenerator[bytes, None]:
-        """The body in parts, without a limit on its length, as long as parts keep coming."""
-        more = True
-        while more:
+    async def _upload_parts(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body in parts. Its size is not limited, but each part must arrive in time."""
+        has_more = True
+        while has_more:
             try:
                 async with asyncio.timeout(self._service.limits.body_timeout_s):
                     message = await self._receive()
@@ -406,21 +409,21 @@ class HttpRequest:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":
                 raise Unavailable("the request ended before its body was complete")
-            more = message.get("more_body", False)
+            has_more = message.get("more_body", False)
             yield message.get("body", b"")
 
     def _too_slow(self) -> Refusal:
         seconds = self._service.limits.body_timeout_s
-        return Refusal(408, Unavailable(f"the body did not come within {seconds:g} s"))
+        return Refusal(408, Unavailable(f"the body did not arrive within {seconds:g} s"))
 
     async def _content(self, kind: str, route: Route, principal: Principal) -> Content:
-        """The whole body. Raises ``Refusal`` if it is too large, or comes too slowly."""
+        """Return the whole body. Raises ``Refusal`` if it is too large or arrives too slowly."""
         limits = self._service.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
         too_large = Refusal(
             413, InvalidArgument(f"the body of this request may have at most {bytes_max} bytes")
         )
-        if self._claimed > bytes_max:
+        if self._declared_bytes > bytes_max:
             raise too_large
         parts: list[bytes] = []
         size = 0
@@ -442,45 +445,48 @@ class HttpRequest:
             except TimeoutError:
                 raise self._too_slow() from None
 
-    def _body(self, found: RouteMatch, content: Content) -> Any:
-        wanted = found.signature.body
-        if wanted is None:
+    def _decode(self, match: RouteMatch, content: Content) -> Any:
+        body_type = match.signature.body
+        if body_type is None:
             if content.data.strip() not in (b"", b"{}", b"null"):
-                raise InvalidArgument("this request takes no body")
+                raise InvalidArgument("this request takes no body; send it without one")
             return None
-        if wanted is Content:
+        if body_type is Content:
             return content
         if content.type != JSON:
             raise Refusal(
-                415, InvalidArgument(f"content type {content.type[:80]!r}; it must be {JSON}")
+                415,
+                InvalidArgument(f"the content type is {content.type[:80]!r}; it must be {JSON}"),
             )
         try:
-            return msgspec.json.decode(content.data, type=wanted)
+            return msgspec.json.decode(content.data, type=body_type)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(_explained(error, content.data, wanted)) from None
+            raise InvalidArgument(_explained(error, content.data, body_type)) from None
 
-    # --- what is answered ----------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------
 
     async def refuse(
         self, status: int, error: PenstockError, headers: Headers | None = None
     ) -> None:
         """Answer with an error, unless the answer has begun already."""
-        if self._began:
+        if self._has_begun:
             return
-        own = list(headers or ())
+        all_headers = list(headers or ())
+        # To requests of pages, browsers would react with their own sign-in dialog.
         if status == 401 and "sec-fetch-site" not in self.headers:
-            own.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
-        is_long = self._claimed > self._service.limits.body_bytes_max
+            all_headers.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
+        is_long = self._declared_bytes > self._service.limits.body_bytes_max
         is_unread = self._is_unread and (status in (429, 503) or is_long)
         if status in (408, 413) or is_unread or self._is_spare:
-            own.append(("connection", "close"))  # the rest of the body is not read
+            all_headers.append(("connection", "close"))  # the rest of the body is not read
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
-            own.append(("retry-after", str(math.ceil(wait_s))))
+            all_headers.append(("retry-after", str(math.ceil(wait_s))))
         self._service.realm.connections.refused(error)
         detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
-        own.append(("cache-control", "no-store"))
-        await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, headers=own)
+        all_headers.append(("cache-control", "no-store"))
+        document = msgspec.json.encode(ErrorAnswer(error=detail))
+        await self.reply(status, document, JSON, headers=all_headers)
 
     async def reply(
         self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
@@ -490,28 +496,30 @@ class HttpRequest:
         await self._body_part(b"" if self.method == "HEAD" else data, more=False)
 
     async def _begin(
-        self, status: int, own: Headers, kind: str, headers: Headers | None = None
+        self, status: int, framing: Headers, kind: str, headers: Headers | None = None
     ) -> None:
-        self._began = True
-        every = [("content-type", kind), *own, *SECURITY, *(headers or ())]
+        self._has_begun = True
+        all_headers = [("content-type", kind), *framing, *SECURITY, *(headers or ())]
         if self._service.is_secure:
-            every.append(HSTS)
+            all_headers.append(HSTS)
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [(name.encode(), value.encode("latin-1")) for name, value in every],
+                "headers": [
+                    (name.encode(), value.encode("latin-1")) for name, value in all_headers
+                ],
             }
         )
 
     async def _body_part(self, data: bytes, *, more: bool) -> None:
-        """Send a part of the body. Raises ``TimeoutError`` when the peer does not read it."""
+        """Send a part of the body. Raises ``TimeoutError`` if the client does not read it."""
         async with asyncio.timeout(self._service.limits.send_timeout_s):
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _stream(self, events: Events, call: Call[Any, Any], route: Route) -> None:
-        """Send events until they end, the viewer leaves or loses the right to see them, or it does
-        not read them."""
+        """Send events until the stream ends, or the viewer disconnects, loses its right to read the
+        channel, or does not read from the connection."""
 
         def check() -> None:
             now_us = self._service.realm.clock.now_us()
@@ -521,19 +529,19 @@ class HttpRequest:
 
         try:
             with self._service.viewing(events, call.principal, check):
-                await self._while_there(self._told(events))
+                await self._while_there(self._send_events(events))
         except* TimeoutError:
             _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")
         finally:
             events.close()
 
     async def _download(self, file: Download) -> None:
-        """Send a file. If it fails in the middle, the connection is closed, so that the client sees
-        a short body and no apparent success."""
-        shown = quote(file.name, safe="")
+        """Send a file. On an error in the middle, the connection is closed, so that the client sees
+        a truncated body."""
+        quoted = quote(file.name, safe="")
         headers = [
             ("cache-control", "no-store"),
-            ("content-disposition", f"attachment; filename*=UTF-8''{shown}"),
+            ("content-disposition", f"attachment; filename*=UTF-8''{quoted}"),
         ]
 
         async def send() -> None:
@@ -554,14 +562,14 @@ class HttpRequest:
             file.close()
 
     async def _while_there(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` until it ends or the peer disconnects."""
+        """Run ``work`` until it ends or the client disconnects."""
         async with asyncio.TaskGroup() as tasks:
-            told = tasks.create_task(work)
-            told.add_done_callback(lambda _: gone.cancel())
-            gone = tasks.create_task(self._gone())
-            gone.add_done_callback(lambda _: told.cancel())
+            sending = tasks.create_task(work)
+            sending.add_done_callback(lambda _: watching.cancel())
+            watching = tasks.create_task(self._wait_for_disconnect())
+            watching.add_done_callback(lambda _: sending.cancel())
 
-    async def _told(self, events: Events) -> None:
+    async def _send_events(self, events: Events) -> None:
         headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")]
         await self._begin(200, [], "text/event-stream", headers=headers)
         if self.method != "HEAD":
@@ -570,7 +578,7 @@ class HttpRequest:
                     await self._body_part(part, more=True)
         await self._body_part(b"", more=False)
 
-    async def _gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -579,16 +587,16 @@ def stopping() -> RealmStopping:
     return RealmStopping("the realm is shutting down")
 
 
-def _store_in(found: RouteMatch) -> str:
-    """Name of the channel or queue that a request is about; empty: none."""
-    named = found.params.get("channel") or found.params.get("queue")
+def _store_in(match: RouteMatch) -> str:
+    """Return the name of the channel or queue in the path; empty if it has none."""
+    named = match.params.get("channel") or match.params.get("queue")
     return destination_name(named) if named else ""
 
 
-def _explained(fault: Exception, body: bytes, wanted: Any) -> str:
-    """What is wrong with a body, and the offending value if there is one."""
-    given = ABSENT
+def _explained(fault: Exception, body: bytes, body_type: Any) -> str:
+    """Return the text of an error in a body, with the invalid value if one can be decoded."""
+    document = ABSENT
     if isinstance(fault, msgspec.ValidationError):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            given = msgspec.json.decode(body)
-    return explain(fault, given, kind=wanted, whole="the body")
+            document = msgspec.json.decode(body)
+    return explain(fault, document, kind=body_type, whole="the body")

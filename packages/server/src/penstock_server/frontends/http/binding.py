@@ -1,7 +1,7 @@
-"""Routes without code of their own: each asks the realm for one request.
+"""Routes without an endpoint function, each of which executes one realm request.
 
-The fields of the request are filled by name from the path and from the body or the query, and the
-answer of the realm is shown as the route's answer. A route that does more has an endpoint.
+The fields of the request are filled by name from the path and from the body or the query. The
+realm's answer becomes the route's answer. A route that does more needs an endpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock_server.frontends.http.shapes import Answer, Done, NoQuery, Page, a
 
 Order = Literal["name", "place"]
 Show = Callable[[Call[Any, Any], Any], Any]
-"""Makes the answer of a route from the call and the answer of the realm."""
+"""Builds the answer of a route from the call and the answer of the realm."""
 _PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = MappingProxyType(
     {AnyStart: start_of, EventId: cursor_of}
 )
@@ -54,13 +54,13 @@ def bound(
     only_asks: bool = False,
     examples: Examples | None = None,
 ) -> Route:
-    """A route that asks ``asks``, and is described by ``text``.
+    """Return a route that executes a request of type ``asks``; ``text`` is its description.
 
-    ``names`` maps fields of the request to their names in HTTP, where these differ, and
-    ``constants`` has the values of fields that no client sets. ``audited`` are the fields that go
-    into the detail of an audit record. A page is ``paged_by`` the names or the places of its items,
-    or has all of them. ``show`` makes the answer, or an item of the page, where it is not the
-    realm's answer in the fields of ``answer``.
+    ``names`` maps fields of the request to their names in HTTP if these differ. ``constants`` has
+    values of fields that clients cannot set. ``audited`` names the fields to include in audit
+    records. ``paged_by`` sets whether the cursor of a page is a name or a position; None puts all
+    items on one page. ``show`` builds the answer, or an item of the page, if it differs from the
+    realm's answer.
     """
     signature = described(text, query=query, body=body, answer=answer)
     ask = _Ask(asks, signature, path, names=names, constants=constants, audited=audited)
@@ -83,7 +83,7 @@ def bound(
 
 
 class _Ask:
-    """Makes the request of a route from a call, and asks the realm for it."""
+    """Builds the request of a route from a call and executes it."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class _Ask:
         for field in structs.fields(asks):
             source = names.get(field.name, field.name)
             self._parsers[field.name] = _PARSERS.get(field.type, _unchanged)
-            if hasattr(arguments, source):  # a field, or a property made of several
+            if hasattr(arguments, source):  # a field, or a property computed from fields
                 self._from_arguments[field.name] = source
             elif field.name == "channel" and self._needs_channel:
                 continue
             elif source in in_path:
                 self._from_path[field.name] = source
-            elif field.name == "name":  # the last part of the path names the object of the request
+            elif field.name == "name":  # the last part of the path is the name of the object
                 self._from_path[field.name] = in_path[-1]
 
     async def of(self, call: Call[Any, Any]) -> Any:
@@ -140,7 +140,7 @@ class _Ask:
         return await call.ask(self._asks(**values, **self._named(call)), **detail)
 
     def _named(self, call: Call[Any, Any]) -> dict[str, Any]:
-        """The fields that the path names."""
+        """Return the values of the fields that are in the path."""
         return {
             field: self._parsers[field](call.params[source])
             for field, source in self._from_path.items()
@@ -152,24 +152,24 @@ def _unchanged(value: Any) -> Any:
 
 
 def _reply_rule(answer: Any, paged_by: Order | None, show: Show | None) -> Show:
-    """How a reply of type ``answer`` is made of what the realm answers."""
+    """Return the function that builds an answer of type ``answer`` from the realm's answer."""
     if get_origin(answer) is Page:
         return _PAGES[paged_by](_reply_rule(get_args(answer)[0], None, show))
     if show is not None:
         return show
     if answer is Done:
-        return lambda call, told: Done()
+        return lambda call, result: Done()
     if issubclass(answer, Answer):
-        return lambda call, told: answer_from(told, answer)
-    return lambda call, told: told
+        return lambda call, result: answer_from(result, answer)
+    return lambda call, result: result
 
 
 def _page_by_name(item: Show) -> Show:
     def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
         limit, after = call.query.limit, call.query.after
-        rest = sorted((each for each in objects if each.name > after), key=lambda each: each.name)
+        rest = sorted((obj for obj in objects if obj.name > after), key=lambda obj: obj.name)
         next_ = rest[limit - 1].name if len(rest) > limit else None
-        return Page(items=[item(call, each) for each in rest[:limit]], next=next_)
+        return Page(items=[item(call, obj) for obj in rest[:limit]], next=next_)
 
     return page
 
@@ -179,13 +179,13 @@ def _page_by_place(item: Show) -> Show:
         begin = cursor_of(call.query.after) or 0
         end = begin + call.query.limit
         next_ = str(end) if end < len(objects) else None
-        return Page(items=[item(call, each) for each in objects[begin:end]], next=next_)
+        return Page(items=[item(call, obj) for obj in objects[begin:end]], next=next_)
 
     return page
 
 
 def _whole_page(item: Show) -> Show:
-    return lambda call, objects: Page(items=[item(call, each) for each in objects])
+    return lambda call, objects: Page(items=[item(call, obj) for obj in objects])
 
 
 _PAGES: Final[Mapping[Order | None, Callable[[Show], Show]]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""The console's files, from the folder ``console`` beside this module."""
+"""Serves the console's files from the folder ``console`` next to this module."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ _TYPES: Final = {
 
 
 class File(NamedTuple):
+    """The content of a file."""
+
     data: bytes
     type: str
     tag: str
-    """Entity tag: it changes with the file."""
+    """Entity tag, which changes with the content."""
 
 
 class Files:
-    """The files, read at their first request, and again when they have changed."""
+    """A cache of the files. A file is read at its first request and after each change."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
-        self._known: dict[Path, tuple[tuple[int, int], File]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int], File]] = {}
 
     def find(self, raw_path: str) -> File | None:
-        """The file at a request's path; None if there is none to serve.
+        """Return the file at a request's path; None if no such file is served.
 
-        Only plain names are followed: no percent-encoding, no ``..``, no links out of the folder.
+        A path may contain only plain names. Percent-encoding, ``..`` and symbolic links are not
+        followed, so a request cannot leave the folder.
         """
         parts = [part for part in raw_path.split("/") if part] or [INDEX]
         if not all(_PART.fullmatch(part) for part in parts):
@@ -54,11 +57,11 @@ class Files:
         kind = _TYPES.get(path.suffix)
         if kind is None or path.is_symlink() or not path.is_file():
             return None
-        found = path.stat()
-        stamp = found.st_mtime_ns, found.st_size
-        known = self._known.get(path)
-        if known is None or known[0] != stamp:
+        stat = path.stat()
+        stamp = stat.st_mtime_ns, stat.st_size
+        entry = self._cache.get(path)
+        if entry is None or entry[0] != stamp:
             data = path.read_bytes()
-            known = stamp, File(data, kind, f'"{xxhash.xxh3_64_hexdigest(data)}"')
-            self._known[path] = known
-        return known[1]
+            entry = stamp, File(data, kind, f'"{xxhash.xxh3_64_hexdigest(data)}"')
+            self._cache[path] = entry
+        return entry[1]

@@ -1,4 +1,4 @@
-"""Routes of consumers over HTTP: fetch events for a time, and settle them (SEM H)."""
+"""Routes of consumers over HTTP, which fetch events under a lease and settle them (SEM H)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ from penstock_server.frontends.http.consuming_shapes import (
     SettledAnswer,
 )
 from penstock_server.frontends.http.event_documents import document_of, messages_of
-from penstock_server.frontends.http.finding import asked_of, store_of
+from penstock_server.frontends.http.finding import ask_store, store_of
 from penstock_server.frontends.http.publishing import ARROW, IN_THREAD_BYTES, NDJSON
 from penstock_server.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
 from penstock_server.frontends.http.shapes import NoQuery
 
 LEASE: Final = "penstock-lease"
-"""The header that names the lease of a batch, in whatever form the events come."""
+"""Response header with the id of the lease, for every format of the events."""
 ENDS: Final = "penstock-lease-ends"
+"""Response header with the end of the lease."""
 REDELIVERIES: Final = "redelivery_count"
 CHANNEL: Final = "channel"
 _WHOLE: Final = 1 << 62
@@ -65,21 +66,23 @@ class Part(NamedTuple):
     batch: EventBatch
     messages: Messages | None
     channel: str | None
-    """Stands in each of its events; None: all are of one."""
+    """Name of the channel to add to each event; None if the whole answer is of one channel."""
 
 
 async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
-    """Fetch events under a lease: settle them before it ends, or they come again (SEM H1).
+    """Fetch events under a lease. Events not settled before the lease ends are delivered again
+    (SEM H1).
 
-    The answer is JSON, or what ``Accept`` names: NDJSON, a line for each event, or an Arrow IPC
-    stream. The headers ``Penstock-Lease`` and ``Penstock-Lease-Ends`` name the lease in each form;
-    without events there is none. With ``wait_ms`` the answer comes with the first events. If the
-    client hangs up before it is answered, they go back at once, as if they had not been fetched.
+    The answer is JSON or, with ``Accept``, NDJSON with one line per event, or an Arrow IPC stream.
+    In each format the headers ``Penstock-Lease`` and ``Penstock-Lease-Ends`` describe the lease;
+    an answer without events has no lease. With ``wait_ms`` the realm answers when the first events
+    arrive. If the client disconnects before the answer is sent, the events go back at once, as if
+    they had not been fetched.
     """
-    kind = _form(call.headers.get("accept", ""))
+    kind = _content_type(call.headers.get("accept", ""))
     body, durable = call.body, call.params.get("durable", READERS)
 
-    def asked(now: ChannelOpened) -> FetchEvents:
+    def request_of(now: ChannelOpened) -> FetchEvents:
         return FetchEvents(
             now.channel,
             durable,
@@ -89,23 +92,23 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
             selector=body.selector,
         )
 
-    store, told = await run_while_there(asked_of(call, FetchEvents, asked))
+    store, fetched = await run_while_there(ask_store(call, FetchEvents, request_of))
     messages = messages_of(store)
-    return await _answered(
-        call, kind, told, parts=[Part(each, messages, None) for each in told.batches]
+    return await _answer(
+        call, kind, fetched, parts=[Part(batch, messages, None) for batch in fetched.batches]
     )
 
 
 async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
-    """Fetch events of all channels of a pattern that one may read, under one lease (SEM H4).
+    """Fetch events of all readable channels of a pattern, under one lease (SEM H4).
 
-    The channels have their turns, and a batch has of each that has events its share. Each event
-    names its ``channel``. With ``wait_ms`` the answer comes with the first event of any channel,
-    also of one that is made meanwhile. The forms of the answer are those of one channel.
+    A batch has a fair share of events from each channel that has some. Each event names its
+    ``channel``. With ``wait_ms`` the realm answers when the first event arrives on any channel,
+    including channels created meanwhile. The formats of the answer are those of one channel.
     """
-    kind = _form(call.headers.get("accept", ""))
+    kind = _content_type(call.headers.get("accept", ""))
     body, params = call.body, call.params
-    told = await call.ask_while_there(
+    fetched = await call.ask_while_there(
         FetchFromPattern(
             params["pattern"],
             params["durable"],
@@ -117,82 +120,85 @@ async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
     )
     parts = [
         Part(batch, messages_of(store_of(opened, "channel")), opened.name)
-        for batch, opened in zip(told.batches, told.channels, strict=True)
+        for batch, opened in zip(fetched.batches, fetched.channels, strict=True)
     ]
-    return await _answered(call, kind, told, parts=parts, tells_channels=True)
+    return await _answer(call, kind, fetched, parts=parts, has_channels=True)
 
 
-async def _answered(
+async def _answer(
     call: Call[NoQuery, Fetch],
     kind: str,
-    told: Fetched,
+    fetched: Fetched,
     parts: Sequence[Part],
     *,
-    tells_channels: bool = False,
+    has_channels: bool = False,
 ) -> Payload:
-    """The events in the form that was asked for. They go back if that cannot be made, or sent."""
+    """Encode the events in the requested format. They go back if encoding or sending fails."""
 
     def give_back() -> None:
-        call.realm.leases.give_back(told.lease)
+        call.realm.leases.give_back(fetched.lease)
 
     try:
-        if told.lease:
+        if fetched.lease:
             call.reply_headers += [
-                (LEASE, told.lease),
-                (ENDS, moment_of(told.ends_us).isoformat()),
+                (LEASE, fetched.lease),
+                (ENDS, moment_of(fetched.ends_us).isoformat()),
             ]
-        size = sum(each.to_arrow().nbytes for each in told.batches)
-        form = _FORMS[kind]
+        size = sum(batch.to_arrow().nbytes for batch in fetched.batches)
+        encode = _ENCODERS[kind]
+        # Encoding many events would block the event loop for all other clients.
         if size > IN_THREAD_BYTES:
-            data = await asyncio.to_thread(form, told, parts, tells_channels)
+            data = await asyncio.to_thread(encode, fetched, parts, has_channels)
         else:
-            data = form(told, parts, tells_channels)
+            data = encode(fetched, parts, has_channels)
     except BaseException:
         give_back()
         raise
     return Payload(data, kind, on_unsent=give_back)
 
 
-# --- forms of an answer -------------------------------------------------------------------
+# --- formats of an answer -----------------------------------------------------------------
 
 
-def _form(accept: str) -> str:
-    """The content type of the answer: of those that the client takes the one that it likes best.
-    Raises ``Refusal`` where it takes none of them."""
-    form = accepted_form(accept, _FORMS)
-    if not form:
-        raise Refusal(406, not_accepted(accept, _FORMS))
-    return form
+def _content_type(accept: str) -> str:
+    """Return the content type that the client prefers among the supported ones.
+
+    Raises ``Refusal`` if the client accepts none of them.
+    """
+    content_type = accepted_form(accept, _ENCODERS)
+    if not content_type:
+        raise Refusal(406, not_accepted(accept, _ENCODERS))
+    return content_type
 
 
-def _json(told: Fetched, parts: Sequence[Part], _: bool) -> bytes:
-    ends = moment_of(told.ends_us) if told.lease else None
+def _json(fetched: Fetched, parts: Sequence[Part], _: bool) -> bytes:
+    ends = moment_of(fetched.ends_us) if fetched.lease else None
     items = [
-        document_of(each, part.messages, _WHOLE, channel=part.channel)
+        document_of(event, part.messages, _WHOLE, channel=part.channel)
         for part in parts
-        for each in part.batch
+        for event in part.batch
     ]
-    lease = told.lease or None
+    lease = fetched.lease or None
     return msgspec.json.encode(
-        FetchedAnswer(lease=lease, ends=ends, lease_ms=told.lease_ms, items=items)
+        FetchedAnswer(lease=lease, ends=ends, lease_ms=fetched.lease_ms, items=items)
     )
 
 
 def _lines(_: Fetched, parts: Sequence[Part], __: bool) -> bytes:
     lines = []
     for batch, messages, channel in parts:
-        named = {} if channel is None else {CHANNEL: channel}
-        lines += [{**named, **line_of(each, messages)} for each in batch]
+        channel_field = {} if channel is None else {CHANNEL: channel}
+        lines += [{**channel_field, **line_of(event, messages)} for event in batch]
     return msgspec.json.Encoder().encode_lines(lines)
 
 
-def _arrow(told: Fetched, parts: Sequence[Part], tells_channels: bool) -> bytes:
-    """The events as columns, as in any table, with how often each came before."""
-    table = _table(told.batches) if told.batches else _EMPTY.append_column(*_counts([]))
-    if tells_channels:
+def _arrow(fetched: Fetched, parts: Sequence[Part], has_channels: bool) -> bytes:
+    """Return the events as an Arrow stream, with a column for how often each was redelivered."""
+    table = _table(fetched.batches) if fetched.batches else _EMPTY.append_column(*_counts([]))
+    if has_channels:
         names = [name for part in parts for name in [part.channel] * len(part.batch)]
         column = pa.array(names, pa.string()).dictionary_encode()
-        table = _aside(table, CHANNEL).add_column(0, CHANNEL, column)
+        table = _without_clash(table, CHANNEL).add_column(0, CHANNEL, column)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -201,26 +207,26 @@ def _arrow(told: Fetched, parts: Sequence[Part], tells_channels: bool) -> bytes:
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:
-    table = _aside(
-        table_of([each.to_arrow() for each in batches], on_typed=_stay_silent), REDELIVERIES
+    table = _without_clash(
+        table_of([batch.to_arrow() for batch in batches], on_typed=_stay_silent), REDELIVERIES
     )
     counts: list[int] = []
-    for each in batches:
-        known = each.redeliveries
-        if known:
-            counts += [known.get(event_id, 0) for event_id in each.event_ids.tolist()]
+    for batch in batches:
+        redeliveries = batch.redeliveries
+        if redeliveries:
+            counts += [redeliveries.get(event_id, 0) for event_id in batch.event_ids.tolist()]
         else:
-            counts += [0] * len(each)
+            counts += [0] * len(batch)
     return table.append_column(*_counts(counts))
 
 
 def _stay_silent(properties: Sequence[str]) -> None:
-    """The names of the columns say that they are typed."""
+    """Do nothing: the names of typed columns show that they are typed."""
 
 
-def _aside(table: pa.Table, own: str) -> pa.Table:
-    """The table with a property of this name moved aside, for a column of the answer's own."""
-    names = [f"properties.{name}" if name == own else name for name in table.column_names]
+def _without_clash(table: pa.Table, column: str) -> pa.Table:
+    """Rename a property that has the name of a column which the answer adds."""
+    names = [f"properties.{name}" if name == column else name for name in table.column_names]
     return table.rename_columns(names)
 
 
@@ -228,7 +234,7 @@ def _counts(counts: list[int]) -> tuple[pa.Field, pa.Array]:
     return pa.field(REDELIVERIES, pa.int32(), nullable=False), pa.array(counts, pa.int32())
 
 
-_FORMS: Final[Mapping[str, Callable[[Fetched, Sequence[Part], bool], bytes]]] = MappingProxyType(
+_ENCODERS: Final[Mapping[str, Callable[[Fetched, Sequence[Part], bool], bytes]]] = MappingProxyType(
     {JSON: _json, NDJSON: _lines, ARROW: _arrow}
 )
 _EMPTY: Final = pa.schema([flat_field(name) for name in FLAT]).empty_table()
@@ -257,15 +263,16 @@ _SOME: Final = {"count": 1, "left": 1, "ends": _ENDS}
 _SOME_OF_PATTERN: Final = {**_SOME, "count": 3}
 _IDS: Final[dict[str, Any]] = {"ids": [7]}
 _IDS_OF_PATTERN: Final[dict[str, Any]] = {"ids": {"orders/de": [7], "orders/fr": [3, 4]}}
-_ACKNOWLEDGE: Final = """Acknowledge events of a lease; the answer comes when that is safe (SEM H2).
+_ACKNOWLEDGE: Final = """Acknowledge events of a lease; the realm answers when this is stored safely
+    (SEM H2).
 
-    Repeat it when its answer was lost: what was acknowledged is answered as done. What has gone
-    back meanwhile is refused with ``lease-ended``, and nothing of the request is done.
+    If the answer is lost, repeat the request: events that are already acknowledged count as done.
+    If an event has gone back meanwhile, the whole request is refused with ``lease-ended``.
     """
-_ACKNOWLEDGE_PATTERN: Final = """Acknowledge events of a lease over a pattern, of all channels
-    together or of none (SEM H4).
+_ACKNOWLEDGE_PATTERN: Final = """Acknowledge events of a lease over a pattern, either on all named
+    channels or on none (SEM H4).
 
-    Repeat it when its answer was lost, as that of one channel.
+    If the answer is lost, repeat the request, as for a single channel.
     """
 
 
@@ -296,8 +303,8 @@ _ACTIONS: Final = (
         "rollback",
         SettleLease,
         body=RollBackBody,
-        text="Give events of a lease back: they come again, counted, now or after a delay (SEM "
-        "D18).",
+        text="Roll back events of a lease: they are delivered again, now or after a delay, with "
+        "their redelivery count increased (SEM D18).",
         examples=Examples({**_IDS, "delay_ms": 5_000}, _SOME),
     ),
     _Action(
@@ -314,7 +321,7 @@ _ACTIONS: Final = (
         "extend",
         ExtendLease,
         body=ExtendBody,
-        text="Have events of a lease for so much time from now on; none gets less than it had (SEM "
+        text="Extend the lease of events to this duration from now on; it never gets shorter (SEM "
         "D19).",
         examples=Examples({"up_to": 7, "lease_ms": 60_000}, _SOME),
     ),
@@ -333,8 +340,8 @@ _PATTERN_ACTIONS: Final = (
         "rollback",
         SettlePatternLease,
         body=RollBackPatternBody,
-        text="Give events of a lease over a pattern back: they come again, counted, now or after a "
-        "delay (SEM D18).",
+        text="Roll back events of a lease over a pattern: they are delivered again, now or after a "
+        "delay, with their redelivery count increased (SEM D18).",
         examples=Examples({**_IDS_OF_PATTERN, "delay_ms": 5_000}, _SOME_OF_PATTERN),
     ),
     _Action(
@@ -351,8 +358,8 @@ _PATTERN_ACTIONS: Final = (
         "extend",
         ExtendPatternLease,
         body=ExtendPatternBody,
-        text="Have events of a lease over a pattern for so much time from now on; none gets less "
-        "than it had (SEM D19).",
+        text="Extend the lease of events over a pattern to this duration from now on; it never "
+        "gets shorter (SEM D19).",
         examples=Examples({"all": True, "lease_ms": 60_000}, _SOME_OF_PATTERN),
     ),
 )

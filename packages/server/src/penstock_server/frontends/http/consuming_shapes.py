@@ -26,7 +26,7 @@ from penstock_server.frontends.http.shapes import (
 )
 
 FETCH_MAX = 10_000
-"""Most events of one batch."""
+"""Maximum number of events in a batch."""
 LEASE_MS_MAX = 12 * 3_600_000
 WAIT_MS_MAX = 30_000
 IDS_MAX = 10_000
@@ -36,22 +36,22 @@ LeaseMs = Annotated[
     Meta(
         ge=ACK_TIMEOUT_MS_MIN,
         le=LEASE_MS_MAX,
-        description="For how long the client has the events, in milliseconds.",
+        description="Duration of the lease, in milliseconds.",
     ),
 ]
 
 
 class Fetch(RequestBody, frozen=True):
-    count: Annotated[int, Meta(ge=1, le=FETCH_MAX, description="Most events of the batch.")] = (
-        LIMIT_DEFAULT
-    )
+    count: Annotated[
+        int, Meta(ge=1, le=FETCH_MAX, description="Maximum number of events in the batch.")
+    ] = LIMIT_DEFAULT
     lease_ms: LeaseMs = 30_000
     wait_ms: Annotated[
         int,
         Meta(
             ge=0,
             le=WAIT_MS_MAX,
-            description="How long to wait for the first event if none is there.",
+            description="Maximum wait for the first event, in milliseconds.",
         ),
     ] = 0
     selector: Selector = ""
@@ -59,46 +59,45 @@ class Fetch(RequestBody, frozen=True):
 
 class FetchedAnswer(Answer, frozen=True):
     lease: str | None
-    """By which these events are settled; null: there are none."""
+    """Id of the lease, which settles these events; null if there are no events."""
     ends: Moment | None
-    """When what is not settled goes back, by the realm's clock."""
+    """Time at which events that are not settled go back, by the realm's clock."""
     lease_ms: int
-    """What that is from when they were handed out; the durable's ``ack_timeout`` may be shorter
-    than what was asked for."""
+    """Duration of the lease. It is shorter than requested if the durable's ``ack_timeout`` is."""
     items: list[EventAnswer]
-    """The events with all of their data, in the order in which they are to be worked on."""
+    """The events with all their data, in the order in which to process them."""
 
 
 class OfLease(RequestBody, frozen=True, kw_only=True):
-    """Which events are meant: exactly one of the three."""
+    """Selects events of a lease; exactly one of the three fields is set."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=IDS_MAX)] | None = None
     up_to: Id | None = None
     """Every event up to and including this id."""
     all: bool = False
-    """All that the lease holds."""
+    """All events of the lease."""
     how: ClassVar[How] = "ack"
 
     @property
     def chosen(self) -> LeasedEvents:
-        """Raises ``InvalidArgument`` unless exactly one of the three is given."""
+        """The selected events. Raises ``InvalidArgument`` unless exactly one field is set."""
         if (self.ids is not None) + (self.up_to is not None) + self.all != 1:
             raise InvalidArgument(
-                "say which events are meant, in one way: "
-                '{"ids": [1, 2]}, {"up_to": 2} or {"all": true}'
+                'name the events in exactly one way: {"ids": [1, 2]}, {"up_to": 2} or {"all": true}'
             )
         return LeasedEvents(None if self.ids is None else _spans(self.ids), self.up_to)
 
 
 class RollBackBody(OfLease, frozen=True, kw_only=True):
     delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
-    """How long they wait before they come again (SEM D18); null: as the backoff says."""
+    """Delay before the events are delivered again, in milliseconds (SEM D18); null uses the
+    backoff."""
     how: ClassVar[How] = "roll_back"
 
 
 class RejectBody(OfLease, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=65_536)]
-    """Why; it is stored with the dead events."""
+    """Reason, stored with the dead events."""
     how: ClassVar[How] = "reject"
 
 
@@ -113,48 +112,52 @@ IdsByChannel = Annotated[
 
 
 class OfPatternLease(RequestBody, frozen=True, kw_only=True):
-    """Which events of a lease over a pattern are meant: exactly one of the three."""
+    """Selects events of a lease over a pattern; exactly one of the three fields is set."""
 
     ids: IdsByChannel | None = None
-    """By the names of the channels that the events are of."""
+    """Ids by the name of their channel."""
     up_to: Annotated[dict[Name, Id], Meta(min_length=1, max_length=FETCH_MAX)] | None = None
-    """Every event up to and including this id, for each channel named; of others nothing."""
+    """For each named channel, every event up to and including this id."""
     all: bool = False
-    """All that the lease holds, of all channels."""
+    """All events of the lease, of all channels."""
     how: ClassVar[How] = "ack"
 
     @property
     def channels(self) -> dict[str, LeasedEvents] | None:
-        """The events by channel; None: all of the lease. Raises ``InvalidArgument`` unless exactly
-        one of the three is given, and where a channel has two names."""
+        """The selected events by channel; None for all events of the lease.
+
+        Raises ``InvalidArgument`` unless exactly one field is set, and if two spellings name the
+        same channel.
+        """
         if (self.ids is not None) + (self.up_to is not None) + self.all != 1:
             raise InvalidArgument(
-                "say which events are meant, in one way, by channel: "
+                "name the events in exactly one way, by channel: "
                 '{"ids": {"orders/de": [1, 2]}}, {"up_to": {"orders/de": 2}} or {"all": true}'
             )
         if self.all:
             return None
         if self.ids is not None:
-            given = [(name, LeasedEvents(_spans(ids))) for name, ids in self.ids.items()]
+            pairs = [(name, LeasedEvents(_spans(ids))) for name, ids in self.ids.items()]
         else:
-            given = [(name, LeasedEvents(None, last)) for name, last in (self.up_to or {}).items()]
-        chosen = {destination_name(name): events for name, events in given}
-        if len(chosen) < len(given):
+            pairs = [(name, LeasedEvents(None, last)) for name, last in (self.up_to or {}).items()]
+        chosen = {destination_name(name): events for name, events in pairs}
+        if len(chosen) < len(pairs):
             raise InvalidArgument(
-                "one channel is named in two ways; name it once, with all of its ids"
+                "one channel is named in two spellings; name it once, with all of its ids"
             )
         return chosen
 
 
 class RollBackPatternBody(OfPatternLease, frozen=True, kw_only=True):
     delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
-    """How long they wait before they come again (SEM D18); null: as the backoff says."""
+    """Delay before the events are delivered again, in milliseconds (SEM D18); null uses the
+    backoff."""
     how: ClassVar[How] = "roll_back"
 
 
 class RejectPatternBody(OfPatternLease, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=65_536)]
-    """Why; it is stored with the dead events."""
+    """Reason, stored with the dead events."""
     how: ClassVar[How] = "reject"
 
 

@@ -1,5 +1,5 @@
-"""Routes for channels and queues: list, create, show, edit, delete, maintain, purge, export,
-import."""
+"""Routes that list, create, show, edit, delete, maintain, purge, export and import channels and
+queues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock_core.vocabulary.argument_errors import explain
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.frontends.http.binding import bound
-from penstock_server.frontends.http.finding import found
+from penstock_server.frontends.http.finding import find_store
 from penstock_server.frontends.http.realm_shapes import ImportQuery, NameAnswer, NamesQuery
 from penstock_server.frontends.http.routing import Call, Download, Endpoint, Route, Upload, named
 from penstock_server.frontends.http.shapes import (
@@ -60,19 +60,19 @@ SEGMENTS_MAX = 1_000
 
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
-    """The document of a channel or queue, with the age of its oldest stored event."""
+    """Return the document of a channel or queue, with the age of its oldest stored event."""
     store = realm.view.named(info.name)
     oldest = None if store is None else store.oldest_ms(realm.clock.now_us())
     return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)
 
 
 async def list_channels(call: Call[After, None]) -> Page[ChannelAnswer]:
-    """List the channels that may be seen, by name."""
+    """List the channels that the user may see, by name."""
     return await _page(call, "channel")
 
 
 async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
-    """List the queues that may be seen, by name."""
+    """List the queues that the user may see, by name."""
     return await _page(call, "queue")
 
 
@@ -87,19 +87,19 @@ async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
 
 
 async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
-    """List the names of channels and queues that may be seen; with ``durables`` also those of their
-    durables."""
+    """List the names of channels and queues that the user may see; with ``durables`` also the names
+    of their durables."""
     limit, after = call.query.limit, call.query.after
     kinds: tuple[Kind, ...] = ("channel", "queue")
-    found: list[tuple[str, Kind]] = []
+    names: list[tuple[str, Kind]] = []
     for kind in kinds:
-        found += [(name, kind) for name in await call.ask(ListChannels(kind)) if name > after]
-    found.sort()
+        names += [(name, kind) for name in await call.ask(ListChannels(kind)) if name > after]
+    names.sort()
     items = [
         NameAnswer(name=name, kind=kind, durables=_durables(call, name, kind))
-        for name, kind in found[:limit]
+        for name, kind in names[:limit]
     ]
-    return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
+    return Page(items=items, next=names[limit - 1][0] if len(names) > limit else None)
 
 
 def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str, ...]:
@@ -108,57 +108,57 @@ def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str,
         return ()
     if not call.caller.allows(operation_on(ListDurables, kind), name):
         return ()
-    return tuple(sorted(each for each, _ in store.durables))
+    return tuple(sorted(durable for durable, _ in store.durables))
 
 
 async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:
     """Create a channel (SEM C3)."""
-    return await _create(call, call.body.name, "channel", given=call.body.attributes)
+    return await _create(call, call.body.name, "channel", attributes=call.body.attributes)
 
 
 async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
     """Create a queue (SEM Q)."""
-    return await _create(call, call.body.name, "queue", given=call.body.attributes)
+    return await _create(call, call.body.name, "queue", attributes=call.body.attributes)
 
 
-async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) -> ChannelAnswer:
-    definition = _definition(given, Definition(kind=kind))
-    made = await call.ask(CreateChannel(name, definition))
-    return channel_answer(call.realm, await call.answer(DescribeChannel(made.name, kind)))
+async def _create(call: Call[Any, Any], name: str, kind: Kind, attributes: Struct) -> ChannelAnswer:
+    definition = _definition(attributes, Definition(kind=kind))
+    opened = await call.ask(CreateChannel(name, definition))
+    return channel_answer(call.realm, await call.answer(DescribeChannel(opened.name, kind)))
 
 
 async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
-    """Edit attributes of a channel; changes apply at once (SEM C3)."""
+    """Edit attributes of a channel; the changes apply at once (SEM C3)."""
     return await _edit(call, call.body)
 
 
 async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
-    """Edit attributes of a queue; changes apply at once (SEM C3)."""
+    """Edit attributes of a queue; the changes apply at once (SEM C3)."""
     return await _edit(call, call.body)
 
 
-async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
+async def _edit(call: Call[Any, Any], attributes: Struct) -> ChannelAnswer:
     await call.ask_here(
-        EditChannel, lambda now: EditChannel(now.name, _definition(given, now.definition))
+        EditChannel, lambda now: EditChannel(now.name, _definition(attributes, now.definition))
     )
     return channel_answer(call.realm, await call.answer(DescribeChannel(*named(call))))
 
 
-def _definition(given: Struct, current: Definition) -> Definition:
-    """``current`` with the given attributes. Raises ``InvalidArgument``."""
+def _definition(attributes: Struct, current: Definition) -> Definition:
+    """Return ``current`` with the attributes that are set. Raises ``InvalidArgument``."""
     tree = msgspec.to_builtins(current)
-    storage = getattr(given, "storage", UNSET)
-    for field in given.__struct_fields__:
-        value = getattr(given, field)
+    storage = getattr(attributes, "storage", UNSET)
+    for field in attributes.__struct_fields__:
+        value = getattr(attributes, field)
         if value is not UNSET and value is not storage:
             tree[field] = value
     if storage is not UNSET:
-        own = {
+        changes = {
             name: value
             for name in storage.__struct_fields__
             if (value := getattr(storage, name)) is not UNSET
         }
-        tree["storage"] = {**tree.get("storage", {}), **own}
+        tree["storage"] = {**tree.get("storage", {}), **changes}
     try:
         return msgspec.convert(tree, Definition)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -173,7 +173,7 @@ async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
 
 
 async def storage(call: Call[NoQuery, None]) -> StoragePlace:
-    """Show where the stored events are: in segment files, and how many in none yet."""
+    """Show the segment files with stored events, and how many events are not sealed yet."""
     info = await call.ask(DescribeChannel(*named(call)))
     first = 0 if info.first_event_id is None else info.first_event_id
     end = max(first, info.last_event_id + 1)
@@ -197,8 +197,8 @@ async def storage(call: Call[NoQuery, None]) -> StoragePlace:
 
 
 async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
-    """List ids without an event, by the cause of their removal (SEM T8)."""
-    await found(call, DescribeMissing)
+    """List the ids whose events are no longer stored, by cause (SEM T8)."""
+    await find_store(call, DescribeMissing)
     query, last = call.query, call.query.end
     if last is None:
         last = (await call.ask(DescribeChannel(*named(call)))).last_event_id
@@ -207,35 +207,35 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
     if last < query.start:
         return Page(items=[])
     span = query.start, last + 1
-    told = await call.ask_here(DescribeMissing, lambda now: DescribeMissing(now.channel, *span))
-    return Page(items=[answer_from(each, MissingAnswer) for each in told])
+    groups = await call.ask_here(DescribeMissing, lambda now: DescribeMissing(now.channel, *span))
+    return Page(items=[answer_from(group, MissingAnswer) for group in groups])
 
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
-    """Remove events, namely all, a range, or those that a selector matches, or only count them (SEM
-    T9)."""
-    wanted = call.body
-    asked = CountPurge if wanted.dry_run else PurgeChannel
+    """Remove all events, a range of ids, or the events that match a selector; or only count them
+    (SEM T9)."""
+    body = call.body
+    request_type = CountPurge if body.dry_run else PurgeChannel
     count = await call.ask_here(
-        asked, lambda now: asked(now.channel, wanted.start, wanted.end, wanted.selector)
+        request_type, lambda now: request_type(now.channel, body.start, body.end, body.selector)
     )
-    return Purged(count=count, dry_run=wanted.dry_run)
+    return Purged(count=count, dry_run=body.dry_run)
 
 
 async def export(call: Call[NoQuery, None]) -> Download:
-    """Export a channel or queue, as it is now, as a tar (SEM C7).
+    """Export the current content of a channel or queue as a tar file (SEM C7).
 
-    Unpacked it is the folder that ``penstock channel export`` writes: Arrow files with the events,
-    and a manifest with checksums. The answer begins after all files have been read once.
+    The tar file has the folder that ``penstock channel export`` writes: Arrow files with the
+    events, and a manifest with checksums. The answer begins after all files have been read once.
     """
     tar = await call.ask(ExportTar(*named(call)))
     return Download(tar.parts, name=tar.name, size=tar.size, close=tar.close)
 
 
 async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
-    """Create a channel or queue from an export, completely or not at all (SEM C7).
+    """Create a channel or queue from an export; an invalid export creates nothing (SEM C7).
 
-    The body is the tar of an export; ``name`` overrides the exported name.
+    The body is the tar file of an export; ``name`` overrides the exported name.
     """
     opened = await call.ask_with(ImportTar(call.query.name), call.body.parts)
     kind: Kind = "queue" if opened.definition.kind == "queue" else "channel"
@@ -243,7 +243,7 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
 
 
 def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
-    """The routes of a channel or queue."""
+    """Return the routes of a channel or queue."""
     of, path = kind.capitalize(), f"{kind}s/{{{kind}}}"
     return (
         bound(
@@ -251,8 +251,8 @@ def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
             "GET",
             path,
             asks=DescribeChannel,
-            text="Show a channel or queue: its attributes, what it holds, and what became of each "
-            "event.",
+            text="Show a channel or queue: its attributes, its content, and the counts of all "
+            "events by outcome.",
             answer=ChannelAnswer,
             show=lambda call, info: channel_answer(call.realm, info),
         ),
@@ -269,7 +269,8 @@ def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
             "POST",
             f"{path}/maintain",
             asks=MaintainChannel,
-            text="Rewrite a store of a single file without the removed events in it (SEM S).",
+            text="Rewrite the file of a single-file store to free the space of removed events (SEM "
+            "S).",
             answer=Maintained,
         ),
         Route(f"list{of}Columns", "GET", f"{path}/columns", asks=DescribeColumns, endpoint=columns),

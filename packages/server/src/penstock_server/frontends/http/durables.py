@@ -1,5 +1,5 @@
-"""Routes for durables, of one channel or over a pattern: list, create, show, delete; those of one
-channel are also browsed, purged, moved and unbound."""
+"""Routes that list, create, show and delete durables of a channel or over a pattern, and that
+browse, purge, seek and unbind durables of a channel."""
 
 from __future__ import annotations
 
@@ -46,30 +46,32 @@ from penstock_server.frontends.http.shapes import (
 
 
 async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Browse the outstanding events, in order; this changes nothing (SEM D16)."""
+    """Browse the outstanding events in order; the durable does not change (SEM D16)."""
     return await events.outstanding(call, call.params["durable"])
 
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
-    """Acknowledge outstanding events, or only count them; other durables keep theirs."""
-    wanted, name = call.body, call.params["durable"]
-    asked = CountDurablePurge if wanted.dry_run else PurgeDurable
+    """Acknowledge outstanding events of the durable, or only count them; other durables keep
+    them."""
+    body, name = call.body, call.params["durable"]
+    request_type = CountDurablePurge if body.dry_run else PurgeDurable
     count = await call.ask_here(
-        asked, lambda now: asked(now.channel, name, wanted.start, wanted.end, wanted.selector)
+        request_type,
+        lambda now: request_type(now.channel, name, body.start, body.end, body.selector),
     )
-    return Purged(count=count, dry_run=wanted.dry_run)
+    return Purged(count=count, dry_run=body.dry_run)
 
 
 async def show_over_pattern(call: Call[NoQuery, None]) -> PatternDurableAnswer:
     """Show a durable over a pattern, and how many channels have it."""
-    wanted = choice_of(call.params["pattern"]).text, durable_name(call.params["durable"])
+    pattern, name = choice_of(call.params["pattern"]).text, durable_name(call.params["durable"])
     for info in await call.ask(ListPatternDurables()):
-        if (info.pattern, info.name) == wanted:
+        if (info.pattern, info.name) == (pattern, name):
             return answer_from(info, PatternDurableAnswer)
-    raise NameDoesNotExist(f"there is no durable {wanted[1]} over the pattern {wanted[0]}")
+    raise NameDoesNotExist(f"no durable {name} over the pattern {pattern} exists")
 
 
-_OWN_NAMES = {"kind": "type"}
+_HTTP_NAMES = {"kind": "type"}
 _OVER_PATTERN = "durables/{pattern}/{durable}"
 _DURABLE = "channels/{channel}/durables/{durable}"
 
@@ -89,11 +91,11 @@ ROUTES = (
         "POST",
         "channels/{channel}/durables",
         asks=CreateDurable,
-        text="Create a durable. The channel keeps for it what its clients have not acknowledged "
-        "(SEM D).",
+        text="Create a durable. The channel keeps events until the durable's clients have "
+        "acknowledged them (SEM D).",
         body=NewDurable,
         answer=DurableAnswer,
-        names=_OWN_NAMES,
+        names=_HTTP_NAMES,
         status=201,
     ),
     bound(
@@ -118,7 +120,7 @@ ROUTES = (
         "GET",
         f"{_DURABLE}/seek",
         asks=PreviewSeek,
-        text="Show what a seek to this place would change (SEM D20); this changes nothing.",
+        text="Show the effect of a seek to this position, without moving the durable (SEM D20).",
         query=SeekQuery,
         answer=SeekAnswer,
     ),
@@ -127,8 +129,8 @@ ROUTES = (
         "POST",
         f"{_DURABLE}/seek",
         asks=SeekDurable,
-        text="Have the durable go on from another place, back or forward; its clients stay (SEM "
-        "D20).",
+        text="Move the durable to another position, back or forward; its clients stay connected "
+        "(SEM D20).",
         body=SeekTo,
         answer=SeekAnswer,
     ),
@@ -137,7 +139,8 @@ ROUTES = (
         "POST",
         f"{_DURABLE}/unbind",
         asks=UnbindDurable,
-        text="End all subscriptions of a durable; the events they held go back (SEM D14).",
+        text="End all subscriptions of a durable; their unacknowledged events go back to it (SEM "
+        "D14).",
         answer=Counted,
         show=lambda call, count: Counted(count=count),
     ),
@@ -146,7 +149,7 @@ ROUTES = (
         "GET",
         "durables",
         asks=ListPatternDurables,
-        text="List the durables over patterns, by pattern and name.",
+        text="List the durables over patterns, sorted by pattern and name.",
         query=After,
         answer=Page[PatternDurableAnswer],
         paged_by="place",
@@ -156,11 +159,11 @@ ROUTES = (
         "POST",
         "durables",
         asks=CreatePatternDurable,
-        text="Give each channel of a pattern a durable of one name, also those made later (SEM "
-        "D22).",
+        text="Create a durable of one name on every channel of a pattern, including channels "
+        "created later (SEM D22).",
         body=NewPatternDurable,
         answer=PatternDurableAnswer,
-        names=_OWN_NAMES,
+        names=_HTTP_NAMES,
         status=201,
     ),
     Route(
@@ -175,7 +178,7 @@ ROUTES = (
         "DELETE",
         _OVER_PATTERN,
         asks=DeletePatternDurable,
-        text="End a durable over a pattern, with its durables on all channels, but those that "
-        "another pattern gives to a channel.",
+        text="Delete a durable over a pattern on all its channels, except channels on which "
+        "another pattern requires it.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Events as documents, as ``--format json`` prints them, shortened to what a page can show."""
+"""Documents of events, as ``--format json`` prints them, with data shortened for pages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from penstock_server.frontends.http.shapes import (
 HEX_BYTES: Final = 4_096
 _WHOLE: Final = 1 << 62
 _UTF8_TAIL: Final = 3
-"""Most bytes of a UTF-8 character that a cut can leave behind."""
+"""Maximum number of bytes of an incomplete UTF-8 character at the end of shortened data."""
 
 
 def messages_of(store: Store) -> Messages | None:
-    """Decoder for a store's Protocol Buffers messages; None without descriptors, or without the
-    extra ``protobuf``."""
+    """Return a decoder for a store's Protocol Buffers messages; None if it has no descriptors or
+    the extra ``protobuf`` is not installed."""
     try:
         messages = Messages(store.name, store.definition.descriptors)
     except Unavailable:
@@ -43,9 +43,10 @@ def document_of(
     data_bytes: int = PREVIEW_BYTES,
     channel: str | None = None,
 ) -> EventAnswer:
-    """The event with at most ``data_bytes`` bytes of its data; of several channels with its own."""
-    assert event.event_id is not None, "it is stored"
-    assert event.published is not None, "it is stored"
+    """Return the document of an event with at most ``data_bytes`` bytes of its data, and with its
+    ``channel`` if that is set."""
+    assert event.event_id is not None, "the event is stored"
+    assert event.published is not None, "the event is stored"
     data = event.data
     text, encoded = _shown(data, data_bytes)
     message = message_in(event, messages) if len(data) <= data_bytes else None
@@ -74,7 +75,7 @@ def document_of(
 
 
 def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
-    """Data as text and None, or None and base64."""
+    """Return the data as ``(text, None)`` if it is UTF-8, otherwise as ``(None, base64)``."""
     part = data[:data_bytes]
     try:
         return part.decode(), None
@@ -85,7 +86,7 @@ def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
 
 
 def detail_of(event: Event, messages: Messages | None) -> EventDetail:
-    """The event with all of its data, in every form in which it can be read."""
+    """Return the document of an event with all its data, and views of the data in other forms."""
     data = event.data
     document = document_of(event, messages, _WHOLE)
     text, _ = _shown(data, _WHOLE)
@@ -106,8 +107,8 @@ def detail_of(event: Event, messages: Messages | None) -> EventDetail:
 
 
 def _json(data: bytes) -> Any:
-    """The data as a JSON object or list; None for anything else. A bare number or word is just
-    text."""
+    """Return the data as a JSON object or array; None for other data. A bare JSON number or string
+    is treated as text."""
     if data[:1] not in (b"{", b"["):
         return None
     try:
@@ -120,21 +121,23 @@ def _json(data: bytes) -> Any:
 _ALWAYS: Final = frozenset(("event_id", "published", "size"))
 
 
-def picked(document: EventAnswer, columns: str) -> EventAnswer:
-    """The document with only the ``columns`` asked for, and those that every event has; empty: all.
+def with_columns(document: EventAnswer, columns: str) -> EventAnswer:
+    """Return the document with only the named ``columns`` and the fields that every event has; all
+    fields if ``columns`` is empty.
 
     Raises ``InvalidArgument`` for a name that is not a field of an event.
     """
     if not columns:
         return document
-    wanted = {name.strip() for name in columns.split(",") if name.strip()}
-    names = {name.removeprefix("properties.") for name in wanted if name.startswith("properties.")}
-    fields = {name for name in wanted if not name.startswith("properties.")}
+    selected = {name.strip() for name in columns.split(",") if name.strip()}
+    prefix = "properties."
+    names = {name.removeprefix(prefix) for name in selected if name.startswith(prefix)}
+    fields = {name for name in selected if not name.startswith(prefix)}
     unknown = sorted(fields - set(document.__struct_fields__))
     if unknown:
         raise InvalidArgument(
-            f"columns={','.join(unknown)[:80]}: an event has "
-            f"{', '.join(document.__struct_fields__)}; a property is properties.<name>"
+            f"columns={','.join(unknown)[:80]} is not valid; an event has the fields "
+            f"{', '.join(document.__struct_fields__)}, and a property is properties.<name>"
         )
     properties = document.properties
     if "properties" not in fields:

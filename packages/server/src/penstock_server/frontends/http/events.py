@@ -1,4 +1,4 @@
-"""Routes for events: browse, show, watch, publish, request, take."""
+"""Routes that browse, show, watch, publish, request and pop events."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from penstock_server.frontends.http.event_documents import (
     detail_of,
     document_of,
     messages_of,
-    picked,
+    with_columns,
 )
-from penstock_server.frontends.http.finding import asked_of, cursor_of, found, start_of
+from penstock_server.frontends.http.finding import ask_store, cursor_of, find_store, start_of
 from penstock_server.frontends.http.live import snoop
 from penstock_server.frontends.http.pattern_live import PatternQuery, open_pattern_view
 from penstock_server.frontends.http.routing import Call, Content, Events, Route
@@ -53,81 +53,85 @@ from penstock_server.frontends.http.shapes import (
     RequestQuery,
 )
 
-_SET_HERE: Final = ("reply_to", "correlation_id", "message_id")
-"""Headers that a request sets itself."""
+_REQUEST_HEADERS: Final = ("reply_to", "correlation_id", "message_id")
+"""Headers that the realm sets in a request."""
 
 
 async def browse(call: Call[EventsQuery, None]) -> EventsPage:
-    """Browse stored events, in order. Nothing is taken, and nothing is counted (SEM E6).
+    """Browse stored events in order. This does not consume events or count as a delivery (SEM E6).
 
-    A page ends when it is full, or after ten seconds, 32 MiB, or a million events examined; it may
-    then be short, or empty. ``looked_at`` says which ids are done, and ``next`` continues after
-    them.
+    A page ends when it is full, or after examining events for ten seconds, 32 MiB of events, or a
+    million events; it may then be short or empty. ``looked_at`` is the range of ids that was
+    examined, and ``next`` continues after it.
     """
     query = call.query
-    store, told = await asked_of(call, BrowseEvents, lambda now: _asked(now.channel, query))
+    store, page = await ask_store(call, BrowseEvents, lambda now: _request(now.channel, query))
     messages = messages_of(store)
     return EventsPage(
         items=[
-            picked(document_of(each, messages, query.data_bytes), query.columns)
-            for each in told.events
+            with_columns(document_of(event, messages, query.data_bytes), query.columns)
+            for event in page.events
         ],
-        next=None if told.next_id is None else str(told.next_id),
+        next=None if page.next_id is None else str(page.next_id),
         looked_at=None
-        if told.first_id >= told.end_id
-        else LookedAt(first_id=told.first_id, last_id=told.end_id - 1),
+        if page.first_id >= page.end_id
+        else LookedAt(first_id=page.first_id, last_id=page.end_id - 1),
     )
 
 
-def _asked(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
-    """What the query asks of a channel."""
+def _request(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
+    """Return the realm request for a query."""
     cursor = cursor_of(query.after)
     end = None if query.end is None else query.end + 1
     if cursor is not None and query.newest:
         end = cursor if end is None else min(cursor, end)
-    goes_on = cursor is not None and not query.newest
-    start = FromId(cursor or 0) if goes_on else start_of(query.start)
+    continues = cursor is not None and not query.newest
+    start = FromId(cursor or 0) if continues else start_of(query.start)
     return BrowseEvents(
         channel, start, query.limit, selector=query.selector, end_id=end, newest=query.newest
     )
 
 
 async def show(call: Call[NoQuery, None]) -> EventDetail:
-    """Show one event with all of its data: as text, JSON, hex, and as the message it carries."""
+    """Show one event with all its data, as text, JSON, hex and decoded message."""
     text = call.params["event_id"]
-    store, event = await asked_of(
+    store, event = await ask_store(
         call, ReadEvent, lambda now: ReadEvent(now.channel, cursor_of(text) or 0)
     )
     return detail_of(event, messages_of(store))
 
 
 async def publish(call: Call[PublishQuery, Content]) -> PublishedAnswer:
-    """Publish one event or many, in one step; the answer comes when they are safe.
+    """Publish one event or several events atomically; the realm answers when they are stored
+    safely.
 
-    JSON: an event, or ``{"events": [...]}``. NDJSON: one event in each line, as ``penstock
-    subscribe --format json`` prints them. An Arrow IPC stream: each column is a property, except
-    ``data``, ``tag``, ``ttl``, ``priority``, ``persistent``, ``deliver_at``.
+    The body is one of these:
+
+    - JSON: an event, or ``{"events": [...]}``.
+    - NDJSON: one event per line, as ``penstock subscribe --format json`` prints them.
+    - An Arrow IPC stream: each column is a property, except ``data``, ``tag``, ``ttl``,
+      ``priority``, ``persistent`` and ``deliver_at``.
     """
-    return await publishing.publish(call, await found(call, PublishEvents))
+    return await publishing.publish(call, await find_store(call, PublishEvents))
 
 
 async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
-    """Publish a request, wait for its reply, and answer with that (SEM R1).
+    """Publish a request, wait for its reply, and answer with the reply (SEM R1).
 
-    The body is an event, as for publishing. The reply comes to a temporary queue of this call;
-    whoever receives the request finds its name in the header ``reply_to``. Without a reply in time
-    the answer is 504 with the code ``no-reply``; the request may be done all the same.
+    The body is an event, as for publishing. The reply goes to a temporary queue, whose name the
+    consumer of the request finds in the header ``reply_to``. Without a reply in time, the answer
+    is 504 with the code ``no-reply``; the request may still be processed later.
     """
-    given = call.body
-    if own := [name for name in _SET_HERE if name in given.headers]:
-        raise InvalidArgument(f"a request sets the header {own[0]} itself; leave it out")
-    if given.deliver_at is not None:
-        raise InvalidArgument("a request cannot wait for its time; leave 'deliver_at' out")
-    store = await found(call, PublishEvents)
+    body = call.body
+    if reserved := [name for name in _REQUEST_HEADERS if name in body.headers]:
+        raise InvalidArgument(f"the realm sets the header {reserved[0]} of a request; leave it out")
+    if body.deliver_at is not None:
+        raise InvalidArgument("a request cannot be scheduled; leave 'deliver_at' out")
+    store = await find_store(call, PublishEvents)
     name = REPLY_QUEUE_PREFIX + secrets.token_hex(16)
     correlation = f"ID:{secrets.token_hex(16)}"
-    given.headers.update(reply_to=name, correlation_id=correlation, message_id=correlation)
-    event = publishing.event_of_body(given, messages_of(store))
+    body.headers.update(reply_to=name, correlation_id=correlation, message_id=correlation)
+    event = publishing.event_of_body(body, messages_of(store))
     queue = await call.ask(OpenReplyQueue(name))
     try:
         event_id = await publishing.publish_event(call, store, event)
@@ -137,41 +141,41 @@ async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
         await call.ask(CloseReplyQueue(name))
     if not replies:
         raise NoReply(
-            f"no reply to request {event_id} on {store.name} came within {call.query.timeout:g} s"
+            f"no reply to request {event_id} on {store.name} arrived within "
+            f"{call.query.timeout:g} s"
         )
     return document_of(replies[0], None)
 
 
 async def live(call: Call[LiveQuery, None]) -> Events:
-    """Watch events as they are published, without being counted as a subscriber (server-sent
-    events).
+    """Watch events as they are published, without counting as a subscriber (server-sent events).
 
-    ``event: event`` has an event; ``event: lost`` tells which ids a slow viewer has missed;
-    ``event: end`` says why the stream ends. Comments keep the connection alive.
+    ``event: event`` has an event, ``event: lost`` the ids that a slow viewer has missed, and
+    ``event: end`` the reason why the stream ends. Comments keep the connection alive.
     """
-    return await snoop(call, await found(call, WatchEvents))
+    return await snoop(call, await find_store(call, WatchEvents))
 
 
 async def live_of_pattern(call: Call[PatternQuery, None]) -> Events:
-    """Watch the events of all channels of a pattern as they are published, also of channels that
-    are made meanwhile (server-sent events).
+    """Watch the events of all channels of a pattern as they are published, including channels
+    created meanwhile (server-sent events).
 
-    ``event: event`` has an event and its ``channel``; ``event: lost`` tells which ids of a channel
-    a slow viewer has missed; ``event: end`` says why the stream ends. Channels that one may not
-    read are left out. A channel made meanwhile is shown from its first event.
+    ``event: event`` has an event and its ``channel``, ``event: lost`` the ids of a channel that a
+    slow viewer has missed, and ``event: end`` the reason why the stream ends. Channels that the
+    user may not read are omitted. A channel created meanwhile is shown from its first event.
     """
     return await open_pattern_view(call)
 
 
 async def peek(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Browse the events of a queue, in order, without taking any (SEM Q4)."""
+    """Browse the events of a queue in order, without removing them (SEM Q4)."""
     return await outstanding(call, READERS)
 
 
 async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[EventAnswer]:
-    """The outstanding events of a durable or queue; this changes nothing (SEM D16)."""
+    """Return a page of outstanding events of a durable or queue, without changing it (SEM D16)."""
     query = call.query
-    store, told = await asked_of(
+    store, page = await ask_store(
         call,
         BrowseOutstanding,
         lambda now: BrowseOutstanding(
@@ -184,21 +188,22 @@ async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[
     )
     messages = messages_of(store)
     return Page(
-        items=[document_of(each, messages, query.data_bytes) for each in told.events],
-        next=None if told.next_id is None else str(told.next_id),
+        items=[document_of(event, messages, query.data_bytes) for event in page.events],
+        next=None if page.next_id is None else str(page.next_id),
     )
 
 
 async def pop(call: Call[NoQuery, Pop]) -> Popped:
-    """Take events off a queue for good (SEM Q1): they are committed before the answer is sent.
+    """Remove events from a queue and return them (SEM Q1); the removal is committed before the
+    answer is sent.
 
-    If the connection is lost, so are they; use a transactional reader to be sure.
+    The events are lost if the connection is lost; fetch events under a lease to avoid this.
     """
-    wanted = call.body
-    store, events = await asked_of(
+    body = call.body
+    store, events = await ask_store(
         call,
         PopEvents,
-        lambda now: PopEvents(now.channel, wanted.count, wanted.timeout, selector=wanted.selector),
+        lambda now: PopEvents(now.channel, body.count, body.timeout, selector=body.selector),
     )
     messages = messages_of(store)
     return Popped(items=[document_of(event, messages) for event in events])
@@ -252,11 +257,10 @@ ROUTES = (
         "POST",
         "selectors/check",
         asks=ExplainSelector,
-        text="Explain a selector, or say where it is wrong; with a channel, show what it chooses "
-        "there."
+        text="Explain a selector, or show the position of its error; with a channel, show which "
+        "stored events it matches."
         "\n\n"
-        "A selector that does not parse is answered with ``valid`` false, and is not an "
-        "error.",
+        "For a selector that does not parse, the answer has ``valid`` false; the status is 200.",
         body=CheckSelector,
         answer=SelectorAnswer,
         only_asks=True,

@@ -27,7 +27,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Store(Struct, frozen=True):
-    """A channel or queue, as it was when it was looked up."""
+    """A channel or queue, with its definition at the time of the lookup."""
 
     number: ChannelId
     name: str
@@ -35,26 +35,27 @@ class Store(Struct, frozen=True):
     definition: Definition
 
 
-async def found(call: Call[Any, Any], asked: type[Request[Any]]) -> Store:
-    """The channel or queue that a path names, for whoever may ask ``asked`` of it. Raises
-    ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``."""
+async def find_store(call: Call[Any, Any], request_type: type[Request[Any]]) -> Store:
+    """Return the channel or queue that the path names, if the caller may make a request of this
+    type. Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``."""
     name, kind = named(call)
-    return store_of(await find(call.caller, kind, name, asked=asked), kind)
+    return store_of(await find(call.caller, kind, name, asked=request_type), kind)
 
 
-async def asked_of(
+async def ask_store(
     call: Call[Any, Any],
-    asked: type[Request[AnswerT]],
+    request_type: type[Request[AnswerT]],
     request_of: Callable[[ChannelOpened], Request[AnswerT]],
 ) -> tuple[Store, AnswerT]:
-    """The channel or queue that a path names, and what it is answered to a request about it."""
+    """Execute a request on the channel or queue that the path names; return the store and the
+    answer."""
     opened: list[ChannelOpened] = []
 
     def request(now: ChannelOpened) -> Request[AnswerT]:
         opened.append(now)
         return request_of(now)
 
-    answer = await call.ask_here(asked, request)
+    answer = await call.ask_here(request_type, request)
     return store_of(opened[0], named(call)[1]), answer
 
 
@@ -80,9 +81,11 @@ def start_of(text: str) -> AnyStart:
 
 
 def cursor_of(text: str) -> int | None:
-    """The event id in ``after``; None if it is empty. Raises ``InvalidArgument``."""
+    """Return the number in ``after``; None if it is empty. Raises ``InvalidArgument``."""
     if not text:
         return None
     if text.isdecimal() and len(text) < 19:
         return int(text)
-    raise InvalidArgument(f"after={text!r}: pass the value of 'next' from the page before")
+    raise InvalidArgument(
+        f"after={text!r} is not valid; pass the value of 'next' of the previous page"
+    )

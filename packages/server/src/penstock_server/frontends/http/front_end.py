@@ -36,8 +36,8 @@ class HttpFrontEnd(FrontEnd):
         return replace(settings, http=replace(settings.http, enabled=port is not None, port=port))
 
     def for_local_channels(self, settings: Settings, node: str) -> Settings:
-        own = replace(settings, http=replace(settings.http, pipelines=""))
-        return self.at_port(own, settings.cluster.local_http_port)
+        local = replace(settings, http=replace(settings.http, pipelines=""))
+        return self.at_port(local, settings.cluster.local_http_port)
 
     def service(self, listener: NativeListener, settings: Settings) -> HttpServer:
         return http_server(listener, settings)
@@ -64,27 +64,27 @@ class HttpFrontEnd(FrontEnd):
 
 
 def http_server(listener: NativeListener, settings: Settings) -> HttpServer:
-    """The HTTP server of a realm. It is imported only here, so that a realm without HTTP does not
-    load it."""
+    """Return the HTTP server of a realm. Its modules are imported only here, so that a realm
+    without HTTP does not load them."""
     from penstock_server.frontends.http.http_service import HttpLimits
     from penstock_server.frontends.http.server import HttpServer
 
-    own = settings.http
-    listener.realm.pipeline_folders = tuple(name for name in own.pipelines.split(":") if name)
+    http = settings.http
+    listener.realm.pipeline_folders = tuple(name for name in http.pipelines.split(":") if name)
     return HttpServer(
         listener,
         HttpLimits(
-            connections_max=own.connections_max,
-            connections_per_address_max=own.connections_per_address_max,
-            hosts=frozenset(name.strip() for name in own.hosts.split(",") if name.strip()),
-            body_bytes_max=own.body_bytes,
-            head_timeout_s=own.head_timeout_s,
-            body_timeout_s=own.body_timeout_s,
-            send_timeout_s=own.send_timeout_s,
-            viewers_max=own.viewers_max,
-            viewers_per_user_max=own.viewers_per_user_max,
-            requests_per_user_max=own.requests_per_user_max,
-            channels_named_max=own.channels_named_max,
+            connections_max=http.connections_max,
+            connections_per_address_max=http.connections_per_address_max,
+            hosts=frozenset(name.strip() for name in http.hosts.split(",") if name.strip()),
+            body_bytes_max=http.body_bytes,
+            head_timeout_s=http.head_timeout_s,
+            body_timeout_s=http.body_timeout_s,
+            send_timeout_s=http.send_timeout_s,
+            viewers_max=http.viewers_max,
+            viewers_per_user_max=http.viewers_per_user_max,
+            requests_per_user_max=http.requests_per_user_max,
+            channels_named_max=http.channels_named_max,
             login_total_s=settings.access.login_total_s,
         ),
         tls=None if listener.tls is None else listener.tls.context,

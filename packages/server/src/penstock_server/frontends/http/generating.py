@@ -1,7 +1,7 @@
-"""Rewrites JSON schemas so that client generators understand them, with the same meaning.
+"""Rewrites JSON schemas into equivalent ones that client generators understand.
 
-Tuples become lists of a fixed length, a value or null becomes a list of types, and names of generic
-types become plain words.
+Tuples become arrays of fixed length, optional values become lists of types, and generic types get
+plain names.
 """
 
 from __future__ import annotations
@@ -20,108 +20,111 @@ ANSWERS: Final = {
     "Redriven": "RedrivenAnswer",
     "StorageInfo": "StorageAnswer",
 }
-"""What answers of the realm's API are called here, which are documents as they stand."""
+"""Schema names of types of the realm's API that are answers without changes."""
 
 NAMES: Final = {
     "pattern": r"^[^\u0000-\u0020\u007f]([^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$"
 }
-"""What names look like; the rule for names tells what is wrong with one (SEM C2)."""
+"""Schema of names; the realm checks further rules for names (SEM C2)."""
 STARTS: Final = {"pattern": r"^(earliest|latest|[0-9]{1,18}|[0-9]{4}-?[0-9W].*)$"}
-"""What start positions look like (SEM E6)."""
+"""Schema of start positions (SEM E6)."""
 NUMBERS: Final = {"pattern": "^[0-9]{1,19}$"}
-"""What an event id or another number is in a path."""
+"""Schema of event ids and other numbers in a path."""
 
 
 def readable(tree: Any) -> Any:
-    """The document in forms that generators know. Raises ``ValueError`` for a schema that has
-    none."""
+    """Return the document in forms that generators understand.
+
+    Raises ``ValueError`` for a schema that cannot be rewritten.
+    """
     if isinstance(tree, list):
-        return [readable(each) for each in tree]
+        return [readable(item) for item in tree]
     if not isinstance(tree, Mapping):
         return tree
-    said = {key: readable(value) for key, value in tree.items()}
-    if isinstance(said.get("$ref"), str):
-        said["$ref"] = _REF + worded(said["$ref"].removeprefix(_REF))
-    if isinstance(said.get("enum"), list) and "type" not in said:
-        said = _with_type(said)
-    if "prefixItems" in said:
-        said = _without_tuple(said)
-    if "anyOf" in said:
-        said = _without_choice(said)
-    return said
+    schema = {key: readable(value) for key, value in tree.items()}
+    if isinstance(schema.get("$ref"), str):
+        schema["$ref"] = _REF + plain_name(schema["$ref"].removeprefix(_REF))
+    if isinstance(schema.get("enum"), list) and "type" not in schema:
+        schema = _with_type(schema)
+    if "prefixItems" in schema:
+        schema = _without_tuple(schema)
+    if "anyOf" in schema:
+        schema = _without_choice(schema)
+    return schema
 
 
-def worded(name: str) -> str:
-    """``Page_JoinAnswer_`` as ``JoinAnswerPage``."""
+def plain_name(name: str) -> str:
+    """Return the plain name of a type, such as ``JoinAnswerPage`` for ``Page_JoinAnswer_``."""
     generic = _GENERIC.fullmatch(name)
     if generic is None:
         return ANSWERS.get(name, name)
     return f"{ANSWERS.get(generic[2], generic[2])}{generic[1]}"
 
 
-def said_whole(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a component; an answer of the realm's API always has all of its fields."""
+def with_required(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a component. In those of the realm's API all fields are required,
+    because answers always have all of them."""
     if name not in ANSWERS:
         return schema
     fields = {
-        field: {word: said for word, said in own.items() if word != "default"}
-        for field, own in schema["properties"].items()
+        field: {keyword: value for keyword, value in field_schema.items() if keyword != "default"}
+        for field, field_schema in schema["properties"].items()
     }
-    whole = {**schema, "properties": fields, "required": [*fields]}
-    return {word: said for word, said in whole.items() if word != "description"}
+    required = {**schema, "properties": fields, "required": [*fields]}
+    return {keyword: value for keyword, value in required.items() if keyword != "description"}
 
 
 def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``components`` that ``paths`` refer to, directly or through others, in their order."""
+    """Return the ``components`` that ``paths`` refer to, directly or indirectly, in their order."""
     used: set[str] = set()
-    waiting = [paths]
-    while waiting:
-        for name in _referred(waiting.pop()) - used:
+    pending = [paths]
+    while pending:
+        for name in _references(pending.pop()) - used:
             used.add(name)
-            waiting.append(components[name])
+            pending.append(components[name])
     return {name: schema for name, schema in components.items() if name in used}
 
 
-def _referred(tree: Any) -> set[str]:
+def _references(tree: Any) -> set[str]:
     if isinstance(tree, list):
-        return {name for each in tree for name in _referred(each)}
+        return {name for item in tree for name in _references(item)}
     if not isinstance(tree, Mapping):
         return set()
-    found = {name for each in tree.values() for name in _referred(each)}
+    names = {name for value in tree.values() for name in _references(value)}
     reference = tree.get("$ref")
     if isinstance(reference, str):
-        found.add(reference.removeprefix(_REF))
-    return found
+        names.add(reference.removeprefix(_REF))
+    return names
 
 
-def _with_type(said: dict[str, Any]) -> dict[str, Any]:
-    """An enumeration with its type: strings, or booleans."""
-    if all(isinstance(each, str) for each in said["enum"]):
-        return {**said, "type": "string"}
-    if all(isinstance(each, bool) for each in said["enum"]):
-        return {**{key: said[key] for key in said if key != "enum"}, "type": "boolean"}
-    raise ValueError(f"generators know no choice of {said['enum']}; use words")
+def _with_type(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an enumeration with its type, string or boolean."""
+    if all(isinstance(value, str) for value in schema["enum"]):
+        return {**schema, "type": "string"}
+    if all(isinstance(value, bool) for value in schema["enum"]):
+        return {**{key: schema[key] for key in schema if key != "enum"}, "type": "boolean"}
+    raise ValueError(f"generators do not support the enumeration {schema['enum']}; use strings")
 
 
-def _without_tuple(said: dict[str, Any]) -> dict[str, Any]:
-    items = said.pop("prefixItems")
-    if any(each != items[0] for each in items):
-        raise ValueError(f"generators know no list of {items}; use a struct")
-    return {**said, "items": items[0], "minItems": len(items), "maxItems": len(items)}
+def _without_tuple(schema: dict[str, Any]) -> dict[str, Any]:
+    items = schema.pop("prefixItems")
+    if any(item != items[0] for item in items):
+        raise ValueError(f"generators do not support a tuple of {items}; use a struct")
+    return {**schema, "items": items[0], "minItems": len(items), "maxItems": len(items)}
 
 
-def _without_choice(said: dict[str, Any]) -> dict[str, Any]:
-    """A value or null as a list of types. Choices between structs, or between types without bounds,
-    stay."""
-    options = [each for each in said["anyOf"] if each != {"type": "null"}]
-    has_null = len(options) < len(said["anyOf"])
-    if all(each.keys() & {"$ref", "type"} == each.keys() for each in options) and (
+def _without_choice(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an optional value as a list of types. Choices between structs, or between types
+    without bounds, are not changed."""
+    options = [option for option in schema["anyOf"] if option != {"type": "null"}]
+    has_null = len(options) < len(schema["anyOf"])
+    if all(option.keys() & {"$ref", "type"} == option.keys() for option in options) and (
         len(options) > 1 or "$ref" in options[0]
     ):
-        return said
+        return schema
     if len(options) > 1:
-        raise ValueError(f"generators know no choice of {options}; say their bounds elsewhere")
-    rest = {key: value for key, value in said.items() if key != "anyOf"}
+        raise ValueError(f"generators do not support a choice between {options}; remove the bounds")
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
     [only] = options
     kind = only["type"]
     if "enum" in only and has_null:

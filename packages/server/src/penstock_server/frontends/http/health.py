@@ -9,13 +9,17 @@ from msgspec import Struct
 from penstock_server.runtime.access.incidents import Incident
 
 INCIDENTS_SHOWN_MAX: Final = 20
-"""Most incidents in an answer."""
+"""Maximum number of incidents in an answer."""
 State = Literal[
     "ok", "degraded", "starting", "stopping", "failed", "standstill", "no-quorum", "standing-by"
 ]
-"""``degraded``: the realm serves, but a background task has set channels aside. ``standstill``,
-only at ``/ready``: publishers have not been read for five seconds. ``no-quorum``: the engine of the
-cluster cannot store anything. ``standing-by``: another node of the cluster serves."""
+"""State of a realm or node.
+
+- ``degraded``: the realm serves, but a background task has suspended work on channels.
+- ``standstill`` (only at ``/ready``): publishers have not been read for five seconds.
+- ``no-quorum``: the cluster's engine cannot store data.
+- ``standing-by``: another node of the cluster serves.
+"""
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
@@ -23,18 +27,18 @@ class Health(Struct, frozen=True, omit_defaults=True):
 
     status: State
     incidents: list[Incident] = []
-    """What background tasks could not do; channels are named to those who may monitor the realm."""
+    """Failures of background tasks; only users who may monitor the realm see channel names."""
 
 
 class StandbyHealth(Struct, frozen=True):
-    """The state of a node that stands by."""
+    """The state of a standby node."""
 
     status: State
     owner: str
-    """The node that serves; empty while none is known to."""
+    """Name of the node that serves; empty if it is unknown."""
     owner_url: str
-    """Where that one serves HTTP."""
+    """URL at which the owner serves HTTP."""
     unfit: str = ""
-    """Why this node could not take the realm over; empty: it could."""
+    """Reason why this node could not take over the realm; empty if it could."""
     incidents: list[Incident] = []
-    """What background tasks of the node could not do."""
+    """Failures of the node's background tasks."""

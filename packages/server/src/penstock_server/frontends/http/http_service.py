@@ -1,5 +1,5 @@
-"""What all requests of a realm over HTTP share: limits, quotas, sign-in, live views, metrics and
-the console's files. :class:`~penstock_server.frontends.http.server.HttpServer` has the
+"""State that all HTTP requests of a realm share: limits, quotas, sign-in, live views, metrics and
+the console's files. :class:`~penstock_server.frontends.http.server.HttpServer` manages the
 connections."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock_server.frontends.native.listener import NativeListener
 from penstock_server.frontends.shared.buffers import Buffers
 
 BUFFERS: Final = 4
-"""How many bodies of the largest size fit in memory at once."""
+"""Number of bodies of the largest size that may be in memory at once."""
 
 
 class HttpLimits(Struct, frozen=True):
@@ -34,37 +34,38 @@ class HttpLimits(Struct, frozen=True):
     connections_per_address_max: int = 128
     body_bytes_max: int = 32 << 20
     head_timeout_s: float = 20.0
-    """Seconds from the connection's start, or its last answer, to the end of a request's
-    headers."""
+    """Seconds from the start of the connection, or from its last answer, in which the headers of a
+    request must arrive."""
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
-    """Seconds after which a peer that does not read is dropped."""
+    """Seconds after which a client that does not read is dropped."""
     viewers_max: int = 100
-    """Most live views at a time."""
+    """Maximum number of live views at the same time."""
     viewers_per_user_max: int = 25
     requests_per_user_max: int = 128
-    """Most requests of a user in progress."""
+    """Maximum number of a user's requests in progress."""
     channels_named_max: int = 1_000
-    """Most channels and queues that have metrics of their own."""
+    """Maximum number of channels and queues with separate metrics."""
     login_total_s: float = 43_200.0
     """Seconds after which a browser drops its session cookie; the realm may end the session
-    before."""
+    earlier."""
     hosts: frozenset[str] = frozenset()
-    """Names of the realm besides those of this machine."""
+    """Further names of the realm, in addition to those of this machine."""
 
 
 class LiveView(Protocol):
     """A stream of events to a viewer."""
 
     stop: Callable[[PenstockError], None]
-    """Ends the stream from this side, with the reason."""
+    """Ends the stream from the realm's side, with the reason."""
 
 
 class HttpService:
-    """What all requests of a realm over HTTP share."""
+    """The state that all HTTP requests of a realm share."""
 
     def __init__(self, native: NativeListener, limits: HttpLimits, *, is_secure: bool) -> None:
-        """``native`` has the realm's other connections; ``is_secure``: clients use TLS."""
+        """``native`` has the realm's native connections; ``is_secure`` states that clients use
+        TLS."""
         self.native = native
         self.realm = native.realm
         self.version = native.version
@@ -72,7 +73,7 @@ class HttpService:
         self.quotas = Quotas(native.limits.each, native.realm.clock)
         self.requests = Shares(
             limits.requests_per_user_max,
-            "requests that are being answered",
+            "requests in progress",
             "http.requests_per_user_max",
         )
         self._shares_of_views = Shares(
@@ -81,7 +82,7 @@ class HttpService:
         self.guard = Guard(self.realm.access, limits.hosts, is_secure=is_secure)
         self.files = Files()
         self._views: dict[LiveView, Callable[[], None]] = {}
-        """Live views, each with a check that raises an error when it may not go on."""
+        """Live views, each with a check that raises an error if the view must end."""
         self._viewers: Counter[str] = Counter()
         """Number of live views by principal."""
         self._stop_listening = self.realm.access.on_changed(self.check_views)
@@ -98,22 +99,22 @@ class HttpService:
         self.is_stopping = asyncio.Event()
 
     def end(self, reason: RealmStopping) -> None:
-        """End live views and leases: the realm stops."""
+        """End live views and leases, because the realm stops."""
         self._stop_listening()
         self._stop_listening_for_leases()
         self.realm.leases.stop(reason)
         for view in list(self._views):
             view.stop(reason)
 
-    def look_for_standstill(self, now_s: float) -> None:
-        """Note whether publishers are read; called regularly, with the loop's time."""
+    def update_standstill(self, now_s: float) -> None:
+        """Update the detection of a standstill; called regularly with the loop's time."""
         backlog = (self.native.pending_bytes, self.realm.waiting_bytes)
-        self._standstill.look(now_s, backlog, is_congested=self.is_congested)
+        self._standstill.update(now_s, backlog, is_congested=self.is_congested)
 
     @property
     def state(self) -> Literal["ok", "stopping", "failed", "no-quorum"]:
-        """Whether the realm works: ``ok``, ``stopping``, ``failed`` when it cannot store events, or
-        ``no-quorum`` while the engine of its cluster cannot."""
+        """State of the realm: ``ok``, ``stopping``, ``failed`` if it cannot store events, or
+        ``no-quorum`` while the cluster's engine cannot."""
         if self.is_stopping.is_set():
             return "stopping"
         if self.native.suspended is not None:
@@ -122,7 +123,7 @@ class HttpService:
 
     @property
     def stands_still(self) -> bool:
-        """Whether publishers have not been read for so long that no more should be sent here."""
+        """Whether publishers have not been read for at least ``STANDSTILL_S`` seconds."""
         return self._standstill.lasts_s(asyncio.get_running_loop().time()) >= STANDSTILL_S
 
     @property
@@ -131,21 +132,24 @@ class HttpService:
         return self.native.is_congested
 
     def waiting_bytes(self, change: int) -> None:
-        """Count bytes of publishes that have come, or, negative, were answered."""
+        """Count bytes of publishes that have arrived or, if negative, were answered."""
         self.native.pending_bytes += change
 
     @contextlib.contextmanager
     def viewing(
         self, view: LiveView, principal: Principal, check: Callable[[], None]
     ) -> Iterator[None]:
-        """Count a live view while it is open. Raises ``Unavailable`` when there are too many in
-        all, and ``LimitReached`` when there are too many of this user or principal."""
+        """Count a live view while it is open. Raises ``Unavailable`` if too many views are open in
+        total, and ``LimitReached`` if the user or principal has too many."""
         if len(self._views) >= self.limits.viewers_max:
-            raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
+            raise Unavailable(
+                f"{self.limits.viewers_max} live views are open, which is the limit "
+                "(http.viewers_max); close some"
+            )
         viewer = principal.name
         self.native.limits.each.check_subscriptions(self._viewers[viewer], viewer)
         with self._shares_of_views.one(principal):
-            check()  # rights may have been revoked while it was opened
+            check()  # rights may have been revoked while the view was opened
             self._views[view] = check
             self._viewers[viewer] += 1
             try:
@@ -155,8 +159,8 @@ class HttpService:
                 self._views.pop(view, None)
 
     def check_views(self) -> None:
-        """End the views whose viewers lost the right to them, or whose token or session has
-        ended."""
+        """End views whose users have lost the right to read the channel, or whose token or session
+        has ended."""
         for view, check in list(self._views.items()):
             try:
                 check()

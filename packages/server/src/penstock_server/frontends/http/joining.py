@@ -9,13 +9,13 @@ import msgspec
 
 
 def join_id(source: str, destination: str) -> str:
-    """The id that ``DELETE joins/{id}`` takes."""
+    """Return the id of a join, as in ``DELETE joins/{id}``."""
     key = msgspec.json.encode([source, destination])
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def join_of(text: str) -> tuple[str, str] | None:
-    """Source and destination of an id; None if it is not the id of a join."""
+    """Return the source and destination in an id; None if it is not the id of a join."""
     try:
         key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(key, type=tuple[str, str])

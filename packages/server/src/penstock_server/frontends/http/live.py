@@ -1,8 +1,8 @@
-"""Live views: events of a channel as they are published, counters of the realm each second.
+"""Live views of a channel's events as they are published, and of the realm's counters.
 
-A viewer costs the realm no more than its window. It is a browse that does not end, so it is not
-counted and nothing is kept for it. It is granted a few events at a time; when it falls too far
-behind, it continues at the newest events, and is told which ones it missed.
+A view is a browse that does not end, so it does not count as a subscriber, the realm keeps no
+events for it, and it costs no more than its window. It has credit for a few events at a time. If it
+falls too far behind, it continues at the newest events, and gets the ids of the events it missed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from penstock_server.runtime.operations.door import open_subscription
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 WINDOW: Final = 100
-"""Most events granted to a viewer and not yet sent to it."""
+"""Maximum number of events granted to a viewer and not yet sent to it."""
 BEHIND_MAX: Final = 2_000
-"""Most events that a viewer may be behind; beyond, it continues at the newest."""
+"""Maximum lag of a viewer in events; if it is larger, the view continues at the newest events."""
 KEEP_ALIVE_S: Final = 10.0
-"""Seconds without an event after which a viewer gets a comment."""
+"""Seconds without an event after which the viewer gets a comment, which keeps proxies from closing
+the connection."""
 LINE_BYTES_MAX: Final = 256 << 10
-"""Largest event in bytes that is shown with its data and properties."""
+"""Maximum size in bytes of an event that is shown with its data and properties."""
 RATES_S: Final = 1.0
+"""Seconds between two documents of the counters."""
 
 LiveQueryT = TypeVar("LiveQueryT", bound=LiveQuery)
 
 
 class Viewer:
-    """The outlet of a viewer: it turns delivered events into lines."""
+    """Receives the delivered events of a view and encodes them as lines."""
 
     def __init__(
         self,
@@ -62,10 +64,10 @@ class Viewer:
         self.selector = selector
         self.lines: deque[bytes] = deque()
         self.reason: PenstockError | None = None
-        """Why the view has ended."""
+        """Reason why the view ended; None while it is open."""
         self.wake = asyncio.Event() if wake is None else wake
         self.channel = channel
-        """Stands in each event of a view of several channels; empty: it is the only one."""
+        """Name to add to each event in a view of several channels; empty in a view of one."""
         self._messages = messages
         self._data_bytes = data_bytes
         self._line_bytes_max = line_bytes_max
@@ -100,17 +102,17 @@ class Viewer:
         return b'event: event\ndata: {"channel":%b,%b\n\n' % (name, document[1:])
 
     def recall(self, spans: Spans) -> None:
-        """Ignored: a viewer holds no seat, so nothing is taken back."""
+        """Do nothing: a viewer has no seat, so events cannot be taken back."""
 
     def finished(self) -> None:
-        """Ignored: a view has no last event."""
+        """Do nothing: a view has no last event."""
 
     def closed(self, reason: PenstockError) -> None:
         self.reason = reason
         self.wake.set()
 
-    def taken(self) -> list[bytes]:
-        """Take the waiting lines."""
+    def take_lines(self) -> list[bytes]:
+        """Return the waiting lines and remove them."""
         lines = list(self.lines)
         self.lines.clear()
         return lines
@@ -128,20 +130,20 @@ class Snoop:
         self._subscription = 0
 
     async def open(self, start: AnyStart) -> None:
-        asked = WatchEvents(self._store.number, start, self._window)
-        opened = await open_subscription(self._caller, asked, self._viewer)
+        request = WatchEvents(self._store.number, start, self._window)
+        opened = await open_subscription(self._caller, request, self._viewer)
         self._subscription = opened.number
 
     def close(self) -> None:
         self._realm.subscriptions.detach(self._subscription)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Lines for the viewer, until its channel is deleted."""
+        """Yield the lines for the viewer until its channel is deleted."""
         viewer = self._viewer
         yield b": watching\n\n"
         while viewer.reason is None:
             await woken(viewer.wake)
-            lines = viewer.taken()
+            lines = viewer.take_lines()
             yield b"".join(lines) or b": nothing new\n\n"
             if (lost := await self.caught_up()) is not None:
                 yield message("lost", lost)
@@ -155,7 +157,8 @@ class Snoop:
         self._realm.subscriptions.credit(self._subscription, count)
 
     async def caught_up(self) -> Lost | None:
-        """Continue at the newest events if too far behind; gives the ids that are skipped."""
+        """Continue at the newest events if the view is too far behind, and return the skipped
+        ids; otherwise return None."""
         store = self._realm.view.store(self._store.number)
         first = None if store is None else store.cursor(self._subscription)
         if store is None or first is None or store.next_id - first <= BEHIND_MAX:
@@ -176,7 +179,7 @@ def message(name: str, document: Any) -> bytes:
 
 
 async def woken(wake: asyncio.Event) -> None:
-    """Wait until a viewer has lines, or a comment is due."""
+    """Wait until a viewer has lines or a keep-alive comment is due."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KEEP_ALIVE_S):
             await wake.wait()
@@ -184,7 +187,7 @@ async def woken(wake: asyncio.Event) -> None:
 
 
 async def selector_of(call: Call[LiveQueryT, None]) -> Selector | None:
-    """Parse what a view chooses by; None: everything. Raises ``InvalidSelector``."""
+    """Parse the selector of a view; None if it has no selector. Raises ``InvalidSelector``."""
     text = call.query.selector
     return await call.caller.realm.dispatch.choosing.parse(text) if text else None
 
@@ -198,14 +201,14 @@ async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
     return Events(view.lines(), close=view.close, stop=viewer.closed)
 
 
-def rates(call: Call[RatesQuery, None], asked: ReadRates) -> Events:
-    """A stream of the counters, one document each second."""
-    over = _Over()
-    return Events(_rates(call, asked, over), close=over.wake.set, stop=over.stop)
+def rates(call: Call[RatesQuery, None], request: ReadRates) -> Events:
+    """Return a stream of the counters, with one document per second."""
+    end = _End()
+    return Events(_rates(call, request, end), close=end.wake.set, stop=end.stop)
 
 
-class _Over:
-    """Set when a stream of counters has to end, with the reason."""
+class _End:
+    """The signal that a stream of counters must end, with the reason."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -217,11 +220,11 @@ class _Over:
 
 
 async def _rates(
-    call: Call[RatesQuery, None], asked: ReadRates, over: _Over
+    call: Call[RatesQuery, None], request: ReadRates, end: _End
 ) -> AsyncGenerator[bytes, None]:
-    while not over.wake.is_set():
-        yield message("rates", answer_from(await call.answer(asked), Rates))
+    while not end.wake.is_set():
+        yield message("rates", answer_from(await call.answer(request), Rates))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RATES_S):
-                await over.wake.wait()
-    yield message("end", ErrorDetail(code=over.reason.code, message=str(over.reason)))
+                await end.wake.wait()
+    yield message("end", ErrorDetail(code=end.reason.code, message=str(end.reason)))

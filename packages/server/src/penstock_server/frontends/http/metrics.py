@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, read from the realm's state at each scrape.
+"""Metrics for Prometheus, computed from the realm's state at each scrape.
 
-There are no counters for metrics alone, so they agree with ``penstock channel show``, and a realm
-that nobody scrapes pays nothing.
+No counters exist for metrics alone. So metrics agree with ``penstock channel show``, and a realm
+without scrapes has no cost.
 """
 
 from __future__ import annotations
@@ -42,37 +42,40 @@ _STORE: Final = ("name", "kind")
 _DURABLE: Final = ("channel", "durable")
 _CONNECTION: Final = ("connection", "user")
 _FOR_ONE: Final = ("redelivery_limit", "rejected")
-"""Causes of death that concern one durable."""
+"""Causes of death that concern a single durable."""
 _COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
+"""Causes for which events leave a store."""
 
 
 def registry(
     realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
 ) -> CollectorRegistry:
-    """A registry with the metrics of this realm only."""
-    made = CollectorRegistry(auto_describe=False)
-    made.register(RealmCollector(realm, native, views, named_max=named_max))
-    ProcessCollector(registry=made)
-    return made
+    """Return a registry with the metrics of this realm only."""
+    result = CollectorRegistry(auto_describe=False)
+    result.register(RealmCollector(realm, native, views, named_max=named_max))
+    ProcessCollector(registry=result)
+    return result
 
 
 def relayed_exposition(native: NativeListener, name: str) -> bytes:
-    """The text of a scrape that another node of the cluster relays: that node's own metrics.
-    Raises ``Unavailable`` for a node that is not known yet."""
-    for each in native.realm.cluster().nodes:
-        if each.node == name:
-            return generate_latest(relayed_registry(each, native.figures_of(name)))
+    """Return the metrics of another cluster node, which relayed the scrape to this one.
+
+    Raises ``Unavailable`` if the node is not known yet.
+    """
+    for node in native.realm.cluster().nodes:
+        if node.node == name:
+            return generate_latest(relayed_registry(node, native.figures_of(name)))
     raise Unavailable(f"the owner of the realm does not know node {name} yet; try again")
 
 
 def exposition(metrics: CollectorRegistry) -> bytes:
-    """The text of a scrape."""
+    """Return the metrics as text for a scrape."""
     return generate_latest(metrics)
 
 
 class RealmCollector(Collector):
-    """All metrics, with names for at most ``named_max`` channels and queues, as many durables, and
-    as many connections."""
+    """Collects all metrics, with separate metrics for at most ``named_max`` channels and queues,
+    as many durables, and as many connections."""
 
     def __init__(
         self, realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
@@ -83,7 +86,7 @@ class RealmCollector(Collector):
         self._named_max = named_max
 
     def describe(self) -> list[Metric]:
-        """Nothing: the names of metrics are known only at a scrape."""
+        """Return nothing, because the names of metrics are known only at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -104,23 +107,21 @@ class RealmCollector(Collector):
         info = {"name": realm.name, "version": self._native.version, "identity": realm.identity}
         yield InfoMetricFamily("penstock_realm", "The realm.", info)
         failed = realm.has_ended
-        yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
+        yield _gauge("realm_up", "1 while the realm can store events.", 0 if failed else 1)
         yield incidents_metric(realm.incidents.counts(), self._of_node())
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
         yield _gauge("connections", "Native connections.", len(realm.connections))
         yield _counter("connections_opened", "Connections opened.", realm.connections.opened)
-        gone = realm.connections.opened - len(realm.connections)
-        yield _counter("connections_closed", "Connections that have ended.", gone)
+        closed = realm.connections.opened - len(realm.connections)
+        yield _counter("connections_closed", "Connections closed.", closed)
         yield from self._of_relays()
         yield from self._of_cluster()
         yield from self._of_outboxes()
-        yield _gauge("http_views", "Live views that are open.", len(self._views))
-        yield _gauge(
-            "http_leases", "Leases of HTTP consumers that have not ended.", len(realm.leases)
-        )
+        yield _gauge("http_views", "Open live views.", len(self._views))
+        yield _gauge("http_leases", "Open leases of HTTP consumers.", len(realm.leases))
         yield _gauge("http_leased_events", "Events under these leases.", realm.leases.events)
         logins = len(realm.access.logins)
-        yield _gauge("console_sessions", "Console sessions that are kept.", logins)
+        yield _gauge("console_sessions", "Open console sessions.", logins)
         yield _gauge("channels", "Channels.", view.count("channel"))
         yield _gauge("queues", "Queues.", view.count("queue"))
         yield _gauge(
@@ -129,16 +130,16 @@ class RealmCollector(Collector):
             self._native.pending_bytes,
         )
         yield _gauge(
-            "publish_congested", "1 while publishers have to wait.", self._native.is_congested
+            "publish_congested", "1 while publishers must wait.", self._native.is_congested
         )
         memory = GaugeMetricFamily(
             "penstock_memory_bytes",
-            "Bytes of events, and of publish keys and states (index), by what keeps them.",
+            "Bytes of events in memory or pages, and of publish keys and states (index), by place.",
             labels=["home"],
         )
         most = GaugeMetricFamily(
             "penstock_memory_limit_bytes",
-            "Bytes there is room for; 0: no limit.",
+            "Limit of these bytes; 0 is no limit.",
             labels=["home"],
         )
         for home, used, limit in (
@@ -156,19 +157,19 @@ class RealmCollector(Collector):
         now_us = self._realm.clock.now_us()
         labels = list(_STORE)
         events = GaugeMetricFamily("penstock_events", "Stored events.", labels=labels)
-        size = GaugeMetricFamily("penstock_events_bytes", "Their bytes.", labels=labels)
+        size = GaugeMetricFamily("penstock_events_bytes", "Bytes of stored events.", labels=labels)
         oldest = GaugeMetricFamily(
             "penstock_oldest_event_seconds", "Age of the oldest stored event.", labels=labels
         )
         subscribers = GaugeMetricFamily(
-            "penstock_subscribers", "Plain subscriptions.", labels=labels
+            "penstock_subscribers", "Subscriptions without a durable.", labels=labels
         )
         published = CounterMetricFamily("penstock_published", "Events published.", labels=labels)
         left = CounterMetricFamily(
-            "penstock_left", "Events that left, by cause.", labels=[*labels, "cause"]
+            "penstock_left", "Events that left the store, by cause.", labels=[*labels, "cause"]
         )
         redelivered = CounterMetricFamily(
-            "penstock_redelivered", "Deliveries after an event's first.", labels=labels
+            "penstock_redelivered", "Redeliveries of events.", labels=labels
         )
         delivered = CounterMetricFamily(
             "penstock_delivered", "Deliveries since the realm started.", labels=labels
@@ -197,38 +198,42 @@ class RealmCollector(Collector):
                 left.add_metric([*named, cause], getattr(store.counters, cause))
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
-        yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
+        yield _gauge("unnamed_stores", "Channels and queues without separate metrics.", unnamed)
         temporary = list(self._realm.view.temporary_stores())
         yield _gauge(
             "temporary_stores", "Temporary queues and topics, and reply queues.", len(temporary)
         )
         yield _gauge(
-            "temporary_events", "Events in them.", sum(store.events for store in temporary)
+            "temporary_events",
+            "Events in temporary queues and topics.",
+            sum(store.events for store in temporary),
         )
         yield _gauge(
-            "temporary_events_bytes", "Their bytes.", sum(store.bytes for store in temporary)
+            "temporary_events_bytes",
+            "Bytes of events in temporary queues and topics.",
+            sum(store.bytes for store in temporary),
         )
 
     def _of_dead(self) -> Iterator[Metric]:
-        """Counters of dead events. They start at zero wherever something can die; durables beyond
-        the named ones are left out."""
+        """Yield counters of dead events. They start at zero for every cause that is possible, so
+        that rates are correct from the first dead event. Durables beyond the limit are omitted."""
         dead = CounterMetricFamily(
             "penstock_dead",
-            "Copies put into dead event stores.",
+            "Events copied to dead event stores.",
             labels=[*_STORE, "durable", "cause"],
         )
-        named: dict[str, list[str]] = {}
+        durables_by_store: dict[str, list[str]] = {}
         for name, durable in self._durables():
-            named.setdefault(durable.store_name, []).append(name)
+            durables_by_store.setdefault(durable.store_name, []).append(name)
         for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
                 break
-            own = named.get(store.name, [])
-            counted = dict.fromkeys([("", "expired"), ("", "evicted")], 0)
-            counted |= {(name, cause): 0 for name in own for cause in _FOR_ONE}
-            died = {key: n for key, n in store.died.items() if not key[0] or key[0] in own}
-            counted = {**(counted if store.moves_dead else {}), **died}
-            for (durable_name, cause), copies in sorted(counted.items()):
+            names = durables_by_store.get(store.name, [])
+            zeros = dict.fromkeys([("", "expired"), ("", "evicted")], 0)
+            zeros |= {(name, cause): 0 for name in names for cause in _FOR_ONE}
+            died = {key: n for key, n in store.died.items() if not key[0] or key[0] in names}
+            counts = {**(zeros if store.moves_dead else {}), **died}
+            for (durable_name, cause), copies in sorted(counts.items()):
                 dead.add_metric([store.name, store.kind, durable_name, cause], copies)
         yield dead
 
@@ -236,11 +241,11 @@ class RealmCollector(Collector):
         now_us = self._realm.clock.now_us()
         labels = list(_DURABLE)
         outstanding = GaugeMetricFamily(
-            "penstock_durable_outstanding_events", "Events not acknowledged.", labels=labels
+            "penstock_durable_outstanding_events", "Events not yet acknowledged.", labels=labels
         )
         in_flight = GaugeMetricFamily(
             "penstock_durable_in_flight_events",
-            "Events delivered and not acknowledged.",
+            "Events delivered and not yet acknowledged.",
             labels=labels,
         )
         pending = GaugeMetricFamily(
@@ -250,7 +255,7 @@ class RealmCollector(Collector):
         )
         waiting = GaugeMetricFamily(
             "penstock_durable_waiting_events",
-            "Events that were rolled back and wait for their time.",
+            "Rolled-back events that wait before they are redelivered.",
             labels=labels,
         )
         redelivered = GaugeMetricFamily(
@@ -274,7 +279,7 @@ class RealmCollector(Collector):
         )
         latency = HistogramMetricFamily(
             "penstock_durable_delivery_seconds",
-            "From the publish of an event to its first delivery.",
+            "Time from the publish of an event to its first delivery.",
             labels=labels,
         )
         for name, durable in self._durables():
@@ -308,21 +313,22 @@ class RealmCollector(Collector):
         )
 
     def _durables(self) -> Iterator[tuple[str, DurableView]]:
-        """The durables of the named channels; the readers of a queue are one called ``""``."""
-        left = self._named_max
+        """Yield the durables with separate metrics; the readers of a queue are a durable named
+        ``""``."""
+        remaining = self._named_max
         for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
                 return
             for name, durable in sorted(store.durables, key=itemgetter(0)):
-                if left > 0:
-                    left -= 1
+                if remaining > 0:
+                    remaining -= 1
                     yield name, durable
 
     def _of_connections(self) -> Iterator[Metric]:
         labels = list(_CONNECTION)
         unsent = GaugeMetricFamily(
             "penstock_connection_unsent_bytes",
-            "Bytes that wait because the client does not take them.",
+            "Bytes that wait because the client does not read them.",
             labels=labels,
         )
         subscriptions = GaugeMetricFamily(
@@ -334,17 +340,17 @@ class RealmCollector(Collector):
         yield from (unsent, subscriptions)
 
     def _of_node(self) -> dict[str, int]:
-        """Incidents of the node beside those of the realm that it serves."""
+        """Return the incidents of the node, in addition to those of the realm it serves."""
         figures = self._native.figures_of(self._realm.cluster().node)
         return {} if figures is None else dict(figures.incidents)
 
     def _of_relays(self) -> Iterator[Metric]:
-        """What other nodes of the cluster relay to this one."""
+        """Yield the connections that other cluster nodes relay to this one."""
         if (gate := self._native.gate) is None:
             return
         relayed = GaugeMetricFamily(
             "penstock_relayed_connections",
-            "Connections that another node of the cluster relays, by that node.",
+            "Connections that other cluster nodes relay to this one, by node.",
             labels=["node"],
         )
         for node, count in sorted(gate.open_by_node().items()):
@@ -352,46 +358,46 @@ class RealmCollector(Collector):
         yield relayed
 
     def _of_cluster(self) -> Iterator[Metric]:
-        """The cluster, as the owner of the realm sees it."""
-        found = self._realm.cluster()
-        if not found.node:
+        """Yield the metrics of the cluster, as the owner of the realm sees it."""
+        cluster = self._realm.cluster()
+        if not cluster.node:
             return
         up = GaugeMetricFamily(
             "penstock_node_up",
-            "1 while a node of the cluster renews; 0: it does not, or nobody is there.",
+            "1 while the cluster node renews its lease, 0 if it is down or has left.",
             labels=["node"],
         )
         owner = GaugeMetricFamily(
             "penstock_shard_owner", "1 for the node that owns the realm.", labels=["node"]
         )
-        for each in found.nodes:
-            up.add_metric([each.node], each.state not in ("down", "left"))
-            owner.add_metric([each.node], each.state == "owner")
-            if each.node == found.node:
-                yield from node_metrics(each, self._native.figures_of(each.node))
+        for node in cluster.nodes:
+            up.add_metric([node.node], node.state not in ("down", "left"))
+            owner.add_metric([node.node], node.state == "owner")
+            if node.node == cluster.node:
+                yield from node_metrics(node, self._native.figures_of(node.node))
         yield from (up, owner)
-        yield _gauge("shard_epoch", "How often the realm was claimed.", found.epoch)
+        yield _gauge("shard_epoch", "Epoch of the realm: how often it was claimed.", cluster.epoch)
         yield _gauge(
             "lease_left_seconds",
-            "How long the owner may serve without renewing.",
-            found.lease_left_s,
+            "Time for which the owner may serve without renewing its lease.",
+            cluster.lease_left_s,
         )
         yield _gauge(
             "engine_waiting_seconds",
-            "How long the append under way has waited for the engine; 0: none waits.",
-            found.engine_waiting_s,
+            "Time that the current append has waited for the engine; 0 without an append.",
+            cluster.engine_waiting_s,
         )
         yield from self._of_engine()
         yield from self._of_owner()
 
     def _of_outboxes(self) -> Iterator[Metric]:
-        """What joins out of a node have copied, and the cluster does not have yet (SEM N9)."""
+        """Yield the backlog of joins from a node's local channels to the cluster (SEM N9)."""
         events, size, age = (
             GaugeMetricFamily(f"penstock_outbox_{name}", text, labels=("from", "to"))
             for name, text in (
-                ("events", "Events copied for the cluster that it does not have yet."),
-                ("bytes", "About how many bytes these are."),
-                ("age_seconds", "How long the oldest of them has waited."),
+                ("events", "Events copied for the cluster that it has not stored yet."),
+                ("bytes", "Approximate bytes of these events."),
+                ("age_seconds", "Age of the oldest of these events."),
             )
         )
         now_us = self._realm.clock.now_us()
@@ -404,7 +410,7 @@ class RealmCollector(Collector):
         yield from (events, size, age)
 
     def _of_engine(self) -> Iterator[Metric]:
-        """What the owner has found on the engine's servers."""
+        """Yield the state of the engine's servers, as the owner sees it."""
         if (counts := self._realm.tenures) is None:
             return
         leader = GaugeMetricFamily(
@@ -414,7 +420,7 @@ class RealmCollector(Collector):
             leader.add_metric([counts.leader], 1)
         yield leader
         yield _counter(
-            "engine_damaged", "Damage found on the engine's servers.", len(counts.damages)
+            "engine_damaged", "Damaged data on the engine's servers.", len(counts.damages)
         )
         majority = GaugeMetricFamily(
             "penstock_engine_room_bytes",
@@ -432,31 +438,34 @@ class RealmCollector(Collector):
         yield from (majority, servers)
 
     def _of_owner(self) -> Iterator[Metric]:
-        """What the owner has kept back or could not put away, and what it reads of its files."""
+        """Yield what the owner has withheld or not yet sealed, and its reads of segment files."""
         withheld = CounterMetricFamily(
-            "penstock_withheld", "What waited for the lease, by what it was.", labels=["what"]
+            "penstock_withheld",
+            "Answers and deliveries that had to wait for the lease, by kind.",
+            labels=["what"],
         )
         for what, count in self._realm.dispatch.withheld.items():
             withheld.add_metric([what], count)
         yield withheld
-        from penstock_core.vocabulary.node_figures import SHARD  # no realm on its own loads it
+        # A realm without a cluster does not load this module.
+        from penstock_core.vocabulary.node_figures import SHARD
 
         unsealed = GaugeMetricFamily(
             "penstock_unsealed_age_seconds",
-            "For how long no snapshot has included what was stored last; 0: the newest does.",
+            "Age of the oldest data that no snapshot includes; 0 if the newest snapshot has all.",
             labels=["shard"],
         )
         unsealed.add_metric([f"{SHARD}"], self._realm.unsealed_s())
         yield unsealed
         if (ambiguous := self._realm.journal_info.ambiguous) is not None:
-            became = CounterMetricFamily(
+            appends = CounterMetricFamily(
                 "penstock_appends_ambiguous",
-                "Appends that had no answer at first, by what became of them.",
+                "Appends without an answer at first, by their outcome.",
                 labels=["became"],
             )
-            for what, count in ambiguous.items():
-                became.add_metric([what], count)
-            yield became
+            for outcome, count in ambiguous.items():
+                appends.add_metric([outcome], count)
+            yield appends
         if isinstance(self._realm.blobs, KeepsCopies):
             copies = self._realm.blobs.copies
             yield _gauge("blob_cache_bytes", "Bytes of segments on the node's disk.", copies.bytes)
@@ -468,8 +477,8 @@ class RealmCollector(Collector):
         yield _gauge("journal_bytes", "Bytes of the journal.", info.size)
         yield _gauge("journal_blocks", "Blocks of the journal.", info.tail - info.floor)
         for name, text, timings in (
-            ("journal_sync", "How long it took to put a block on disk.", info.syncs),
-            ("engine_append", "How long it took the engine to store a block.", info.appends),
+            ("journal_sync", "Time to write a block to disk.", info.syncs),
+            ("engine_append", "Time for the engine to store a block.", info.appends),
         ):
             if timings is not None:
                 buckets, total_s = _histogram(timings)
@@ -478,21 +487,24 @@ class RealmCollector(Collector):
                 )
 
     def _of_machine(self) -> Iterator[Metric]:
-        """What runs out: the disk, and the time of the certificate and of the backup."""
+        """Yield what needs an operator's attention in time: disk space, age of the backup, end of
+        the certificate."""
         if self._realm.disk_space is not None:
             free, size = self._realm.disk_space()
             yield _gauge("disk_free_bytes", "Free bytes on the disk of the data directory.", free)
-            yield _gauge("disk_bytes", "All bytes of that disk.", size)
+            yield _gauge("disk_bytes", "Size of that disk in bytes.", size)
         if self._realm.backups.capture is not None:
             age_us = self._realm.clock.now_us() - self._realm.backups.newest_us
-            told = "Since the newest backup was captured, or the realm started."
-            yield _gauge("backup_age_seconds", told, max(0, age_us) / 1_000_000)
+            text = "Time since the newest backup, or since the start of the realm without one."
+            yield _gauge("backup_age_seconds", text, max(0, age_us) / 1_000_000)
         if self._native.tls is not None:
             ends_s = self._native.tls.ends_us / 1_000_000
-            yield _gauge("tls_certificate_end_seconds", "When the certificate ends.", ends_s)
+            yield _gauge(
+                "tls_certificate_end_seconds", "Unix time at which the certificate expires.", ends_s
+            )
 
     def _of_clients(self) -> Iterator[Metric]:
-        """What went over connections, and what clients were refused."""
+        """Yield the traffic of clients, and the errors they received."""
         connections = self._realm.connections
         received = CounterMetricFamily(
             "penstock_received_bytes", "Bytes received from clients.", labels=["protocol"]
@@ -504,7 +516,7 @@ class RealmCollector(Collector):
             received.add_metric([protocol], traffic.received_bytes)
             sent.add_metric([protocol], traffic.sent_bytes)
         refused = CounterMetricFamily(
-            "penstock_refused", "Errors that clients were told, by code.", labels=["code"]
+            "penstock_refused", "Errors sent to clients, by code.", labels=["code"]
         )
         for code, count in sorted(connections.refusals.items()):
             refused.add_metric([code], count)
@@ -512,7 +524,7 @@ class RealmCollector(Collector):
 
 
 def _histogram(timings: Timings) -> tuple[list[tuple[str, int]], float]:
-    """The buckets of a histogram in seconds, and the sum of what is in them."""
+    """Return the buckets of a histogram with bounds in seconds, and the sum of its values."""
     names = [*(f"{bound / 1_000_000:g}" for bound in timings.bounds_us), "+Inf"]
     return list(zip(names, timings.cumulative(), strict=True)), timings.total_us / 1_000_000
 

@@ -1,7 +1,7 @@
-"""Metrics of a node of a cluster: what the process that was asked for them does and takes.
+"""Metrics of the cluster node that received the request for them.
 
-The owner of the realm answers for every node, since it knows who may see them. A node that stands
-by tells its figures with each renewal of its lease.
+The owner of the realm answers for every node, because only the owner can check access rights. A
+standby node reports its figures with each renewal of its lease.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _PROCESS: Final = {
     "process_open_fds": "Number of open file descriptors.",
     "process_max_fds": "Maximum number of open file descriptors.",
 }
-"""What is told of a process, in the words of Prometheus' client, which tells it of the owner."""
+"""Metrics of a process with their help. The texts are those of the Prometheus client library, which
+exports the same metrics for the owner."""
 
 
 class RelayedNode(Collector):
-    """All metrics of a node that stands by and relays a request for them."""
+    """All metrics of a standby node that relays the request for them."""
 
     def __init__(self, node: ClusterNodeInfo, figures: NodeFigures | None) -> None:
         self._node = node
@@ -48,54 +49,54 @@ class RelayedNode(Collector):
         yield incidents_metric(self._figures.incidents)
         for name, value in self._figures.process.items():
             if (text := _PROCESS.get(name)) is None:
-                continue  # of a newer version
-            made = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield made(name.removesuffix("_total"), text, value=value)
+                continue  # the node has a newer version with further figures
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(name.removesuffix("_total"), text, value=value)
 
 
 def relayed_registry(node: ClusterNodeInfo, figures: NodeFigures | None) -> CollectorRegistry:
-    """A registry with the metrics of this node only."""
-    made = CollectorRegistry(auto_describe=False)
-    made.register(RelayedNode(node, figures))
-    return made
+    """Return a registry with the metrics of this node only."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(RelayedNode(node, figures))
+    return registry
 
 
 def node_metrics(node: ClusterNodeInfo, figures: NodeFigures | None) -> Iterator[Metric]:
-    """What is told of the owner, and of a node that stands by, alike."""
+    """Yield the metrics that the owner and standby nodes have in common."""
     info = {"name": node.node, "version": node.version}
     yield InfoMetricFamily("penstock_node", "The node of the cluster.", info)
     yield _gauge("node_serves", "1 while the node owns the realm.", node.state == "owner")
-    yield _gauge("node_unfit", "1 while the node could not take the realm over.", bool(node.unfit))
+    yield _gauge("node_unfit", "1 while the node cannot take over the realm.", bool(node.unfit))
     if figures is None:
         return
-    yield _gauge("node_epoch", "The newest epoch of the realm that it knows.", figures.epoch)
+    yield _gauge("node_epoch", "Newest epoch of the realm that the node knows.", figures.epoch)
     yield _gauge("relays", "Connections that the node relays to the owner.", figures.relays)
-    yield _counter("relays_opened", "Connections that it has relayed.", figures.relays_opened)
+    yield _counter("relays_opened", "Connections that the node has relayed.", figures.relays_opened)
     takeovers = CounterMetricFamily(
         "penstock_takeovers",
-        "Takeovers of the realm by this process, by why it could be claimed.",
+        "Takeovers of the realm by this process, by reason.",
         labels=["why"],
     )
     for why, count in figures.takeovers.items():
         takeovers.add_metric([why], count)
     yield takeovers
-    told = "How long the newest of them took, from its claim until all was recovered."
-    yield _gauge("takeover_seconds", told, figures.takeover_us / 1_000_000)
-    told = "How often the realm was taken from this process."
-    yield _counter("deposed", told, figures.deposed)
+    text = "Duration of the latest takeover, from the claim to the end of the recovery."
+    yield _gauge("takeover_seconds", text, figures.takeover_us / 1_000_000)
+    text = "How often another node took over the realm from this process."
+    yield _counter("deposed", text, figures.deposed)
 
 
 def incidents_metric(*counts: Mapping[str, int]) -> Metric:
-    """Open incidents of background tasks, from counts by task."""
+    """Return the metric of open incidents of background tasks, from counts by task."""
     incidents = GaugeMetricFamily(
         "penstock_incidents",
-        "What background tasks could not do and have put aside, by task.",
+        "Open failures of background tasks, by task.",
         labels=["task"],
     )
-    summed: Counter[str] = Counter()
-    for each in counts:
-        summed.update(each)
-    for task, count in summed.items():
+    totals: Counter[str] = Counter()
+    for count_by_task in counts:
+        totals.update(count_by_task)
+    for task, count in totals.items():
         incidents.add_metric([task], count)
     return incidents
 

@@ -1,4 +1,4 @@
-"""Makes the API's OpenAPI 3.1 document from the table of routes."""
+"""Builds the API's OpenAPI 3.1 document from the table of routes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock_server.frontends.http.consuming_shapes import FetchedAnswer
 from penstock_server.frontends.http.generating import (
     NAMES,
     NUMBERS,
+    plain_name,
     readable,
-    said_whole,
+    with_required,
     without_unused,
-    worded,
 )
 from penstock_server.frontends.http.publishing import ARROW, NDJSON
 from penstock_server.frontends.http.routing import (
@@ -38,25 +38,25 @@ VERSION: Final = "3.1.0"
 _NUMBERS: Final = ("event_id", "number")
 _REF: Final = "#/components/schemas/{name}"
 _REFUSALS: Final = {
-    "400": "What was asked is malformed or out of bounds",
-    "401": "The realm wants to know who asks",
-    "403": "Who asks has no right to this, or asks from another site",
-    "404": "There is nothing of this name",
-    "406": "A form in which this is not answered",
-    "409": "It does not fit the state of what it names",
-    "413": "Too large",
-    "415": "A content type that is not taken here",
-    "422": "An event or selector that is none",
-    "429": "Too many at once",
-    "500": "The realm failed to do this",
-    "503": "Not now",
-    "504": "No reply came in time",
-    "507": "No room",
+    "400": "The request is malformed or a value is out of bounds",
+    "401": "Authentication is required or has failed",
+    "403": "The user lacks the right, or the request comes from a page of another site",
+    "404": "The named object does not exist",
+    "406": "The answer is not available in an accepted content type",
+    "409": "The request conflicts with the current state",
+    "413": "The request or an event is too large",
+    "415": "The content type of the body is not supported",
+    "422": "An event or selector is not valid",
+    "429": "Too many requests",
+    "500": "Internal error of the realm",
+    "503": "Temporarily unavailable; try again later",
+    "504": "No reply arrived in time",
+    "507": "Insufficient memory or storage",
 }
 
 
 def document(table: RouteTable, version: str) -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     kinds = _kinds(table)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = dict(zip(map(_key, kinds), schemas, strict=True))
@@ -67,8 +67,8 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
             route, table.signatures[route], schema_of, components=components
         )
     paths = readable(paths)
-    every = {
-        worded(name): {**readable(said_whole(name, schema)), "title": worded(name)}
+    named_schemas = {
+        plain_name(name): {**readable(with_required(name, schema)), "title": plain_name(name)}
         for name, schema in components.items()
     }
     return {
@@ -78,13 +78,13 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
             "title": "Penstock",
             "version": version,
             "description": "Administration of a realm. Names in paths are percent-encoded, "
-            "slashes too: `channels/flights%2Fdelays`.",
+            "including slashes: `channels/flights%2Fdelays`.",
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"basic": []}, {"bearer": []}, {"session": []}],
         "paths": paths,
         "components": {
-            "schemas": without_unused(paths, every),
+            "schemas": without_unused(paths, named_schemas),
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -92,8 +92,8 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "penstock_session_9080",
-                    "description": "Of the console. Its name ends in the port, and begins with "
-                    "`__Host-` over TLS.",
+                    "description": "Session cookie of the console. Its name ends with the port "
+                    "and, over TLS, begins with `__Host-`.",
                 },
             },
         },
@@ -105,14 +105,14 @@ def _key(kind: Any) -> str:
 
 
 def _kinds(table: RouteTable) -> list[Any]:
-    found: dict[str, Any] = {
+    kinds: dict[str, Any] = {
         _key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents, FetchedAnswer)
     }
     for signature in table.signatures.values():
         for kind in (signature.query, signature.body, signature.answer):
             if kind is not None and kind not in (Content, Upload, Download, Events, Payload):
-                found.setdefault(_key(kind), kind)
-    return list(found.values())
+                kinds.setdefault(_key(kind), kind)
+    return list(kinds.values())
 
 
 def _operation(
@@ -175,10 +175,15 @@ def _query_parameters(
     schema = components[reference.rpartition("/")[2]]
     required = schema.get("required", ())
     parameters = []
-    for name, own in schema["properties"].items():
-        shown = _without_null(own)
-        text = shown.pop("description", "")
-        parameter = {"name": name, "in": "query", "required": name in required, "schema": shown}
+    for name, field_schema in schema["properties"].items():
+        parameter_schema = _without_null(field_schema)
+        text = parameter_schema.pop("description", "")
+        parameter = {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": parameter_schema,
+        }
         if text:
             parameter["description"] = text
         parameters.append(parameter)
@@ -186,20 +191,20 @@ def _query_parameters(
 
 
 def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter without null: a parameter that is not given is left out of the
-    URL."""
-    shown = dict(schema)
-    options = [each for each in shown.pop("anyOf", ()) if each.get("type") != "null"]
-    for each in options:
-        shown |= each
-    if shown.get("default", ...) is None:
-        del shown["default"]
-    return shown
+    """Return the schema of a parameter without null, because a URL omits parameters that are not
+    set."""
+    result = dict(schema)
+    options = [option for option in result.pop("anyOf", ()) if option.get("type") != "null"]
+    for option in options:
+        result |= option
+    if result.get("default", ...) is None:
+        del result["default"]
+    return result
 
 
 def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if signature.answer is Events:
-        return {"text/event-stream": {}}  # a stream has no schema: it does not end
+        return {"text/event-stream": {}}  # OpenAPI 3.1 cannot describe the events of a stream
     if signature.answer is Download:
         return {TAR: {"schema": {"type": "string", "format": "binary"}}}
     if signature.answer is Payload:

@@ -1,5 +1,5 @@
-"""A live view of all channels of a pattern, also of those that are created while it is open (SEM
-D21)."""
+"""A live view of all channels of a pattern, including channels created while it is open
+(SEM D21)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from penstock_server.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
 from penstock_server.runtime.operations.door import check, watch_channels
 
 CHANNELS_MAX: Final = 256
-"""Most channels in one view."""
+"""Maximum number of channels in one view."""
 WINDOW: Final = 10
-"""Most events of one channel granted to a viewer and not yet sent to it. A turn takes the waiting
-events of each channel, so a busy channel does not delay a quiet one."""
+"""Maximum number of events of one channel granted to a viewer and not yet sent to it. Each round
+sends the waiting events of every channel, so a busy channel does not delay a quiet one."""
 LINE_BYTES_MAX: Final = 32 << 10
-"""Largest event in bytes that is shown with its data and properties."""
+"""Maximum size in bytes of an event that is shown with its data and properties."""
 
 
 class PatternQuery(LiveQuery, frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(min_length=1, max_length=4_096)]
-    """Channels by name, such as orders/* or eu/**, and several of them between commas."""
+    """Names or patterns of channels, such as orders/* or eu/**, separated by commas."""
 
 
 class LostOfChannel(Lost, frozen=True, kw_only=True):
@@ -53,19 +53,19 @@ class PatternView:
     """A live view of the channels of one pattern that the caller may read."""
 
     def __init__(
-        self, call: Call[PatternQuery, None], asked: WatchChannels, selector: Selector | None
+        self, call: Call[PatternQuery, None], request: WatchChannels, selector: Selector | None
     ) -> None:
-        self._caller, self._query, self._asked = call.caller, call.query, asked
+        self._caller, self._query, self._request = call.caller, call.query, request
         self._selector = selector
         self._start = start_of(call.query.start)
         self._wake = asyncio.Event()
         self._parts: dict[int, tuple[Snoop, Viewer]] = {}
         self._reason: PenstockError | None = None
-        self._watch, _ = watch_channels(self._caller, asked, lambda _: self._wake.set())
+        self._watch, _ = watch_channels(self._caller, request, lambda _: self._wake.set())
         self._stop_listening = self._caller.realm.access.on_changed(self._check_rights)
 
     def close(self) -> None:
-        """Free what the view holds."""
+        """Free the view's resources."""
         self._stop_listening()
         self._caller.realm.watches.end(self._watch)
         for part, _ in self._parts.values():
@@ -78,22 +78,22 @@ class PatternView:
 
     async def join(self) -> None:
         """Open the channels that are not open yet. Raises ``LimitReached``."""
-        lacking = self._watch.shown - self._parts.keys()
-        for opened in self._caller.realm.watches.opened(lacking):
+        new = self._watch.shown - self._parts.keys()
+        for opened in self._caller.realm.watches.opened(new):
             if len(self._parts) >= CHANNELS_MAX:
                 raise LimitReached(
-                    f"a live view shows {CHANNELS_MAX} channels at most, and "
-                    f"{self._asked.pattern!r} names more that you may read; give a narrower pattern"
+                    f"{self._request.pattern!r} matches more than {CHANNELS_MAX} channels that you "
+                    f"may read, which is the limit of a live view; use a narrower pattern"
                 )
             is_new = opened.channel >= self._watch.next_channel
             await self._open(opened, FromEarliest() if is_new else self._start)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Lines for the viewer, until the view is ended."""
+        """Yield the lines for the viewer until the view ends."""
         yield b": watching\n\n"
         while self._reason is None:
             await woken(self._wake)
-            yield b"".join([line async for line in self._taken()]) or b": nothing new\n\n"
+            yield b"".join([line async for line in self._take_lines()]) or b": nothing new\n\n"
             try:
                 await self.join()
             except PenstockError as error:
@@ -113,21 +113,21 @@ class PatternView:
             line_bytes_max=LINE_BYTES_MAX,
         )
         part = Snoop(self._caller, store, viewer, window=WINDOW)
-        with contextlib.suppress(NameDoesNotExist):  # it was deleted since it was found
+        with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
             await part.open(start)
             self._parts[opened.channel] = part, viewer
-            self._check_rights()  # they may have changed meanwhile
+            self._check_rights()  # rights may have changed while the channel was opened
 
-    async def _taken(self) -> AsyncGenerator[bytes, None]:
-        """What waits, of one channel after the other."""
-        for number, (part, viewer) in list(self._parts.items()):
-            lines = viewer.taken()
+    async def _take_lines(self) -> AsyncGenerator[bytes, None]:
+        """Yield the waiting lines, channel by channel."""
+        for channel_id, (part, viewer) in list(self._parts.items()):
+            lines = viewer.take_lines()
             for line in lines:
                 yield line
             if viewer.reason is not None:
-                del self._parts[number]
+                del self._parts[channel_id]
                 if not isinstance(viewer.reason, AccessDenied | NameDoesNotExist):
-                    self.stop(viewer.reason)  # it is not about this channel alone
+                    self.stop(viewer.reason)  # the reason concerns the whole view
             elif (lost := await part.caught_up()) is not None:
                 of_channel = msgspec.structs.asdict(lost)
                 yield message("lost", LostOfChannel(channel=viewer.channel, **of_channel))
@@ -138,7 +138,7 @@ class PatternView:
         return self._caller.allows(READ[0], viewer.channel)
 
     def _check_rights(self) -> None:
-        """End what is shown of channels that the viewer may not read any more."""
+        """End the parts of channels that the viewer may no longer read."""
         for part, viewer in self._parts.values():
             if viewer.reason is None and not self._may_read(viewer):
                 part.close()
@@ -149,9 +149,9 @@ class PatternView:
 async def open_pattern_view(call: Call[PatternQuery, None]) -> Events:
     """Open a live view over a pattern. Raises ``InvalidName``, ``InvalidArgument``,
     ``InvalidSelector``, ``LimitReached``."""
-    asked = WatchChannels(call.query.pattern, 0)
-    check(call.caller, asked)
-    view = PatternView(call, asked, await selector_of(call))
+    request = WatchChannels(call.query.pattern, 0)
+    check(call.caller, request)
+    view = PatternView(call, request, await selector_of(call))
     try:
         await view.join()
     except BaseException:

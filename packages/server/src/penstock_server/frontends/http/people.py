@@ -1,4 +1,4 @@
-"""Routes for people: login and logout, users, groups, rights, the audit log."""
+"""Routes for console sessions, users, groups, rights and the audit log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from penstock_server.frontends.http.shapes import After, Done, NoQuery, Page, an
 
 
 async def login(call: Call[NoQuery, Login]) -> Me:
-    """Log in to the console. This sets the session cookie, and answers with its CSRF token."""
+    """Log in to the console. The answer sets the session cookie, and has the CSRF token."""
     opened = await call.ask(LogIn(call.body.user, call.body.password))
     _set_cookie(call, opened.id, int(call.service.limits.login_total_s))
     return _me(opened.me, opened.csrf)
@@ -64,7 +64,7 @@ async def logout(call: Call[NoQuery, None]) -> Done:
 
 
 async def me(call: Call[NoQuery, None]) -> Me:
-    """Show who you are to this realm, and your rights on the realm itself."""
+    """Show your user name, your groups and your rights on the realm."""
     return _me(await call.ask(WhoAmI()), call.guard.csrf_of(call.headers))
 
 
@@ -75,14 +75,14 @@ def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
     call.reply_headers.append(("set-cookie", cookie))
 
 
-def _me(found: api.Me, csrf: str | None) -> Me:
+def _me(identity: api.Me, csrf: str | None) -> Me:
     return Me(
-        name=f"{found.user}@{found.host}",
-        user=found.user,
-        host=found.host,
-        groups=list(found.groups),
-        mode=found.mode,
-        rights=list(found.realm),
+        name=f"{identity.user}@{identity.host}",
+        user=identity.user,
+        host=identity.host,
+        groups=list(identity.groups),
+        mode=identity.mode,
+        rights=list(identity.realm),
         csrf=csrf,
     )
 
@@ -91,20 +91,20 @@ def _me(found: api.Me, csrf: str | None) -> Me:
 
 
 async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
-    """List who may do what on the realm, or on a channel, queue or topic filter; on all topic
-    filters where none is named."""
-    found = await call.ask(ListEntries(call.query.kind, call.query.name))
-    items = _entries(found)
-    for each in found.topics:
-        items += _entries(await call.ask(ListEntries(found.kind, each)))
+    """List the rights granted on the realm, or on a channel, queue or topic filter. The kind
+    ``topic`` without a name lists those on all topic filters."""
+    acl = await call.ask(ListEntries(call.query.kind, call.query.name))
+    items = _entries(acl)
+    for filter_name in acl.topics:
+        items += _entries(await call.ask(ListEntries(acl.kind, filter_name)))
     return Page(items=items)
 
 
 async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Grant rights to a subject; the answer has all entries of the resource."""
     body = call.body
-    asked = Grant(body.kind, body.name, body.subject, rights=tuple(body.rights))
-    changed = await call.ask(asked, subject=body.subject, granted=body.rights)
+    request = Grant(body.kind, body.name, body.subject, rights=tuple(body.rights))
+    changed = await call.ask(request, subject=body.subject, granted=body.rights)
     return Page(items=_entries(changed))
 
 
@@ -112,8 +112,8 @@ async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Revoke rights of a subject, or all if none is named; the answer has all entries of the
     resource."""
     body = call.body
-    asked = Revoke(body.kind, body.name, body.subject, rights=tuple(body.rights))
-    changed = await call.ask(asked, subject=body.subject, revoked=body.rights)
+    request = Revoke(body.kind, body.name, body.subject, rights=tuple(body.rights))
+    changed = await call.ask(request, subject=body.subject, revoked=body.rights)
     return Page(items=_entries(changed))
 
 
@@ -125,12 +125,12 @@ def _entries(info: AclInfo) -> list[AclEntry]:
 
 
 async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
-    """List what administrators did, who signed in, or what was refused, newest first."""
+    """List administrative acts, sign-ins or refusals, newest first."""
     query = call.query
     records = await call.ask(ReadAudit(query.limit, cursor_of(query.after), query.kind))
     items = [answer_from(record, AuditEntry) for record in records]
-    full = len(items) == call.query.limit
-    return Page(items=items, next=str(items[-1].number) if full else None)
+    is_full = len(items) == call.query.limit
+    return Page(items=items, next=str(items[-1].number) if is_full else None)
 
 
 ROUTES = (
@@ -142,7 +142,7 @@ ROUTES = (
         "POST",
         "me/password",
         asks=ChangePassword,
-        text="Change your own password; the old one is needed, too.",
+        text="Change your own password; this requires the old one.",
         body=OwnPassword,
         names={"new": "password"},
     ),
@@ -161,7 +161,8 @@ ROUTES = (
         "POST",
         "users",
         asks=AddUser,
-        text="Create a user. Without a password one is generated, and shown only in this answer.",
+        text="Create a user. If the request has no password, one is generated and shown only in "
+        "this answer.",
         body=NewUser,
         answer=NewUserAnswer,
         status=201,
@@ -172,7 +173,7 @@ ROUTES = (
         "POST",
         "users/{user}/password",
         asks=ResetPassword,
-        text="Set another user's password; console sessions signed in with the old one end.",
+        text="Set the password of another user; the user's console sessions end.",
         body=Password,
     ),
     bound(
@@ -209,7 +210,7 @@ ROUTES = (
         "DELETE",
         "groups/{group}",
         asks=DeleteGroup,
-        text="Delete a group; its members lose what was granted to it.",
+        text="Delete a group; its members lose the group's rights.",
     ),
     Route("listRights", "GET", "acl", asks=ListEntries, endpoint=list_acl),
     Route("grantRights", "POST", "acl/grant", asks=Grant, endpoint=grant),

@@ -30,18 +30,18 @@ class Me(Answer, frozen=True):
     host: str
     groups: list[str]
     mode: str
-    """``off``, ``optional`` or ``mandatory``: whether users have to say who they are."""
+    """Whether users must sign in: ``off``, ``optional`` or ``mandatory``."""
     rights: list[str]
     """Rights on the realm itself."""
     csrf: str | None = None
-    """Token of a console session: send it as ``X-CSRF-Token`` with every request that changes
-    something."""
+    """CSRF token of a console session; send it as ``X-CSRF-Token`` with every request that makes
+    a change."""
 
 
 class NewUser(RequestBody, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     password: Annotated[str, Meta(max_length=1_024)] | None = None
-    """Left out: one is generated, and shown only in the answer."""
+    """If omitted, a password is generated and shown only in the answer."""
 
 
 UserAnswer = shown(
@@ -61,7 +61,7 @@ class OwnPassword(RequestBody, frozen=True):
     password: Annotated[str, Meta(min_length=1, max_length=1_024)]
     """The new password."""
     old: Annotated[str, Meta(max_length=1_024)] = ""
-    """The present password."""
+    """The current password."""
 
 
 class NewGroup(RequestBody, frozen=True):
@@ -77,8 +77,8 @@ class GroupChange(RequestBody, frozen=True):
 class AclQuery(QueryParameters, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Channel, queue or topic filter; empty for the realm. ``*``, or a folder with ``/*``, stands
-    for all channels or queues below."""
+    """Channel, queue or topic filter; empty for the realm. ``*`` stands for all channels or queues,
+    and a folder with ``/*`` for those below the folder."""
 
 
 class AclChange(RequestBody, frozen=True):

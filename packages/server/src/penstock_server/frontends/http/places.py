@@ -1,7 +1,7 @@
-"""Limits the connections: in all, and for each address; a few more may always ask for the health.
+"""Limits the number of connections, in total and per address, with a reserve for health checks.
 
-When there is no room, the connection is dropped that has kept the realm waiting longest for a
-request, for the rest of one, or for the next. One that is being answered stays.
+At the limit, a new connection replaces the one that has kept the realm waiting longest for a
+request or for the rest of one. Connections with a request in progress are not dropped.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Final, Protocol
 SPARE: Final = 8
 """Connections above the limit, reserved for health checks."""
 _HOME_BITS: Final = 64
-"""Bits of an IPv6 address that identify its owner, who chooses the rest freely."""
+"""Bits of an IPv6 address that identify its network; a client chooses the other bits freely."""
 
 
 class Guest(Protocol):
-    """A connection, as it is counted here."""
+    """A connection that is counted here."""
 
     address: str
     heard_s: float
-    """When it last sent something."""
+    """Time of the last received data."""
     is_spare: bool
-    """It came when all connections were being answered, and may only ask for the health."""
+    """Whether it uses the reserve, and so may only request the health."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the realm waits for it to send something."""
+        """Whether the realm waits for data from the client."""
         ...
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         ...
 
 
@@ -46,7 +46,7 @@ class ConnectionPlaces:
         self._of_address: Counter[str] = Counter()
 
     def take(self, guest: Guest) -> bool:
-        """Admit a connection, if need be by dropping another; gives whether there is room."""
+        """Admit a connection, if necessary by dropping another; return whether it is admitted."""
         home = home_of(guest.address)
         if self._of_address[home] >= self._most_of_address and not self._drop_one(home):
             return False
@@ -61,7 +61,7 @@ class ConnectionPlaces:
         return True
 
     def leave(self, guest: Guest) -> None:
-        """Forget a connection; harmless for one that was not admitted."""
+        """Remove a connection; do nothing if it was not admitted."""
         if guest not in self._guests:
             return
         del self._guests[guest]
@@ -72,8 +72,11 @@ class ConnectionPlaces:
             del self._of_address[home]
 
     def _drop_one(self, home: str = "") -> bool:
-        """Drop a connection for a new one: of ``home``, or else of the address that has most. Gives
-        whether there was one to drop."""
+        """Drop a connection to make room for a new one, and return whether one could be dropped.
+
+        The connection is one of ``home``; if that is empty, one of the address with the most
+        connections, so that a client that floods the realm loses its own connections first.
+        """
         waited_for = [
             guest
             for guest in self._guests
@@ -83,15 +86,15 @@ class ConnectionPlaces:
         ]
         if not waited_for:
             return False
-        taken = self._of_address
-        guest = min(waited_for, key=lambda each: (-taken[home_of(each.address)], each.heard_s))
+        counts = self._of_address
+        guest = min(waited_for, key=lambda peer: (-counts[home_of(peer.address)], peer.heard_s))
         self.leave(guest)
         guest.drop()
         return True
 
 
 def home_of(address: str) -> str:
-    """The part of an address that is counted as one."""
+    """Return the address, or the network of an IPv6 address, for which connections are counted."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Publishes events that come by HTTP as JSON, NDJSON or Arrow."""
+"""Publishes events that arrive over HTTP as JSON, NDJSON or Arrow."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from penstock_server.runtime.operations.door import publish as begin_publish
 from penstock_server.runtime.store.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
-"""Most events of one request, unless it is Arrow."""
+"""Maximum number of events in a JSON or NDJSON request."""
 ARROW_EVENTS_MAX: Final = 2 << 20
-"""Most events of one Arrow request; it never has more than bytes."""
+"""Maximum number of events in an Arrow request. A request has also no more events than bytes."""
 PART_BYTES_MAX: Final = 8 << 20
+"""Maximum size in bytes of one stored part of a request; larger batches are split."""
 IN_THREAD_BYTES: Final = 64 << 10
-"""A larger request is decoded in a thread."""
+"""Size in bytes above which a request is decoded in a thread, so that the event loop stays free."""
 
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -51,54 +52,63 @@ _LEFT_OUT_IF_NULL: Final = [
 
 
 class PublishDocument(msgspec.Struct):
+    """The decoded content of a publish request."""
+
     bodies: list[Body]
     producer: str = ""
     sequence: int = 0
-    waits: bool = False
-    """Whether all events wait for their time."""
+    is_scheduled: bool = False
+    """Whether all events are scheduled."""
 
 
 async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedAnswer:
-    """Publish events; the answer comes when they are safe.
+    """Publish events and return when they are stored safely.
 
     Raises ``InvalidArgument``, ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``,
-    ``MemoryLimit``, ``PublishingPaused``, ``Unavailable`` when the realm cannot keep up.
+    ``MemoryLimit``, ``PublishingPaused``, and ``Unavailable`` if the realm cannot keep up.
     """
     if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
     content, messages = call.body, messages_of(store)
     if len(content.data) > IN_THREAD_BYTES:
-        offered = await asyncio.to_thread(_read, content, messages)
+        document = await asyncio.to_thread(_read, content, messages)
     else:
-        offered = _read(content, messages)
-    producer = call.query.producer or offered.producer
-    sequence = call.query.sequence or offered.sequence
-    stored = await _stored(call, store.number, offered.bodies, producer=producer, sequence=sequence)
+        document = _read(content, messages)
+    producer = call.query.producer or document.producer
+    sequence = call.query.sequence or document.sequence
+    stored = await _store(call, store.number, document.bodies, producer=producer, sequence=sequence)
     return PublishedAnswer(
         first_id=stored.first_id,
         last_id=stored.first_id + stored.count - 1,
         count=stored.count,
-        scheduled=offered.waits,
+        scheduled=document.is_scheduled,
     )
 
 
 async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int:
-    """Publish one event; gives its id once it is safe. Raises as :func:`publish` does."""
+    """Publish one event and return its id when it is stored safely.
+
+    Raises the same errors as :func:`publish`.
+    """
     if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
-    stored = await _stored(call, store.number, _bodies([body_of([event])]), producer="", sequence=0)
+    stored = await _store(call, store.number, _bodies([body_of([event])]), producer="", sequence=0)
     return stored.first_id
 
 
-async def _stored(
-    call: Call[Any, Any], number: ChannelId, bodies: Sequence[Body], producer: str, sequence: int
+async def _store(
+    call: Call[Any, Any],
+    channel_id: ChannelId,
+    bodies: Sequence[Body],
+    producer: str,
+    sequence: int,
 ) -> Published:
     size, service = sum(body.weight for body in bodies), call.service
     service.waiting_bytes(size)
     try:
         stored = begin_publish(
             call.caller,
-            number,
+            channel_id,
             bodies,
             producer=producer,
             sequence=sequence,
@@ -110,7 +120,7 @@ async def _stored(
     try:
         return await stored
     finally:
-        del stored  # an error in it refers to this frame: a cycle
+        del stored  # its error refers to this frame, so keeping it would be a reference cycle
 
 
 def _read(content: Content, messages: Messages | None) -> PublishDocument:
@@ -129,18 +139,18 @@ def _json(data: bytes, messages: Messages | None) -> PublishDocument:
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
             many = _MANY.decode(data)
-            offered = _offered([event_of_body(each, messages) for each in many.events])
-            offered.producer, offered.sequence = many.producer, many.sequence
-            return offered
-        return _offered([event_of_body(_ONE.decode(data), messages)])
+            document = _document_of([event_of_body(event, messages) for event in many.events])
+            document.producer, document.sequence = many.producer, many.sequence
+            return document
+        return _document_of([event_of_body(_ONE.decode(data), messages)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = NewEvents if isinstance(tree, dict) and "events" in tree else NewEvent
         raise InvalidArgument(explain(error, tree, kind=kind, whole="the body")) from None
 
 
-def event_of_body(given: NewEvent, messages: Messages | None) -> Event:
-    """An event as it is to be published. Raises ``InvalidArgument``, ``InvalidEvent``."""
-    tree = msgspec.to_builtins(given, builtin_types=())
+def event_of_body(new_event: NewEvent, messages: Messages | None) -> Event:
+    """Return the event to publish. Raises ``InvalidArgument``, ``InvalidEvent``."""
+    tree = msgspec.to_builtins(new_event, builtin_types=())
     for name in _LEFT_OUT_IF_NULL:
         if tree[name] is None:
             del tree[name]
@@ -149,7 +159,9 @@ def event_of_body(given: NewEvent, messages: Messages | None) -> Event:
             del tree[name]
     if "message" in tree or "data_base64" in tree:
         if tree["data"]:
-            raise InvalidArgument("an event has 'data', 'data_base64' or 'message': one of them")
+            raise InvalidArgument(
+                "an event has more than one of 'data', 'data_base64' and 'message'; send only one"
+            )
         del tree["data"]
     return event_of(tree, messages)
 
@@ -157,19 +169,21 @@ def event_of_body(given: NewEvent, messages: Messages | None) -> Event:
 def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
     lines = [line for line in data.split(b"\n") if line.strip()]
     if len(lines) > EVENTS_MAX:
-        raise InvalidArgument(f"{len(lines)} events; send at most {EVENTS_MAX}, or use Arrow")
+        raise InvalidArgument(
+            f"the request has {len(lines)} events; send at most {EVENTS_MAX}, or use Arrow"
+        )
     events = []
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         try:
             events.append(event_of(line, messages))
         except (InvalidArgument, TypeError) as error:
-            raise InvalidArgument(f"line {number}: {error}") from None
-    return _offered(events)
+            raise InvalidArgument(f"line {line_number}: {error}") from None
+    return _document_of(events)
 
 
-def _offered(events: list[Event]) -> PublishDocument:
+def _document_of(events: list[Event]) -> PublishDocument:
     if not events:
-        raise InvalidArgument("there are no events; send at least one")
+        raise InvalidArgument("the request has no events; send at least one")
     return _document([body_of(events)])
 
 
@@ -181,7 +195,7 @@ def _arrow(data: bytes, messages: Messages | None) -> PublishDocument:
 
 
 def _document(batches: list[pa.RecordBatch]) -> PublishDocument:
-    return PublishDocument(_bodies(batches), waits=all_wait(batches))
+    return PublishDocument(_bodies(batches), is_scheduled=all_wait(batches))
 
 
 _READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] = {
@@ -192,16 +206,16 @@ _READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] 
 
 
 def _bodies(batches: Sequence[pa.RecordBatch]) -> list[Body]:
-    found: list[Body] = []
+    bodies: list[Body] = []
     for batch in batches:
         for part in _parts(batch):
             check_body(part)
-            found.append(body_from(part))
-    return found
+            bodies.append(body_from(part))
+    return bodies
 
 
 def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The batch in pieces small enough for readers."""
+    """Split the batch into parts of at most ``PART_BYTES_MAX``; a single event is not split."""
     if batch.nbytes <= PART_BYTES_MAX or batch.num_rows == 1:
         return [batch]
     half = batch.num_rows // 2

@@ -1,7 +1,7 @@
-"""Limits what each client may ask for over HTTP: requests a second, bytes in flight.
+"""Limits each HTTP client's requests per second and bytes in flight.
 
-The limits are those of a native connection. Since HTTP clients open connections as they like, they
-apply to a user at a host, over all of its connections.
+The limits are those of a native connection. Because HTTP clients open any number of connections,
+the limits apply to a user at a host, over all its connections.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock_core.access.rights import Principal
 from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.access.quota import ConnectionLimits, Quota
 
-KNOWN_MAX: Final = 10_000
-"""Most clients that are remembered, the latest ones."""
+CLIENTS_MAX: Final = 10_000
+"""Maximum number of clients with a stored quota; the least recently active one is dropped."""
 
 
 class Quotas:
@@ -25,18 +25,18 @@ class Quotas:
     def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._known: OrderedDict[str, Quota] = OrderedDict()
-        self._number = 0
+        self._quotas: OrderedDict[str, Quota] = OrderedDict()
+        self._request_number = 0
 
     @contextmanager
     def asking(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """Count one request of ``principal``; gives a function that counts the bytes of its events.
-        Both raise ``LimitReached``."""
+        """Count one request of ``principal``, and yield a function that counts the bytes of its
+        events. Both raise ``LimitReached``."""
         if not self._limits.are_set:
             yield lambda size: None
             return
-        self._number += 1
-        number, quota = self._number, self._of(principal.name)
+        self._request_number += 1
+        number, quota = self._request_number, self._of(principal.name)
         quota.counted(self._clock.now_us())
         try:
             yield lambda size: quota.carried(number, size)
@@ -44,10 +44,10 @@ class Quotas:
             quota.answered(number)
 
     def _of(self, name: str) -> Quota:
-        quota = self._known.get(name)
+        quota = self._quotas.get(name)
         if quota is None:
-            quota = self._known[name] = Quota(self._limits, of=name)
-        self._known.move_to_end(name)
-        if len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+            quota = self._quotas[name] = Quota(self._limits, of=name)
+        self._quotas.move_to_end(name)
+        if len(self._quotas) > CLIENTS_MAX:
+            self._quotas.popitem(last=False)
         return quota

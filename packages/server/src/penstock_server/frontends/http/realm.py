@@ -62,11 +62,11 @@ from penstock_server.frontends.http.shapes import (
 
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:
-    """Show the realm: what it holds, and its limits."""
-    return _told(call, await call.ask(DescribeRealm()))
+    """Show the realm: its contents and its limits."""
+    return _answer(call, await call.ask(DescribeRealm()))
 
 
-def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
+def _answer(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
     realm = call.realm
     return RealmAnswer(
         **msgspec.structs.asdict(info),
@@ -75,14 +75,14 @@ def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
         now=moment_of(realm.clock.now_us()),
         started=moment_of(call.service.started_us),
         event_bytes_max=realm.limits.event_bytes_max,
-        damage=[str(each) for each in realm.recovered.damage[:100]],
+        damage=[str(damage) for damage in realm.recovered.damage[:100]],
     )
 
 
 async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
     """Pause publishing, so that publishes of clients are refused, or resume it (SEM X5)."""
     await call.ask(PausePublishing(call.body.paused))
-    return _told(call, await call.answer(DescribeRealm()))
+    return _answer(call, await call.answer(DescribeRealm()))
 
 
 # --- joins --------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _join(_: Call[Any, Any], info: JoinInfo) -> Any:
 
 
 async def delete_join(call: Call[NoQuery, None]) -> Done:
-    """Delete a join; copies that were made stay."""
+    """Delete a join; the copies it made stay."""
     text = call.params["id"]
     pair = join_of(text)
     if pair is None:
@@ -106,31 +106,31 @@ async def delete_join(call: Call[NoQuery, None]) -> Done:
 
 
 async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
-    """List events that wait to be published (SEM X4), by destination and number."""
+    """List scheduled events (SEM X4), by destination and number."""
     query = call.query
-    number, name = _scheduled_place(query.after)
-    told = await call.ask(ListScheduled(query.limit, query.channel, number, first_name=name))
-    items = [item for each in told.waiting for item in _waiting(each)]
-    return Page(items=items, next=told.next and f"{told.next[0]} {told.next[1]}")
+    number, name = _parse_cursor(query.after)
+    listing = await call.ask(ListScheduled(query.limit, query.channel, number, first_name=name))
+    items = [item for group in listing.waiting for item in _scheduled_answers(group)]
+    return Page(items=items, next=listing.next and f"{listing.next[0]} {listing.next[1]}")
 
 
-def _scheduled_place(after: str) -> tuple[int, str]:
-    """Number and store in ``after``. Raises ``InvalidArgument``."""
+def _parse_cursor(after: str) -> tuple[int, str]:
+    """Return the number and the store in ``after``. Raises ``InvalidArgument``."""
     number, _, name = after.partition(" ")
     return cursor_of(number) or 0, name
 
 
-def _waiting(found: WaitingEvents) -> list[ScheduledAnswer]:
-    messages = messages_of(store_of(found.store, found.kind))
+def _scheduled_answers(group: WaitingEvents) -> list[ScheduledAnswer]:
+    messages = messages_of(store_of(group.store, group.kind))
     return [
         ScheduledAnswer(
-            destination=found.store.name,
-            kind=found.kind,
+            destination=group.store.name,
+            kind=group.kind,
             number=event.event_id or 0,
             deliver_at=event.deliver_at or moment_of(0),
             event=document_of(event, messages),
         )
-        for event in found.events
+        for event in group.events
     ]
 
 
@@ -139,22 +139,22 @@ def _waiting(found: WaitingEvents) -> list[ScheduledAnswer]:
 
 async def connections(call: Call[After, None]) -> Page[ConnectionAnswer]:
     """List the native connections, oldest first."""
-    place = cursor_of(call.query.after) or 0
-    infos = [info for info in await call.ask(ListConnections()) if int(info.id) > place]
-    more = len(infos) > call.query.limit
+    after_id = cursor_of(call.query.after) or 0
+    infos = [info for info in await call.ask(ListConnections()) if int(info.id) > after_id]
+    has_more = len(infos) > call.query.limit
     return Page(
         items=[answer_from(info, ConnectionAnswer) for info in infos[: call.query.limit]],
-        next=infos[call.query.limit - 1].id if more else None,
+        next=infos[call.query.limit - 1].id if has_more else None,
     )
 
 
 async def watch_rates(call: Call[RatesQuery, None]) -> Events:
-    """Watch the counters of channels, queues and durables, each second (server-sent events)."""
-    asked = ReadRates(call.query.channel)
-    now = await call.ask(asked)
-    if asked.channel is not None and not now.channels:
-        raise NameDoesNotExist(f"there is no channel or queue {asked.channel}")
-    return rates(call, asked)
+    """Watch the counters of channels, queues and durables, once per second (server-sent events)."""
+    request = ReadRates(call.query.channel)
+    current = await call.ask(request)
+    if request.channel is not None and not current.channels:
+        raise NameDoesNotExist(f"no channel or queue {request.channel} exists")
+    return rates(call, request)
 
 
 def _dead(kind: str, path: str) -> Route:
@@ -163,7 +163,7 @@ def _dead(kind: str, path: str) -> Route:
         "GET",
         f"{path}/dead",
         asks=SummarizeDead,
-        text="Count the dead events in a store by where they came from and why they died (SEM T6).",
+        text="Count the dead events in a store by origin and cause (SEM T6).",
         query=DeadQuery,
         answer=DeadSummary,
     )
@@ -187,7 +187,7 @@ ROUTES = (
         "GET",
         "joins",
         asks=ListJoins,
-        text="List joins, by source and destination.",
+        text="List joins, sorted by source and destination.",
         query=After,
         answer=Page[JoinAnswer],
         paged_by="place",
@@ -198,7 +198,7 @@ ROUTES = (
         "POST",
         "joins",
         asks=CreateJoin,
-        text="Create a join: from now on, events published on one store are copied to another "
+        text="Create a join, which copies events published on one store from now on to another "
         "(SEM L1).",
         body=NewJoin,
         answer=JoinAnswer,
@@ -213,7 +213,8 @@ ROUTES = (
         "POST",
         "redrive",
         asks=RedriveDead,
-        text="Publish dead events again, each once, and remove them from their store (SEM T10).",
+        text="Publish dead events again, each exactly once, and remove them from their store "
+        "(SEM T10).",
         body=Redrive,
         answer=Redriven,
         audited=("dry_run",),
@@ -227,15 +228,15 @@ ROUTES = (
         "DELETE",
         "connections/{id}",
         asks=EndConnection,
-        text="End a native connection; its client may connect again.",
+        text="Close a native connection; its client may connect again.",
     ),
     bound(
         "getCluster",
         "GET",
         "cluster",
         asks=DescribeCluster,
-        text="Show the cluster that the realm is in: its nodes, and which of them owns the realm. "
-        "On a realm without a cluster there is no node.",
+        text="Show the realm's cluster: its nodes, and the node that owns the realm. Without a "
+        "cluster, the list of nodes is empty.",
         answer=ClusterInfo,
     ),
     bound(
@@ -243,7 +244,7 @@ ROUTES = (
         "GET",
         "pipelines",
         asks=ListPipelines,
-        text="List the pipelines in the folders that the realm was given, with the progress of "
+        text="List the pipelines in the folders of the realm's settings, with the progress of "
         "their steps.",
         query=After,
         answer=Page[PipelineInfo],
@@ -253,8 +254,8 @@ ROUTES = (
         "GET",
         "pipelines/{pipeline}",
         asks=DescribePipeline,
-        text="Show a pipeline: for each step the status of its last run, its position, and how "
-        "far it is behind.",
+        text="Show a pipeline: for each step, the status of its last run, its position and its "
+        "lag.",
         answer=PipelineInfo,
     ),
     Route("watchRates", "GET", "rates", asks=ReadRates, endpoint=watch_rates),
@@ -263,8 +264,8 @@ ROUTES = (
         "GET",
         "history",
         asks=ReadHistory,
-        text="Read what flowed in the last 24 hours, how far readers were behind and how long "
-        "deliveries took, a sample every two minutes.",
+        text="Read the throughput, the lag of readers and the duration of deliveries of the last "
+        "24 hours, with one sample per two minutes.",
         query=HistoryQuery,
         answer=HistoryAnswer,
     ),

@@ -1,5 +1,5 @@
-"""Bodies and answers of requests about joins, durables over patterns, dead events, connections,
-pipelines and counters."""
+"""Bodies and answers for joins, durables over patterns, dead events, connections, pipelines and
+counters."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class NamesQuery(QueryParameters, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     after: Annotated[str, Meta(max_length=1_024)] = ""
     durables: bool = False
-    """Also list the durables of channels, for those who may see them."""
+    """Also list the durables of channels, if the user may see them."""
 
 
 class NameAnswer(Answer, frozen=True, omit_defaults=True):
     name: str
     kind: Literal["channel", "queue"]
     durables: tuple[str, ...] = ()
-    """Names of its durables, in order; left out if there are none, or none were asked for."""
+    """Sorted names of its durables; omitted if it has none or they were not requested."""
 
 
 class ImportQuery(QueryParameters, frozen=True):
     name: GivenName = ""
-    """Name of the imported channel or queue; empty: as exported."""
+    """Name of the imported channel or queue; empty for the exported name."""
 
 
 Pause = body_of(PausePublishing, "Pause")
 NewJoin = body_of(CreateJoin, "NewJoin")
 JoinAnswer = shown(JoinInfo, "JoinAnswer", first=(("id", str),), optional_from="owner")
-"""``id``: what ``DELETE joins/{id}`` takes."""
+"""A join; ``id`` is its id in ``DELETE joins/{id}``."""
 
 
 NewPatternDurable: Any = defstruct(
@@ -68,18 +68,18 @@ NewPatternDurable: Any = defstruct(
     kw_only=True,
     module=__name__,
 )
-"""A durable, and the channels that have it; its ``start`` is for those that are there."""
+"""A durable and the pattern of its channels; ``start`` applies to the existing channels."""
 PatternDurableAnswer = shown(
     PatternDurableInfo,
     "PatternDurableAnswer",
-    doc="What ``penstock durable list --format json`` prints of each durable over a pattern.",
+    doc="The document of a durable over a pattern in ``penstock durable list --format json``.",
     persistent=bool | None,
 )
 
 
 class DeadQuery(QueryParameters, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
-    """Most dead events to count; the newest ones beyond are left out."""
+    """Maximum number of dead events to count, beginning with the oldest."""
 
 
 Redrive = body_of(RedriveDead, "Redrive")
@@ -87,7 +87,7 @@ Redrive = body_of(RedriveDead, "Redrive")
 
 class ScheduleQuery(QueryParameters, frozen=True):
     channel: Name | None = None
-    """Only events that wait for this channel or queue."""
+    """Only events that are scheduled on this channel or queue."""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
 
@@ -113,7 +113,7 @@ RatesQuery = body_of(ReadRates, "RatesQuery", base=QueryParameters, channel=Name
 HistoryAnswer = shown(
     HistoryInfo,
     "HistoryAnswer",
-    doc="Figures of the last 24 hours, the oldest first. A figure is null where nothing is known.",
+    doc="Samples of the last 24 hours, oldest first. A value is null if it is unknown.",
     moments=("begun_us", "first_us"),
 )
 HistoryQuery = body_of(

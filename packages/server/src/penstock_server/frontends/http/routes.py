@@ -1,4 +1,4 @@
-"""All routes of the API."""
+"""The table of all routes of the API."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock_server.frontends.http.shapes import NoQuery, Openapi
 from penstock_server.parts import registered
 
 GROUP: Final = "penstock.routes"
-"""Group of sequences of routes, which installed packages register."""
+"""Entry point group of sequences of routes that installed packages add."""
 
 
 async def describe(call: Call[NoQuery, None]) -> Openapi:
-    """The OpenAPI 3.1 document of this API."""
+    """Return the OpenAPI 3.1 document of this API."""
     return document(TABLE, call.service.version)
 
 

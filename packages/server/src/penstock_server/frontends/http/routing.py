@@ -1,6 +1,6 @@
-"""The table of routes: which endpoint answers a method and path, with what parameters and body.
+"""The table of routes, which maps methods and paths to endpoints with their parameters and bodies.
 
-A path is split before it is decoded, so that a name with slashes is one part:
+A path is split before it is percent-decoded, so that a name with slashes is a single part:
 ``channels/flights%2Fdelays``.
 """
 
@@ -38,7 +38,7 @@ BASE: Final = "/api/v1"
 
 TAR: Final = "application/x-tar"
 TARS: Final = (TAR, "application/octet-stream")
-"""Content types of an upload; many clients know no type for tar."""
+"""Content types of an upload; many clients have no type for tar."""
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -51,23 +51,23 @@ class Content(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """A request's body in parts, of any length."""
+    """A request's body in parts, with no limit of size."""
 
     parts: AsyncGenerator[bytes, None]
 
 
 class Payload:
-    """An answer that is bytes of some content type."""
+    """An answer that consists of bytes with a content type."""
 
     def __init__(self, data: bytes, kind: str, *, on_unsent: Callable[[], None]) -> None:
-        """``on_unsent`` is called instead of sending it where the client is gone already."""
+        """``on_unsent`` is called if the client disconnected before the answer was sent."""
         self.data = data
         self.kind = kind
         self.on_unsent = on_unsent
 
 
 class Download:
-    """A file that is sent while it is made."""
+    """A file that is sent while it is being produced."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Download:
         self.name = name
         self.size = size
         self.close = close
-        """Frees its resources, whether it was read or not."""
+        """Frees the resources of the file; called even if the file was not read."""
 
 
 class Events:
@@ -96,13 +96,13 @@ class Events:
     ) -> None:
         self.messages = messages
         self.close = close
-        """Frees the stream's resources, whether it was read or not."""
+        """Frees the resources of the stream; called even if the stream was not read."""
         self.stop = stop
-        """Ends the stream from this side, with the reason."""
+        """Ends the stream from the realm's side, with the reason."""
 
 
 class Call(Generic[QueryT, BodyT]):
-    """A request that has been checked and allowed, as an endpoint gets it."""
+    """A validated and authorized request, the argument of every endpoint."""
 
     __slots__ = (
         "body",
@@ -152,68 +152,69 @@ class Call(Generic[QueryT, BodyT]):
 
     @property
     def target(self) -> str:
-        """What the request is about, for the audit log."""
+        """The subject of the request, for the audit log."""
         return target_of(self.params, self.body)
 
     async def ask(self, request: Request[AnswerT], **detail: Any) -> AnswerT:
-        """Execute an operation of the realm. Raises ``AccessDenied``, and what the operation
-        raises."""
+        """Execute an operation of the realm. Raises ``AccessDenied`` and the operation's errors."""
         return await execute(self.caller, request, target=self.target, **detail)
 
     async def ask_with(
         self, request: Request[AnswerT], parts: AsyncGenerator[bytes, None]
     ) -> AnswerT:
-        """As :meth:`ask`, with a body that comes part by part."""
+        """Execute an operation as :meth:`ask` does, with a body that arrives in parts."""
         return await execute(self.caller, request, parts, target=self.target)
 
     async def ask_while_there(self, request: Request[AnswerT]) -> AnswerT:
-        """As :meth:`ask`, for as long as the client is connected. Raises ``ConnectionLost`` when it
-        disconnects; what the operation waits for is then not waited for."""
+        """Execute an operation as :meth:`ask` does, until the client disconnects. The operation is
+        then cancelled, and the call raises ``ConnectionLost``."""
         return await run_while_there(self.ask(request))
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT:
-        """Execute an operation for which the route's own right suffices."""
+        """Execute an operation that needs no other right than that of the route."""
         answer: AnswerT = await answer_to(self.caller, request)
         return answer
 
     async def ask_here(
-        self, asked: type[Request[AnswerT]], request_of: Callable[[ChannelOpened], Request[AnswerT]]
+        self,
+        request_type: type[Request[AnswerT]],
+        request_of: Callable[[ChannelOpened], Request[AnswerT]],
     ) -> AnswerT:
         """Execute an operation on the channel or queue that the path names."""
         name, kind = named(self)
         return await execute_on(
-            self.caller, kind, name, asked=asked, request_of=request_of, target=self.target
+            self.caller, kind, name, asked=request_type, request_of=request_of, target=self.target
         )
 
     def may(self, operation: str, name: str = "") -> None:
-        """Check a right besides the route's own. Raises ``AccessDenied``."""
+        """Check a right in addition to that of the route. Raises ``AccessDenied``."""
         self.guard.access.require(self.principal, operation, name)
 
 
 async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run ``work`` and give its result. It is cancelled, with ``ConnectionLost``, when the client
-    disconnects."""
-    asks = asker.get()
-    done = start_task(work, on_failure=leave_to_owner)
+    """Run ``work`` and return its result. If the client disconnects, cancel it and raise
+    ``ConnectionLost``."""
+    client = asker.get()
+    task = start_task(work, on_failure=leave_to_owner)
 
     def end() -> None:
-        done.cancel()
+        task.cancel()
 
-    stay = asks.on_gone(end)
+    unregister = client.on_gone(end)
     try:
-        return await done
+        return await task
     except asyncio.CancelledError:
-        asks.check()
+        client.check()  # raises ConnectionLost if the client caused the cancellation
         raise
     finally:
-        stay()
+        unregister()
 
 
 Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
 class Examples:
-    """A body of a request, and the answer to it."""
+    """Examples of a request's body and of the answer to it."""
 
     def __init__(self, body: Any, answer: Any) -> None:
         self.body = body
@@ -221,11 +222,11 @@ class Examples:
 
 
 class Signature(NamedTuple):
-    """What an endpoint takes and gives, read from its annotations."""
+    """The types and texts of an endpoint, read from its annotations and docstring."""
 
     query: Any
     body: Any
-    """Type of the body; None: there is none."""
+    """Type of the body; None if it has no body."""
     answer: Any
     summary: str
     description: str
@@ -233,41 +234,42 @@ class Signature(NamedTuple):
 
 class Route(NamedTuple):
     name: str
-    """Name of the operation in generated clients. Never changed, because programs use it."""
+    """Name of the operation in generated clients. It must not change, because programs use it."""
     method: str
     path: str
     """Path below :data:`BASE`; ``{name}`` stands for one percent-encoded part."""
     asks: type[Request[Any]] | None
-    """The request that it asks at the realm's door, or, where it asks several, the one whose right
-    they all need; None: it asks nothing of the realm."""
+    """The realm request that the endpoint executes; if it executes several, the one whose right
+    covers all of them; None if it executes none."""
     endpoint: Endpoint
     status: int = 200
     only_asks: bool = False
-    """Whether it changes nothing, although its method usually does."""
+    """Whether the route changes nothing although its method usually does."""
     examples: Examples | None = None
-    """For the OpenAPI document."""
+    """Examples for the OpenAPI document."""
     signature: Signature | None = None
-    """None: as the annotations of the endpoint say."""
+    """None to read the signature from the annotations of the endpoint."""
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing, so that it may be cancelled in the middle."""
+        """Whether the route changes nothing, so that its request may be cancelled at any time."""
         return self.only_asks or self.method not in WRITES
 
     @property
     def is_open(self) -> bool:
-        """Whether it is answered without asking who asks."""
+        """Whether the route is answered without authentication."""
         return self.asks is None or REQUESTS[self.asks].is_open
 
     @property
     def operation(self) -> str:
-        """The right it needs: a key of ``OPERATIONS``."""
+        """The operation whose right the route needs, a key of ``OPERATIONS``."""
         if self.asks is None:
             return "session.open"
         return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
 
 
 def signature_of(route: Route) -> Signature:
+    """Return the route's signature, by default from the annotations of its endpoint."""
     if route.signature is not None:
         return route.signature
     hints = typing.get_type_hints(route.endpoint)
@@ -281,7 +283,8 @@ def signature_of(route: Route) -> Signature:
 
 
 def described(text: str, *, query: Any, body: Any, answer: Any) -> Signature:
-    """A signature with a summary, and after a blank line a description."""
+    """Return a signature; the first paragraph of ``text`` is the summary, the rest the
+    description."""
     summary, _, rest = text.strip().partition("\n\n")
     return Signature(
         query, body, answer, summary=" ".join(summary.split()), description=rest.strip()
@@ -289,15 +292,15 @@ def described(text: str, *, query: Any, body: Any, answer: Any) -> Signature:
 
 
 def named(call: Call[Any, Any]) -> tuple[str, Kind]:
-    """The name and kind of what the path names."""
+    """Return the name and kind of the store in the path."""
     params = call.params
     return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
 
 
 def target_of(params: Mapping[str, str], body: Any) -> str:
-    """What an operation was about, for the audit log."""
+    """Return the subject of an operation, for the audit log."""
     if isinstance(body, AclChange):
-        return ""  # it says which resource the entries belong to
+        return ""  # the record of the change names the resource
     if isinstance(body, NewJoin):
         return f"{body.source} -> {body.destination}"
     if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
@@ -308,6 +311,8 @@ def target_of(params: Mapping[str, str], body: Any) -> str:
 
 
 class RouteMatch(NamedTuple):
+    """The route of a request, with the parameters in its path."""
+
     route: Route
     signature: Signature
     params: dict[str, str]
@@ -325,27 +330,27 @@ class RouteTable:
             self._tree.setdefault(len(parts), []).append((parts, route))
 
     def find(self, method: str, raw_path: str) -> RouteMatch | frozenset[str]:
-        """The route of a method and path, or the methods that the path has; empty: there is no such
-        path.
+        """Return the route of a method and path. If the method is not allowed, return the methods
+        of the path; empty if the path does not exist.
 
-        Raises ``InvalidArgument`` for a path that is not UTF-8.
+        Raises ``InvalidArgument`` if the path is not UTF-8.
         """
-        given = raw_path.strip("/").split("/")
+        parts = raw_path.strip("/").split("/")
         methods: set[str] = set()
-        for parts, route in self._tree.get(len(given), ()):
-            if not _fits(parts, given):
+        for template, route in self._tree.get(len(parts), ()):
+            if not _matches(template, parts):
                 continue
             methods.add(route.method)
             if route.method == method:
-                named = zip(parts, given, strict=True)
-                params = {want[1:-1]: _decoded(part) for want, part in named if want[0] == "{"}
+                pairs = zip(template, parts, strict=True)
+                params = {name[1:-1]: _decoded(part) for name, part in pairs if name[0] == "{"}
                 return RouteMatch(route, self.signatures[route], params)
         return frozenset(methods)
 
 
-def _fits(parts: Sequence[str], given: Sequence[str]) -> bool:
-    pairs = zip(parts, given, strict=True)
-    return all(part and (want[0] == "{" or want == part) for want, part in pairs)
+def _matches(template: Sequence[str], parts: Sequence[str]) -> bool:
+    pairs = zip(template, parts, strict=True)
+    return all(part and (name[0] == "{" or name == part) for name, part in pairs)
 
 
 def _decoded(part: str) -> str:

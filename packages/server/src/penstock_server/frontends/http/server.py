@@ -1,7 +1,8 @@
-"""The HTTP listener: uvicorn's protocol in the realm's own loop, with limits on time and size.
+"""The HTTP listener, which runs uvicorn's protocol in the realm's event loop, with limits on time
+and size.
 
-Uvicorn's server is not used: it would take over the signals of the process, and wake up ten times a
-second.
+Uvicorn's server is not used, because it takes over the signals of the process and wakes up ten
+times per second.
 """
 
 from __future__ import annotations
@@ -38,19 +39,21 @@ from penstock_server.runtime.access.askers import Asker
 from penstock_server.runtime.access.open_connections import TrafficCounts
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Most bytes of a request's first line and headers."""
+"""Maximum size in bytes of a request's first line and headers."""
 CHECK_S: Final = 1.0
+"""Seconds between two checks of all connections for timeouts."""
 GRACE_S: Final = 2.0
-"""Seconds for requests in progress when the realm stops."""
-_LOOK_S: Final = 0.01
+"""Seconds that requests in progress may take when the realm stops."""
+_POLL_S: Final = 0.01
+"""Seconds between two checks whether requests in progress have finished."""
 
 _log = logger("penstock.http")
 _SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
-"""Swallows uvicorn's log lines about peers that do not speak HTTP; such a peer gets an answer."""
+"""Discards uvicorn's log lines about peers that do not speak HTTP; these get an error response."""
 
 
 class _CountedBytes(h11.Connection):
-    """What came over a connection, and what goes out over it, head and body, is counted."""
+    """An h11 connection that counts all received and sent bytes, including headers."""
 
     def __init__(self, traffic: TrafficCounts) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES_MAX)
@@ -61,7 +64,8 @@ class _CountedBytes(h11.Connection):
         super().receive_data(data)
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
-        out = super().send_with_data_passthrough(event)  # ``send`` joins these
+        # ``send`` calls this method, so bytes of both are counted here once.
+        out = super().send_with_data_passthrough(event)
         self._traffic.sent_bytes += sum(map(len, out or ()))
         return out
 
@@ -82,7 +86,7 @@ class HttpConnection(H11Protocol):
         self._asker = Asker()
         self._unsent = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's signature
         super().connection_made(transport)
         if self.client:
             self.address = str(self.client[0])
@@ -110,20 +114,20 @@ class HttpConnection(H11Protocol):
         return self.scope["path"] in PATHS and self._get_upgrade() == b"websocket"
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over to the protocol that the client wants inside a WebSocket, or
+        """Pass the connection to the protocol that the client requests inside a WebSocket, or
         refuse it."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         upgrade = Upgrade(event.method.decode("ascii"), headers)
         protocols = self.listener.native.web_protocols
         if (only := PATHS[self.scope["path"]]) is not None:
-            protocols = {name: made for name, made in protocols.items() if name in only}
-        if refused := self._refused(upgrade, headers, tuple(protocols)):
-            self.transport.write(refusal(*refused))
+            protocols = {name: make for name, make in protocols.items() if name in only}
+        if fault := self._upgrade_fault(upgrade, headers, tuple(protocols)):
+            self.transport.write(refusal(*fault))
             self.transport.close()
             return
         chosen = upgrade.chosen(tuple(protocols))
-        assert chosen is not None, "otherwise it was refused"
-        came, _ = self.conn.trailing_data
+        assert chosen is not None, "_upgrade_fault checks this"
+        early_data, _ = self.conn.trailing_data
         self.transport.write(upgrade.answer(chosen))
         self.connections.discard(self)
         self.listener.places.leave(self)
@@ -131,14 +135,16 @@ class HttpConnection(H11Protocol):
         tunnel = WebTunnel(protocols[chosen]())
         self.transport.set_protocol(tunnel)
         tunnel.connection_made(self.transport)
-        if came:
-            tunnel.data_received(came)
+        if early_data:
+            tunnel.data_received(early_data)
 
-    def _refused(
+    def _upgrade_fault(
         self, upgrade: Upgrade, headers: Mapping[str, str], protocols: Sequence[str]
     ) -> tuple[int, str] | None:
-        """Why a WebSocket is not opened, with a status; None: it is. A web page opens one only if
-        it is one of the console's, for what it sends may change the realm."""
+        """Return the status and reason why a WebSocket is refused; None if it may be opened.
+
+        Of web pages only the console's may open one, because the messages may change the realm.
+        """
         local = str(self.server[0]) if self.server else "localhost"
         try:
             self.listener.guard.check_site(headers, local, changes=True)
@@ -148,7 +154,7 @@ class HttpConnection(H11Protocol):
             return 503, "all connections are busy; try again"
         return upgrade.fault(protocols)
 
-    # --- looking after it ----------------------------------------------------------------
+    # --- timeouts ------------------------------------------------------------------------
 
     @property
     def _is_busy(self) -> bool:
@@ -164,13 +170,14 @@ class HttpConnection(H11Protocol):
         return not self._is_busy or self._is_in_body
 
     def drop(self) -> None:
-        """Close it, to make room for another."""
+        """Close the connection to make room for another."""
         self.transport.abort()
 
     def check(self, now_s: float) -> None:
-        """Drop a peer that sends nothing, or reads nothing, for too long; called regularly."""
+        """Drop a client that has sent or read nothing for too long; called every ``CHECK_S``."""
         limits = self.listener.limits
         unsent = self.transport.get_write_buffer_size()
+        # A buffer that has not shrunk since the last check means that the client does not read.
         if unsent and unsent >= self._unsent > 0:
             if now_s - self._quiet_from_s > limits.send_timeout_s:
                 self.transport.abort()
@@ -216,7 +223,7 @@ class HttpServer:
         self._tls = tls
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._arriving: dict[Handshake | PrefaceSniffer, None] = {}
-        """Connections whose handshake is not over, or whose first bytes are still to come."""
+        """Connections in a TLS handshake, or whose first bytes have not arrived."""
         self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
         self.realm.on_deposed(self.cut)
         native.heard_elsewhere.append(self._is_heard_since)
@@ -227,54 +234,55 @@ class HttpServer:
             for peer in self.uvicorn.connections
         )
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- start and end -------------------------------------------------------------------
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Accept connections and return the port. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.guard.access.mode)
         server: asyncio.Server | SocketServers | TlsServer
-        held, gate, patience_s = self.native.ports, self.native.gate, self.limits.head_timeout_s
+        ports, gate, timeout_s = self.native.ports, self.native.gate, self.limits.head_timeout_s
         make: Callable[[], asyncio.BaseProtocol] = partial(HttpConnection, self)
         try:
             if self._tls is None:
                 if gate is not None:
-                    known = self._arrives, self._is_known
-                    make = partial(PrefaceSniffer, gate, make, patience_s, *known)
-                server = await open_server(make, host, port, held=held)
+                    callbacks = self._enter, self._leave
+                    make = partial(PrefaceSniffer, gate, make, timeout_s, *callbacks)
+                server = await open_server(make, host, port, held=ports)
             else:
                 before = None if gate is None else gate.before_tls
                 server = TlsServer(
                     self._tls,
-                    patience_s,
+                    timeout_s,
                     make,
-                    enter=self._arrives,
-                    leave=self._is_known,
+                    enter=self._enter,
+                    leave=self._leave,
                     before=before,
                 )
-                await server.listen(host, port, held)
+                await server.listen(host, port, ports)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
                     f"port {port} of {host} is in use by another process; stop it, choose another "
-                    "port (--http-port 0 takes any free one), or go without HTTP (--no-http)"
+                    "port (--http-port 0 takes any free port), or serve without HTTP (--no-http)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    def _arrives(self, waiting: Handshake | PrefaceSniffer) -> bool:
-        """Whether there is room for a connection whose TLS handshake or first bytes are to
-        come."""
-        if self.service.is_stopping.is_set() or not self.places.take(waiting):
+    def _enter(self, arrival: Handshake | PrefaceSniffer) -> bool:
+        """Count a connection that begins its TLS handshake or has sent no bytes yet, and return
+        whether it is admitted."""
+        if self.service.is_stopping.is_set() or not self.places.take(arrival):
             return False
-        self._arriving[waiting] = None
+        self._arriving[arrival] = None
         return True
 
-    def _is_known(self, waiting: Handshake | PrefaceSniffer) -> None:
-        """Note that a connection's handshake has ended, or its first bytes have come."""
-        del self._arriving[waiting]
-        self.places.leave(waiting)
+    def _leave(self, arrival: Handshake | PrefaceSniffer) -> None:
+        """Stop counting a connection whose handshake has ended or whose first bytes have
+        arrived. It is then counted as an ``HttpConnection``."""
+        del self._arriving[arrival]
+        self.places.leave(arrival)
 
     async def run(self) -> None:
         """Check the connections for timeouts until cancelled."""
@@ -282,36 +290,36 @@ class HttpServer:
         while True:
             await asyncio.sleep(CHECK_S)
             for peer in list(self.uvicorn.connections):
-                assert isinstance(peer, HttpConnection), "it has made them"
+                assert isinstance(peer, HttpConnection), "only listen() adds connections"
                 with self.realm.incidents.barrier("http connections"):
                     peer.check(loop.time())
             with self.realm.incidents.barrier("http views"):
                 self.service.check_views()
-            self.service.look_for_standstill(loop.time())
+            self.service.update_standstill(loop.time())
 
     def cut(self) -> None:
-        """Drop all connections without a word, and take no more."""
-        self._shut()
+        """Drop all connections at once and accept no more; called when the realm is deposed."""
+        self._stop_accepting()
         for peer in list(self.uvicorn.connections):
             peer.transport.abort()
 
-    def _shut(self) -> None:
+    def _stop_accepting(self) -> None:
         self.service.is_stopping.set()
         for server in self._servers:
             server.close()
-        for waiting in list(self._arriving):
-            waiting.abort()
+        for arrival in list(self._arriving):
+            arrival.abort()
 
     async def close(self) -> None:
         """Accept no more connections, end live views, and let requests in progress finish."""
-        self._shut()
+        self._stop_accepting()
         self.service.end(stopping())
         for peer in list(self.uvicorn.connections):
             peer.shutdown()
-        for _ in range(int(GRACE_S / _LOOK_S)):
+        for _ in range(int(GRACE_S / _POLL_S)):
             if not (self.uvicorn.connections or self.uvicorn.tasks):
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         for task in list(self.uvicorn.tasks):
             task.cancel()
         for peer in list(self.uvicorn.connections):

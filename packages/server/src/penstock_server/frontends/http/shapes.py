@@ -1,7 +1,7 @@
 """Bodies and answers of the HTTP API.
 
-The same Structs decode requests and make the OpenAPI document. Times of attributes are in
-milliseconds, as everywhere; ``timeout`` is in seconds.
+The same Structs decode requests and define the OpenAPI document. Durations in attributes are in
+milliseconds; ``timeout`` is in seconds.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from penstock_server.frontends.http.generating import NAMES, STARTS
 T = TypeVar("T")
 
 LIMIT_MAX = 1_000
-"""Most items of one page."""
+"""Maximum number of items on a page."""
 LIMIT_DEFAULT = 100
 PREVIEW_BYTES = 64 << 10
-"""Bytes of an event's data that a list shows, unless the request asks for fewer or more."""
+"""Default number of bytes of an event's data in a list."""
 LIVE_PREVIEW_BYTES = 4 << 10
+"""Default number of bytes of an event's data in a live view."""
 
 Moment = Annotated[datetime, Meta(tz=True)]
 PendingCount = Annotated[
     int,
     Meta(
-        description="Another name of `in_flight`, which to use instead.",
+        description="Deprecated name of `in_flight`.",
         extra_json_schema={"deprecated": True},
     ),
 ]
-Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Most things on a page.")]
+Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum number of items on the page.")]
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
 Members = Annotated[
@@ -72,7 +73,7 @@ StartText = Annotated[
     ),
 ]
 DataBytes = Annotated[
-    int, Meta(ge=0, le=1 << 20, description="Bytes of data shown of each event, at most.")
+    int, Meta(ge=0, le=1 << 20, description="Maximum number of data bytes shown per event.")
 ]
 
 
@@ -83,16 +84,15 @@ _BODY_TYPES: Final[Mapping[tuple[Any, bool], Any]] = MappingProxyType(
         (GivenName, True): Name,
     }
 )
-"""Types of fields of requests in a body, by their types in the request and whether they are
-required."""
+"""Types of fields in a body, by their type in the realm request and whether they are required."""
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request's body. An unknown field is an error that names it."""
+    """Base class of request bodies. An unknown field is an error, whose text names the field."""
 
 
 class QueryParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request's query parameters."""
+    """Base class of query parameters."""
 
 
 class NoQuery(QueryParameters, frozen=True):
@@ -105,7 +105,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class ErrorDetail(Answer, frozen=True):
     code: str
-    """A stable code, as ``penstock error`` lists them; all protocols have the same."""
+    """A stable code, the same in all protocols; ``penstock error`` lists the codes."""
     message: str
     retryable: bool = False
     """Whether the same request may succeed later."""
@@ -118,12 +118,12 @@ class ErrorAnswer(Answer, frozen=True):
 class Page(Answer, Generic[T], frozen=True):
     items: list[T]
     next: str | None = None
-    """Pass it as ``after`` to get the next page; null: this is the last one."""
+    """Pass this as ``after`` to get the next page; null on the last page."""
 
 
 class Counted(Answer, frozen=True):
     count: int
-    """How many were affected."""
+    """Number of affected items."""
 
 
 class Done(Answer, frozen=True):
@@ -145,7 +145,7 @@ class RealmAnswer(Answer, frozen=True):
     identity: str
     version: str
     mode: Literal["off", "optional", "mandatory"]
-    """Whether clients have to sign in (SEM A4)."""
+    """Whether clients must sign in (SEM A4)."""
     now: Moment
     started: Moment
     channels: int
@@ -160,26 +160,27 @@ class RealmAnswer(Answer, frozen=True):
     paged_bytes_max: int
     publishing_paused: bool
     mqtt_channel: str
-    """The channel of all topics of MQTT, which the realm makes for itself when it serves MQTT."""
+    """The default channel of MQTT topics, which the realm creates when it serves MQTT."""
     event_bytes_max: int
     damage: list[str]
-    """What could not be read at the start, and why (SEM S1)."""
+    """Data that could not be read at the start, with reasons (SEM S1)."""
 
 
 # --- channels and queues ------------------------------------------------------------------
 
 
-def _told(attribute: structs.FieldInfo) -> Any:
-    """The type of an attribute as HTTP tells it: what may be unsaid inside is said, or left out."""
+def _http_type(attribute: structs.FieldInfo) -> Any:
+    """Return the type of an attribute in HTTP. An optional bool is a plain bool, because a request
+    omits the field instead of sending null, and an answer always has its value."""
     return bool if attribute.type == bool | None else attribute.type
 
 
-def _optional(source: type[Struct], name: str, only: frozenset[str], **own: Any) -> Any:
-    """A Struct with the fields of ``source`` named in ``only``, each of which may be left out."""
+def _optional(source: type[Struct], name: str, only: frozenset[str], **types: Any) -> Any:
+    """Return a Struct with the fields of ``source`` named in ``only``, all of them optional."""
     fields = [
-        (each.name, own.get(each.name, _told(each)) | UnsetType, UNSET)
-        for each in structs.fields(source)
-        if each.name in only
+        (attribute.name, types.get(attribute.name, _http_type(attribute)) | UnsetType, UNSET)
+        for attribute in structs.fields(source)
+        if attribute.name in only
     ]
     return msgspec.defstruct(
         name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True, module=__name__
@@ -196,14 +197,14 @@ QueueAttributes = _optional(
 )
 
 
-def _own_fields(
-    source: type[Struct], without: frozenset[str], **own: Any
+def _fields_of(
+    source: type[Struct], without: frozenset[str], **types: Any
 ) -> list[tuple[str, Any, Any]]:
-    """The fields of ``source`` with their defaults, in bounds of their ``own``."""
+    """Return the fields of ``source`` with their defaults; ``types`` overrides their types."""
     return [
-        (each.name, own.get(each.name, each.type), each.default)
-        for each in structs.fields(source)
-        if each.name not in without
+        (attribute.name, types.get(attribute.name, attribute.type), attribute.default)
+        for attribute in structs.fields(source)
+        if attribute.name not in without
     ]
 
 
@@ -213,21 +214,22 @@ def body_of(
     *,
     base: type[Struct] = RequestBody,
     without: Sequence[str] = (),
-    **own: Any,
+    **types: Any,
 ) -> Any:
-    """The fields of ``request`` as a body, or as a query with that ``base``.
+    """Return the fields of ``request`` as a body, or as a query if ``base`` is that of queries.
 
-    Positions and selectors are texts in the bounds of this API, and a required name is not empty;
-    ``own`` has the types of fields with other bounds.
+    Positions and selectors become texts within the bounds of this API, and a required name must
+    not be empty; ``types`` overrides the types of fields.
     """
     fields = [
         (
-            each.name,
-            own.get(each.name) or _BODY_TYPES.get((each.type, each.required), each.type),
-            each.default,
+            attribute.name,
+            types.get(attribute.name)
+            or _BODY_TYPES.get((attribute.type, attribute.required), attribute.type),
+            attribute.default,
         )
-        for each in structs.fields(request)
-        if each.name not in without
+        for attribute in structs.fields(request)
+        if attribute.name not in without
     ]
     return _struct(name, fields, base=base)
 
@@ -243,30 +245,37 @@ def shown(
     more: Sequence[tuple[str, Any]] = (),
     moments: Sequence[str] = (),
     optional_from: str = "",
-    **own: Any,
+    **types: Any,
 ) -> Any:
-    """The fields of ``source`` as an answer that always has all of them; the one named first in
-    ``before`` stands before the other. ``moments`` are shown as times, ``at_us`` as ``at``. The
-    fields from ``optional_from`` on have their defaults in the OpenAPI document."""
-    fields = {each.name: each for each in structs.fields(source) if each.name not in without}
-    moved, place = before
-    order = [each for each in fields if each != moved]
+    """Return an answer type with the fields of ``source``, all of which an answer always has.
+
+    ``before`` names a field to move and the field to put it before. ``moments`` are microseconds
+    shown as times, ``at_us`` as ``at``. Fields from ``optional_from`` on have defaults in the
+    OpenAPI document. ``types`` overrides the types of fields.
+    """
+    fields = {
+        attribute.name: attribute
+        for attribute in structs.fields(source)
+        if attribute.name not in without
+    }
+    moved, successor = before
+    order = [field_name for field_name in fields if field_name != moved]
     if moved:
-        order.insert(order.index(place), moved)
+        order.insert(order.index(successor), moved)
     optional = order[order.index(optional_from) :] if optional_from else []
     return _struct(
         name,
         [
             *first,
             *(
-                _moment_of(fields[each])
-                if each in moments
+                _moment_of(fields[field_name])
+                if field_name in moments
                 else (
-                    each,
-                    own.get(each, _told(fields[each])),
-                    fields[each].default if each in optional else NODEFAULT,
+                    field_name,
+                    types.get(field_name, _http_type(fields[field_name])),
+                    fields[field_name].default if field_name in optional else NODEFAULT,
                 )
-                for each in order
+                for field_name in order
             ),
             *more,
         ],
@@ -292,7 +301,7 @@ def _struct(name: str, fields: Sequence[Any], base: type[Struct], doc: str = "")
 
 
 def answer_from(source: Any, kind: type[Struct], **more: Any) -> Any:
-    """The fields of ``source``, and ``more``, as an answer of type ``kind``."""
+    """Return an answer of type ``kind`` with the fields of ``source`` and ``more``."""
     values = {**structs.asdict(source), **more}
     for name in kind.__struct_fields__:
         if name not in values:
@@ -319,7 +328,7 @@ DefinitionAnswer = shown(
     kind=str,
     storage=dict[str, Any],
 )
-"""``message_types``: types of Protocol Buffers messages; null where they cannot be read."""
+"""Attributes; ``message_types`` has the types of Protocol Buffers messages, null if unreadable."""
 
 
 CounterAnswer = shown(Counters, "CounterAnswer")
@@ -329,9 +338,10 @@ Conservation: Any = _struct(
     "Conservation",
     [("published", int), *((name, int) for name in MEANINGS), ("sum", int), ("holds", bool)],
     base=Answer,
-    doc="Where each published event is, or went (SEM T8).",
+    doc="Counts of all published events by outcome (SEM T8).",
 )
-"""``holds``: whether the terms add up to the number of published events; they always do."""
+"""Counts of events; ``holds`` is false if the terms do not add up to ``published``, which would be
+a defect of the realm."""
 
 
 class ChannelAnswer(Answer, frozen=True):
@@ -351,15 +361,15 @@ class ChannelAnswer(Answer, frozen=True):
     storage: StorageInfo
     readers: list[str]
     in_flight: int
-    """Delivered and not acknowledged; on a queue, not committed."""
+    """Events delivered and not yet acknowledged or, on a queue, not yet committed."""
     pending: PendingCount
     redelivered: int
     scheduled: int
     overdue: int
     waiting: int
-    """On a queue: rolled back, and waiting for their time."""
+    """On a queue, rolled-back events that wait before they are redelivered."""
     waiting_until_us: int | None
-    """When the first of these may come again, in microseconds since 1970."""
+    """Time at which the first of these is redelivered, in microseconds since 1970."""
     oldest_event_ms: int | None = None
     """Age of the oldest stored event in milliseconds."""
 
@@ -376,7 +386,7 @@ class SegmentAnswer(Answer, frozen=True):
 class StoragePlace(Answer, frozen=True):
     storage: StorageInfo
     segments: list[SegmentAnswer]
-    """The first :data:`SEGMENTS_MAX` of them."""
+    """The first segments, at most :data:`SEGMENTS_MAX`."""
     segments_left_out: int
     unsealed_events: int
 
@@ -389,7 +399,7 @@ class ColumnAnswer(Answer, frozen=True):
 class MissingQuery(QueryParameters, frozen=True):
     start: Id = 0
     end: Id | None = None
-    """Last id, inclusive; left out: the last id of the channel."""
+    """Last id, inclusive; by default the last id of the channel."""
 
 
 MissingAnswer = shown(Missing, "MissingAnswer", spans=list[tuple[int, int]])
@@ -404,18 +414,18 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     event_id: int
     published: Moment
     size: int
-    """Bytes of its data, whether shown or not."""
+    """Size of the complete data in bytes."""
     properties: dict[str, Any]
     types: dict[str, str] = field(default_factory=dict)
-    """What JSON cannot show, by JSON Pointer inside ``properties``: ``time``, ``bytes`` (shown as
+    """Types that JSON lacks, by JSON Pointer inside ``properties``: ``time``, ``bytes`` (shown as
     base64), ``nan``, ``inf`` and ``-inf`` (shown as null)."""
     tag: str | None = None
     data: str | None = None
-    """Its data, if that is UTF-8 text."""
+    """The data, if it is UTF-8 text."""
     data_base64: str | None = None
-    """Its data, if that is not UTF-8 text."""
+    """The data, if it is not UTF-8 text."""
     message: Any = None
-    """Its data decoded as the Protocol Buffers message that it is; then there is no ``data``."""
+    """The data decoded as a Protocol Buffers message; ``data`` is then omitted."""
     is_cut: bool = False
     """Whether only the beginning of the data is shown; ``events/{id}`` has all of it."""
     headers: dict[str, Any] = field(default_factory=dict)
@@ -425,34 +435,35 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     priority: int = 4
     persistent: bool = True
     origin: dict[str, Any] | None = None
-    """Where a dead or joined event came from: store, event_id, published, cause, at, durables, …"""
+    """Origin of a dead or joined event: store, event_id, published, cause, at, durables, …"""
     channel: str | None = None
-    """Its channel, where events of several are answered."""
+    """The event's channel, in answers with events of several channels."""
 
 
 class LookedAt(Answer, frozen=True):
     first_id: int
     last_id: int
-    """Inclusive. The page has all stored events between these ids that match, and no others."""
+    """Last id, inclusive. The page has all matching stored events in this range of ids."""
 
 
 class EventsPage(Answer, frozen=True):
     items: list[EventAnswer]
     next: str | None = None
-    """Pass it as ``after`` to get the next page (with ``newest``, the one before); null: this is
-    the last one."""
+    """Pass this as ``after`` to get the next page (with ``newest``, the previous one); null on the
+    last page."""
     looked_at: LookedAt | None = None
-    """The ids that were examined; null: there were none."""
+    """The range of ids that was examined; null if it is empty."""
 
 
 class EventDetail(Answer, frozen=True):
     event: EventAnswer
-    """The event with all of its data, which ``views`` shows in other forms, too."""
+    """The event with all its data."""
     views: EventViews
+    """The data of the event in other forms."""
 
 
 class EventViews(Answer, frozen=True, omit_defaults=True):
-    """The data in each form in which it can be read; null: it cannot."""
+    """The data in several forms; null for a form in which it cannot be read."""
 
     base64: str
     hex: str
@@ -470,14 +481,14 @@ class EventsQuery(QueryParameters, frozen=True):
     selector: QuerySelector = ""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
-    """``next`` of the page before; it overrides ``start``."""
+    """``next`` of the previous page; it overrides ``start``."""
     columns: Annotated[str, Meta(max_length=4_096)] = ""
-    """Comma-separated fields of an event to show, such as ``tag`` or ``properties.price``; empty:
-    all."""
+    """Comma-separated fields of an event to show, such as ``tag`` or ``properties.price``; empty
+    for all fields."""
     data_bytes: DataBytes = PREVIEW_BYTES
     newest: bool = False
-    """Give the last ``limit`` matching events instead of the first, still oldest first; ``next``
-    then leads to earlier ones."""
+    """Return the last ``limit`` matching events instead of the first, still oldest first; ``next``
+    then leads to earlier events."""
 
 
 class OutstandingQuery(QueryParameters, frozen=True):
@@ -491,15 +502,15 @@ CheckSelector = body_of(ExplainSelector, "CheckSelector", selector=SelectorText)
 
 
 class NewEvent(RequestBody, frozen=True):
-    """An event to publish. An ``EventAnswer`` can be published again if the fields that the realm
-    assigns are left out."""
+    """An event to publish. An ``EventAnswer`` without the fields that the realm assigns can be
+    published again."""
 
     data: str = ""
     data_base64: str | None = None
     tag: str | None = None
     properties: dict[str, Any] = {}
     types: dict[str, str] = {}
-    """What a property is that JSON cannot say, by its JSON Pointer, as in an ``EventAnswer``:
+    """Types of properties that JSON lacks, by JSON Pointer, as in an ``EventAnswer``:
     ``{"/at": "time"}``."""
     headers: dict[str, Any] = {}
     ttl: Annotated[int, Meta(ge=0, le=TTL_MS_MAX)] | None = None
@@ -508,18 +519,18 @@ class NewEvent(RequestBody, frozen=True):
     transient: bool = False
     is_delta: bool = False
     deliver_at: str | float | None = None
-    """A time, or seconds since 1970, until which the event waits."""
+    """Time at which the event is published, as text or in seconds since 1970."""
     message: Any = None
     """A Protocol Buffers message; the header ``message_type`` names its type."""
 
 
 class NewEvents(RequestBody, frozen=True):
-    """Events published in one step: all or none, with consecutive ids."""
+    """Events published atomically, with consecutive ids."""
 
     events: Annotated[list[NewEvent], Meta(min_length=1, max_length=10_000)]
     producer: Annotated[str, Meta(max_length=128)] = ""
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """With ``producer``: a repeated request gets the ids of the first one."""
+    """With ``producer``, a repeated request gets the ids of the first request."""
 
 
 class ScheduledAnswer(Answer, frozen=True):
@@ -537,7 +548,7 @@ class PublishQuery(QueryParameters, frozen=True):
 
 class RequestQuery(QueryParameters, frozen=True):
     timeout: Annotated[
-        float, Meta(ge=0, le=30, description="Seconds to wait for the reply, at most.")
+        float, Meta(ge=0, le=30, description="Maximum wait for the reply, in seconds.")
     ] = 10.0
 
 
@@ -546,7 +557,7 @@ class PublishedAnswer(Answer, frozen=True):
     last_id: int
     count: int
     scheduled: bool = False
-    """Whether the events wait for their time; the ids are then numbers in the schedule."""
+    """Whether the events are scheduled; the ids are then numbers in the schedule."""
 
 
 class Purge(RequestBody, frozen=True):
@@ -570,12 +581,12 @@ class LiveQuery(QueryParameters, frozen=True):
 
 
 class Lost(Answer, frozen=True):
-    """A live view was too slow: it missed events, and continues behind these ids."""
+    """A live view was too slow: it missed these ids, and continues after them."""
 
     first_id: int
     last_id: int
     events: int
-    """How many ids were missed."""
+    """Number of missed ids."""
 
 
 # --- durables -----------------------------------------------------------------------------
@@ -585,7 +596,7 @@ _IN_BOUNDS: Final[dict[type, Any]] = {
     int: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)],
     str: Annotated[str, Meta(max_length=4_096)],
 }
-"""The bounds of a durable's attributes, by their types."""
+"""Bounds of a durable's attributes, by type."""
 
 NewDurable: Any = msgspec.defstruct(
     "NewDurable",
@@ -593,13 +604,13 @@ NewDurable: Any = msgspec.defstruct(
         ("name", Name),
         ("type", Annotated[str, Meta(max_length=64)], "shared"),
         ("start", StartText, "earliest"),
-        *_own_fields(
+        *_fields_of(
             CreateDurable,
             frozenset(("channel", "name", "kind", "start")),
             selector=Selector,
             **{
-                each.name: _IN_BOUNDS.get(each.type, each.type)
-                for each in structs.fields(DurableAttributes)
+                attribute.name: _IN_BOUNDS.get(attribute.type, attribute.type)
+                for attribute in structs.fields(DurableAttributes)
             },
         ),
     ],
@@ -619,7 +630,7 @@ DurableAnswer = shown(
 
 SeekQuery = body_of(PreviewSeek, "SeekQuery", base=QueryParameters, without=("channel", "name"))
 SeekTo = body_of(SeekDurable, "SeekTo", without=("channel", "name"))
-SeekAnswer = shown(SeekOutcome, "SeekAnswer", doc="What a seek has changed, or would change.")
+SeekAnswer = shown(SeekOutcome, "SeekAnswer", doc="The effect of a seek or of its preview.")
 
 
 # --- queues -------------------------------------------------------------------------------
@@ -628,7 +639,7 @@ SeekAnswer = shown(SeekOutcome, "SeekAnswer", doc="What a seek has changed, or w
 class Pop(RequestBody, frozen=True):
     count: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1
     timeout: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    """Seconds to wait if the queue is empty."""
+    """Maximum wait in seconds if the queue is empty."""
     selector: Selector = ""
 
 
@@ -638,4 +649,4 @@ class Popped(Answer, frozen=True):
 
 
 Openapi = dict[str, Any]
-"""The document is specified by OpenAPI, not by this API."""
+"""An OpenAPI document, whose structure OpenAPI specifies."""

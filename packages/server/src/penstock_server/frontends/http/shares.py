@@ -1,6 +1,6 @@
-"""Limits how much of a scarce resource each user has: live views, requests in progress.
+"""Limits each user's share of a scarce resource, such as live views and requests in progress.
 
-Nobody gets all of it, from however many addresses they connect.
+A user cannot use up the resource, whatever the number of addresses they connect from.
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ class Shares:
     """The shares of all users in one resource."""
 
     def __init__(self, most: int, what: str, setting: str) -> None:
-        """``most`` is the limit for one user; ``setting`` names the setting that says so."""
+        """``most`` is the limit of one user; ``what`` describes the resource and ``setting`` is the
+        setting of the limit, both for error texts."""
         self._most = most
         self._what = what
         self._setting = setting
-        self._taken: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
 
     @contextmanager
     def one(self, principal: Principal) -> Iterator[None]:
-        """Hold one share. Raises ``LimitReached`` if the user already has the most.
+        """Hold one share. Raises ``LimitReached`` if the user has reached the limit.
 
-        Where authentication is off there are no users, and nothing is counted.
+        Without authentication, requests have no users and are not counted.
         """
         if principal.trusted:
             yield
             return
         user = whose(principal)
-        if self._taken[user] >= self._most:
+        if self._in_use[user] >= self._most:
             raise LimitReached(
-                f"{user} has {self._most} {self._what}, and more are not allowed "
-                f"({self._setting}); close one, or wait until one is over"
+                f"{user} already has {self._most} {self._what}, which is the limit "
+                f"({self._setting}); close one, or wait until one ends"
             )
-        self._taken[user] += 1
+        self._in_use[user] += 1
         try:
             yield
         finally:
-            self._taken[user] -= 1
-            if not self._taken[user]:
-                del self._taken[user]
+            self._in_use[user] -= 1
+            if not self._in_use[user]:
+                del self._in_use[user]
 
     def __len__(self) -> int:
-        """How many users hold a share."""
-        return len(self._taken)
+        """Return how many users hold a share."""
+        return len(self._in_use)
 
 
 def whose(principal: Principal) -> str:
-    """Whom a share counts for: anonymous clients by the network they come from, others by user."""
+    """Return the key under which a share is counted: the network of anonymous clients, the user
+    name of others."""
     if principal.user == ANONYMOUS:
         return f"{ANONYMOUS}@{network_of(principal.host)}"
     return principal.user

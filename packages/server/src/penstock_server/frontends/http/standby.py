@@ -1,4 +1,4 @@
-"""HTTP at a node that stands by: its health, and where the realm is served."""
+"""HTTP at a standby node: reports its health and redirects to the node that owns the realm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from penstock_server.frontends.shared.serving_node import ServingNode, part
 from penstock_server.runtime.access.incidents import Incident
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Most bytes of a request's first line and headers."""
+"""Maximum size in bytes of a request's first line and headers."""
 _REASONS: Final = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request"}
-_LOOKS: Final = ("/health", "/ready")
+_HEALTH_PATHS: Final = ("/health", "/ready")
 
 
 class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
-    """Answers one request and ends, so that the next one may find the realm served here."""
+    """Answers one request and closes. The client reconnects for the next request, and this node
+    may own the realm by then."""
 
     def __init__(
         self,
@@ -33,8 +34,9 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         unfit: Callable[[], str] = str,
         incidents: Callable[[], list[Incident]] = list,
     ) -> None:
-        """``is_ready`` says whether the node relays requests to the owner, ``unfit`` why the node
-        could not take the realm over, ``incidents`` what its background tasks could not do."""
+        """``is_ready`` returns whether the node relays requests to the owner, ``unfit`` the reason
+        why the node could not take over the realm, ``incidents`` failures of its background
+        tasks."""
         super().__init__(arrivals)
         self._is_ready = is_ready
         self._unfit = unfit
@@ -54,26 +56,26 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         return False
 
     def _answer(self, owner: ServingNode | None) -> bytes:
-        """The whole answer to a request."""
+        """Return the complete response to the request."""
         method, _, rest = self._head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         target, _, version = rest.partition(" ")
         if not version.startswith("HTTP/1.") or not target.startswith("/"):
-            return _response(400, _error(InvalidArgument("this is not a request of HTTP/1.1")))
+            return _response(400, _error(InvalidArgument("the request is not valid HTTP/1.1")))
         is_head, path = method == "HEAD", target.partition("?")[0]
-        if path in _LOOKS:
-            return self._look(path, owner, is_head=is_head)
+        if path in _HEALTH_PATHS:
+            return self._health(path, owner, is_head=is_head)
         error = self._arrivals.refusal("http")
         url = "" if owner is None else owner.url("http")
         is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
         if url and is_page and method in ("GET", "HEAD"):
             return _response(307, _error(error), f"location: {url}{target}", is_head=is_head)
-        more = "retry-after: 1"
-        return _response(status_of(error), _error(error), more, is_head=is_head)
+        return _response(status_of(error), _error(error), "retry-after: 1", is_head=is_head)
 
-    def _look(self, path: str, owner: ServingNode | None, *, is_head: bool) -> bytes:
-        """How this node is: well if it knows who serves, ready if it relays to that one."""
+    def _health(self, path: str, owner: ServingNode | None, *, is_head: bool) -> bytes:
+        """Return the health of this node: healthy if it knows the owner of the realm, ready if it
+        relays to the owner."""
         is_lost = owner is None and not self._arrivals.has_quorum()
-        told = StandbyHealth(
+        health = StandbyHealth(
             status="no-quorum" if is_lost else "standing-by",
             owner="" if owner is None else owner.name,
             owner_url="" if owner is None else owner.url("http"),
@@ -81,18 +83,18 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
             incidents=self._incidents()[:INCIDENTS_SHOWN_MAX],
         )
         is_good = owner is not None and (path == "/health" or self._is_ready())
-        return _response(200 if is_good else 503, msgspec.json.encode(told), is_head=is_head)
+        return _response(200 if is_good else 503, msgspec.json.encode(health), is_head=is_head)
 
 
 def wants_relay(data: bytes) -> bool | None:
-    """Whether a connection that begins with this request is relayed to the owner: all but those
-    that ask how this node is."""
-    line, is_whole, _ = data.partition(b"\r\n")
-    if not is_whole:
+    """Return whether a connection that begins with this request is relayed to the owner; None if
+    more bytes are needed. All requests are relayed, except those for the health of this node."""
+    line, line_end, _ = data.partition(b"\r\n")
+    if not line_end:
         return None if len(data) < HEAD_BYTES_MAX else False
     _, _, rest = line.decode("latin-1").partition(" ")
     target, _, version = rest.partition(" ")
-    return version.startswith("HTTP/1.") and target.partition("?")[0] not in _LOOKS
+    return version.startswith("HTTP/1.") and target.partition("?")[0] not in _HEALTH_PATHS
 
 
 def _error(error: PenstockError) -> bytes:
@@ -100,7 +102,7 @@ def _error(error: PenstockError) -> bytes:
     return msgspec.json.encode(ErrorAnswer(error=detail))
 
 
-def _response(status: int, body: bytes, *more: str, is_head: bool = False) -> bytes:
+def _response(status: int, body: bytes, *headers: str, is_head: bool = False) -> bytes:
     lines = [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Service Unavailable')}",
         "content-type: application/json",
@@ -108,7 +110,7 @@ def _response(status: int, body: bytes, *more: str, is_head: bool = False) -> by
         "cache-control: no-store",
         "x-content-type-options: nosniff",
         "connection: close",
-        *more,
+        *headers,
     ]
     head = "\r\n".join((*lines, "", "")).encode("latin-1", "replace")
     return head if is_head else head + body

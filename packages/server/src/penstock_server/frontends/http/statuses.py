@@ -73,8 +73,9 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
 STATUSES: Final[Mapping[str, int]] = MappingProxyType(
     {code: status for status, codes in _BY_STATUS.items() for code in codes}
 )
-"""Every error code with its status."""
+"""HTTP status by error code."""
 
 
 def status_of(error: PenstockError) -> int:
+    """Return the HTTP status of an error; 500 for an unknown code."""
     return STATUSES.get(error.code, 500)

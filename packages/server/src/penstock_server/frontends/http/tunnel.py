@@ -1,4 +1,4 @@
-"""Another protocol inside a WebSocket: its connections see a transport like any other."""
+"""Runs another protocol inside a WebSocket; its connections see an ordinary transport."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from penstock_server.frontends.shared.protocol_detection import give
 PATHS: Final[Mapping[str, frozenset[str] | None]] = MappingProxyType(
     {"/ws": None, "/mqtt": frozenset(("mqtt",))}
 )
-"""Where WebSockets are opened, and for which sub-protocols; None: for all that are served. Most
-clients of MQTT go to ``/mqtt`` unless they are told otherwise."""
+"""Paths of WebSockets with their sub-protocols; None for all served sub-protocols. Most MQTT
+clients use ``/mqtt`` by default."""
 
 
 class TunnelTransport(asyncio.Transport):
-    """The transport that the protocol inside has: what it writes is a binary message."""
+    """The transport of the inner protocol; it sends each write as a binary message."""
 
     def __init__(self, outer: asyncio.Transport) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class TunnelTransport(asyncio.Transport):
         self.end(NORMAL)
 
     def end(self, status: int, reason: str = "") -> None:
-        """Close it with a status."""
+        """Close the WebSocket with a status."""
         if not self.is_closing():
             self._outer.write(close_bytes(status, reason))
         self.is_ended = True
@@ -82,7 +82,7 @@ class TunnelTransport(asyncio.Transport):
 
 
 class WebTunnel(asyncio.Protocol):
-    """Gives the protocol inside the data of binary messages, and answers the rest."""
+    """Passes the data of binary messages to the inner protocol, and answers control frames."""
 
     def __init__(self, inner: asyncio.BaseProtocol) -> None:
         self._inner = inner
@@ -111,7 +111,7 @@ class WebTunnel(asyncio.Protocol):
                 elif opcode == CLOSE:
                     transport.end(NORMAL)
                 elif opcode != PONG:
-                    transport.end(UNSUPPORTED_DATA, "only binary messages are understood here")
+                    transport.end(UNSUPPORTED_DATA, "text messages are refused; send binary ones")
         except WebSocketViolation as error:
             transport.end(error.status, str(error))
 
@@ -126,35 +126,37 @@ class WebTunnel(asyncio.Protocol):
 
 
 class Upgrade:
-    """The handshake of a WebSocket, as its request has it."""
+    """The opening handshake of a WebSocket, from its HTTP request."""
 
     def __init__(self, method: str, headers: Mapping[str, str]) -> None:
         self._method = method
         self._headers = headers
-        offered = headers.get("sec-websocket-protocol", "").split(",")
-        self.offered = [each.strip() for each in offered if each.strip()]
-        """The sub-protocols that the client speaks, the one it likes best first."""
+        names = headers.get("sec-websocket-protocol", "").split(",")
+        self.offered = [name.strip() for name in names if name.strip()]
+        """Sub-protocols that the client offers, in order of its preference."""
 
-    def fault(self, known: Sequence[str]) -> tuple[int, str] | None:
-        """What keeps it from being opened, with the status of HTTP; None: nothing. ``known`` are
-        the sub-protocols that are served."""
+    def fault(self, served: Sequence[str]) -> tuple[int, str] | None:
+        """Return the HTTP status and reason why the handshake fails; None if it is valid.
+
+        ``served`` has the supported sub-protocols.
+        """
         if self._method != "GET":
-            return 400, "a WebSocket is opened with GET"
+            return 400, f"a WebSocket cannot be opened with {self._method[:20]}; use GET"
         if self._headers.get("sec-websocket-version") != VERSION:
-            return 426, f"only version {VERSION} of WebSocket is spoken here"
+            return 426, f"only version {VERSION} of WebSocket is supported"
         if not is_key(self._headers.get("sec-websocket-key", "")):
-            return 400, "Sec-WebSocket-Key has to be 16 bytes in base64"
-        if self.chosen(known) is None:
-            names = ", ".join(known)
-            return 400, f"Sec-WebSocket-Protocol has to offer one of what is served here: {names}"
+            return 400, "Sec-WebSocket-Key must be 16 bytes in base64"
+        if self.chosen(served) is None:
+            names = ", ".join(served)
+            return 400, f"Sec-WebSocket-Protocol must offer one of: {names}"
         return None
 
-    def chosen(self, known: Sequence[str]) -> str | None:
-        """The sub-protocol that is spoken; None: there is none that both know."""
-        return next((each for each in self.offered if each in known), None)
+    def chosen(self, served: Sequence[str]) -> str | None:
+        """Return the client's preferred sub-protocol among those served; None without a match."""
+        return next((name for name in self.offered if name in served), None)
 
     def answer(self, protocol: str) -> bytes:
-        """The response that opens it."""
+        """Return the response that completes the handshake."""
         return (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
             f"sec-websocket-accept: {answer_to(self._headers['sec-websocket-key'])}\r\n"
@@ -163,7 +165,7 @@ class Upgrade:
 
 
 def refusal(status: int, text: str) -> bytes:
-    """A response that refuses a handshake, and closes."""
+    """Return a response that refuses the handshake and closes the connection."""
     body = text.encode()
     version = f"sec-websocket-version: {VERSION}\r\n" if status == 426 else ""
     return (
