@@ -540,7 +540,7 @@ def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> p
     if step.joined is None:
         return arrays[0]
     try:
-        return step.joined.of(arrays, [child.target for child in step.children])
+        return step.joined.compute(arrays, [child.target for child in step.children])
     except NotExact as error:
         raise InvalidArgument(
             f"column {field.name} has doubles for the integers and floats of a property, and one "

@@ -245,7 +245,7 @@ class Event:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickle a received event as a plain :class:`Event`, because another process has no session
-        in which it could be settled or answered."""
+        to settle or answer it."""
         if self._rows is None:
             return super().__reduce_ex__(protocol)
         return _restored, (*self._rows.detach(self._row), self.redelivery_count)

@@ -288,7 +288,7 @@ class _FlatColumns:
         """Return the column, or the typed columns in its place."""
         if name in FLAT:
             field = flat_field(name)
-            return [(field, [part.own(name, field) for part in self._parts])]
+            return [(field, [part.standard_column(name, field) for part in self._parts])]
         column = self._shown.get(name)
         if column is None:
             return [self._as_stored(name, self._stored[name])]
@@ -306,7 +306,7 @@ class _FlatColumns:
     def _joined(self, part: _Part, column: ShownColumn) -> pa.Array:
         slots = [self._shape.slots[index] for index in column.sources]
         arrays = [pa.concat_arrays(part.property(slot)) for slot in slots]
-        return column.of(arrays, [slot.shape for slot in slots])
+        return column.compute(arrays, [slot.shape for slot in slots])
 
     def _as_stored(self, name: str, index: int) -> _Chunks:
         slot = self._shape.slots[index]
@@ -334,7 +334,7 @@ class _Part:
             self._lifted, self._lifted_struct = _struct_of(lifted(rows_with_properties, names))
         self._nulls: dict[str, pa.Array] = {}
 
-    def own(self, name: str, field: pa.Field) -> pa.Array:
+    def standard_column(self, name: str, field: pa.Field) -> pa.Array:
         index = self._batch.schema.get_field_index(name)
         if index >= 0:
             return self._batch.column(index)

@@ -378,7 +378,9 @@ def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.Ch
     """Return the numbers of several columns in one; None if an integer has no exact double."""
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
     try:
-        chunks = [column.of(batch.columns, shapes) for batch in rows.select(names).to_batches()]
+        chunks = [
+            column.compute(batch.columns, shapes) for batch in rows.select(names).to_batches()
+        ]
     except NotExact:
         return None
     return pa.chunked_array(chunks, type=column.field.type)

@@ -264,7 +264,7 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
     spilled: dict[int, list[Slot]] = {}
     for index in leaving:
         slot = source.slots[index]
-        rows = hits.of(index, kept, full)
+        rows = hits.rows_losing(index, kept, full)
         for row in rows.tolist():
             spilled.setdefault(row, []).append(slot)
     if spilled:
@@ -348,7 +348,7 @@ class _Hits:
                 for name in {_top(path) for path in column[row].as_py()}:
                     self._nulls.setdefault(name, []).append(row)
 
-    def of(self, index: int, kept: StructShape, full: StructShape) -> Indices:
+    def rows_losing(self, index: int, kept: StructShape, full: StructShape) -> Indices:
         """Return the rows that have a removed value in slot ``index`` or below it."""
         slot = self._source.slots[index]
         hits = self._dense.copy()
@@ -361,7 +361,7 @@ class _Hits:
 def _mark(
     array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, hits: Bools
 ) -> None:
-    """Set ``hits`` to True for the rows in which ``array`` has a removed value."""
+    """Set ``hits`` to True for the rows with a removed value in ``array``."""
     owners = np.where(_valid(array), owners, -1)
     places = _kept_place(slot, kept, full)
     if places is None:

@@ -314,11 +314,14 @@ class SegmentReader:
 
     def _keep_unpacked(self, number: int) -> None:
         # Other threads read this tuple at the same time, so it is replaced as a whole.
-        in_memory = (*(other for other in self._unpacked if other != number), number)
+        in_memory = (
+            *(batch_number for batch_number in self._unpacked if batch_number != number),
+            number,
+        )
         self._unpacked = in_memory[-UNPACKED_MAX:]
-        for other in in_memory[:-UNPACKED_MAX]:
-            self.forget(other)
-            _unpacked.pop((ref(self), other), None)
+        for batch_number in in_memory[:-UNPACKED_MAX]:
+            self.forget(batch_number)
+            _unpacked.pop((ref(self), batch_number), None)
         newest = (ref(self), number)
         _unpacked.pop(newest, None)  # removed first, so that it is added at the end
         _unpacked[newest] = self.unpacked_size(number)

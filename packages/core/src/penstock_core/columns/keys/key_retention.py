@@ -180,7 +180,8 @@ def _of_scattered(ids: Int64s) -> IdSet:
     packed = np.packbits(bits, bitorder="little").tobytes()
     size = _BLOCK // 8
     bitmaps = [
-        int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)
+        int.from_bytes(packed[start : start + size], "little")
+        for start in range(0, len(packed), size)
     ]
     return IdSet.of_bitmaps(blocks[starts].tolist(), bitmaps)
 
@@ -210,7 +211,7 @@ class NewestFew:
         self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
         self._epoch = 0
         self._checked: list[int] = []
-        """By slot, the last epoch in which all its ids were verified to be stored."""
+        """The last epoch, by slot, that verified all its ids to be stored."""
         self._cuts: dict[int, _Cut] = {}
 
     def grow(self, slots: int) -> None:

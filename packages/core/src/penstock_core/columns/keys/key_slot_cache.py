@@ -85,7 +85,7 @@ class WordSlots:
 
     def _resize(self, cells: int) -> None:
         self._cells = np.zeros(cells, dtype=np.int64)
-        """By cell, the slot of the last value written to it plus one; 0 for empty."""
+        """The slot, by cell, of the last value written to it plus one; 0 for empty."""
         self._shift = np.uint64(64 - (cells.bit_length() - 1))
 
     def slots_of(self, words: Words, look_up: Callable[[Int64s], Int64s]) -> Int64s:

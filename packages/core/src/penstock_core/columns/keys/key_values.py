@@ -258,7 +258,7 @@ def _counts(value: Any) -> bool:
 
 
 def _family_of(value: Any) -> tuple[str, Any]:
-    """Return the family of a value, and the form in which it is a key of the dictionary."""
+    """Return the family of a value, and its form as a key of the dictionary."""
     leaf, plain = leaf_of(value)
     if isinstance(plain, datetime):
         plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))

@@ -36,7 +36,7 @@ class _ValuesOutside(NamedTuple):
     """The rows that have such a value, ascending."""
     values: npt.NDArray[Any]
 
-    def of(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
+    def at_sources(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
         """Return the positions in ``sources`` whose rows have such a value, and the values."""
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
@@ -153,9 +153,9 @@ def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[
         for index in by_name.get(logical, ()):
             selected_children[index] = children[index].take(selected)
         if logical in nulls:
-            kept_nulls.append(nulls[logical].of(sources))
+            kept_nulls.append(nulls[logical].at_sources(sources))
         if logical in in_more:
-            kept_more.append((logical, *in_more[logical].of(sources)))
+            kept_more.append((logical, *in_more[logical].at_sources(sources)))
     merged = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if struct is not None:
         merged["properties"] = pa.StructArray.from_arrays(
@@ -227,7 +227,7 @@ def _overflow(column: pa.BinaryArray) -> dict[str, _ValuesOutside]:
 
 
 def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    """Return an array of objects in which lists stay single values."""
+    """Return an array of objects that keeps each list as a single value."""
     objects = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         objects[index] = value

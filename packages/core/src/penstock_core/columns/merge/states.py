@@ -29,7 +29,7 @@ SLOTS_KEPT_MIN: Final = 4_096
 VALUE_BYTES_KEPT_MIN: Final = 16 << 20
 """Bytes of key values above which values without an event are dropped even if they are few."""
 PACKED_MIN: Final = 32
-"""Number of events from which a batch with deltas is sent compressed."""
+"""A batch with deltas is sent compressed if it has at least this many events."""
 _SLOTS_MIN: Final = 64
 
 
@@ -58,7 +58,7 @@ class States:
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
         self.chunks: list[StateChunk] = []
         self.columns = sparse_columns_only()
-        """The schema of merged rows, none of which is a delta."""
+        """The schema of merged rows, without the column ``delta``."""
         self.generation = 0
         """Changes whenever slots are renumbered."""
 

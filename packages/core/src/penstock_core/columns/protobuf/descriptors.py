@@ -289,7 +289,7 @@ def _in_order_of_use(files: Any) -> list[Any]:
                 well_known = descriptor_pool.Default().FindFileByName(name)
             except KeyError:
                 raise InvalidDescriptor(
-                    f"{importing[-1]} imports {name}, which is not in the set; "
+                    f"{importing[-1]} imports {name}, but the set does not contain it; "
                     "give protoc --include_imports"
                 ) from None
             well_known.CopyToProto(file)

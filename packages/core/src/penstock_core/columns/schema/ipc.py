@@ -20,7 +20,7 @@ SCHEMAS_MAX: Final = 256
 """Most parsed schemas kept. A client that sends more schemas makes the realm slower, not larger."""
 
 SCHEMA_BYTES_KEPT_MAX: Final = 16 << 10
-"""Largest schema in bytes for which values computed from it are cached."""
+"""Largest schema in bytes whose computed values are cached."""
 SCHEMAS_BYTES_MAX: Final = 1 << 20
 """Most bytes of all parsed schemas that are kept. A parsed schema takes about ten times its
 bytes."""

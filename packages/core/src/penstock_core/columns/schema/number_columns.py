@@ -55,7 +55,7 @@ class ShownColumn(NamedTuple):
         """The Arrow field, with the property's name in its metadata if it differs."""
         return _field(self.name, self.logical, arrow_type(self.shape))
 
-    def of(self, arrays: Sequence[pa.Array], shapes: Sequence[Shape]) -> pa.Array:
+    def compute(self, arrays: Sequence[pa.Array], shapes: Sequence[Shape]) -> pa.Array:
         """Return the column computed from its sources and their shapes. Raises
         :class:`NotExact`."""
         columns = [_shown(*pair, self.shape) for pair in zip(arrays, shapes, strict=True)]
@@ -63,7 +63,7 @@ class ShownColumn(NamedTuple):
 
 
 def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
-    """Return the columns in which readers see the fields of a struct, in the order of the
+    """Return the columns that readers see for the fields of a struct, in the order of the
     fields."""
     groups: list[tuple[Slot, Shape, list[int]]] = []
     for index, slot in enumerate(shape.slots):
@@ -156,7 +156,7 @@ def _shown(array: pa.Array, stored: Shape, shown: Shape) -> pa.Array:
         arrays, fields = [], []
         for column in shown_columns(stored):
             sources = [children[index] for index in column.sources]
-            arrays.append(column.of(sources, [stored.slots[i].shape for i in column.sources]))
+            arrays.append(column.compute(sources, [stored.slots[i].shape for i in column.sources]))
             fields.append(column.field)
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(array))
     if isinstance(stored, ListShape) and isinstance(shown, ListShape):

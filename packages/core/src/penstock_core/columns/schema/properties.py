@@ -304,7 +304,7 @@ def _column(columns: list[Column], plain: Any) -> Column:
 
 
 def _arrow_named(column: Column, plain: Any) -> Any:
-    """Return a plain value in which keys of dictionaries are replaced by names of Arrow fields."""
+    """Return a plain value with names of Arrow fields in place of dictionary keys."""
     level = column.level
     if level is None or not level.is_renamed:
         return plain

@@ -24,19 +24,19 @@ class MalformedSelector(InvalidSelector):
         """Description of the expected text."""
 
 
-def fault(text: str, position: int, expected: str, found: str) -> MalformedSelector:
+def fault(text: str, position: int, expected: str, actual: str) -> MalformedSelector:
     """Return the error for a mistake in ``text`` at index ``position``.
 
-    ``found`` is the wrong text, as the message shows it.
+    ``actual`` is the wrong text, as the message shows it.
     """
     before = text[:position]
     line = before.count("\n") + 1
     start = before.rfind("\n") + 1
     column = position - start + 1
-    if len(found) > _ACTUAL_MAX:
-        found = f"{found[: _ACTUAL_MAX - 3]}..."
+    if len(actual) > _ACTUAL_MAX:
+        actual = f"{actual[: _ACTUAL_MAX - 3]}..."
     excerpt = _excerpt(text[start:].split("\n", 1)[0], column - 1)
-    message = f"selector line {line}, column {column}: expected {expected}, found {found}"
+    message = f"selector line {line}, column {column}: expected {expected}, found {actual}"
     return MalformedSelector(f"{message}\n{excerpt}", line, column, expected=expected)
 
 

@@ -58,8 +58,7 @@ class _IndexedSelector(Struct, frozen=True):
 
 
 class _Table:
-    """The selectors that are looked up by one property, as texts in the order in which they were
-    added."""
+    """The selectors that are looked up by one property, as texts in the order of addition."""
 
     __slots__ = ("_lengths", "count", "equal", "prefixes", "ranges")
 

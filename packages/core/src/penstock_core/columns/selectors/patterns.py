@@ -75,7 +75,7 @@ def search_work(pattern: str, escape: str = "") -> int:
     It is one for each wildcard, and more for long text around ``_`` between two ``%``, which is
     compared at every place.
     """
-    searched = sum(len(run) for piece in _broken(pattern, escape) for run in piece)
+    searched = sum(len(run) for piece_runs in _broken(pattern, escape) for run in piece_runs)
     return 1 + wildcards(pattern, escape) + searched // _CHEAP
 
 
@@ -263,8 +263,8 @@ class _Walk:
         if not self._last.fits(text, end):
             return False
 
-        def behind(start: int, piece: _Piece) -> int:
-            piece_start = -1 if start < 0 else piece.find(text, start, end, check)
-            return -1 if piece_start < 0 else piece_start + piece.size
+        def behind(start: int, part: _Piece) -> int:
+            piece_start = -1 if start < 0 else part.find(text, start, end, check)
+            return -1 if piece_start < 0 else piece_start + part.size
 
         return reduce(behind, self._middle, self._first.size) >= 0

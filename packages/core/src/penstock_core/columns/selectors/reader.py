@@ -68,8 +68,8 @@ class TokenReader:
         return str(self.advance().value)
 
     def fault(
-        self, expected: str, token_at: Token | None = None, found: str | None = None
+        self, expected: str, token_at: Token | None = None, actual: str | None = None
     ) -> MalformedSelector:
         """Return the error for the token ``is_next``, by default the next one."""
         token = token_at or self.token
-        return fault(self._text, token.position, expected, found=found or token.shown)
+        return fault(self._text, token.position, expected, actual=actual or token.shown)

@@ -79,7 +79,7 @@ class Selector:
         if len(self.text) > LENGTH_MAX:
             # The canonical text is stored, so it must be short enough to be parsed again.
             expected = f"at most {LENGTH_MAX} characters with spaces around operators"
-            raise fault(text, 0, expected, found=f"{len(self.text)} of them")
+            raise fault(text, 0, expected, actual=f"{len(self.text)} of them")
         self.columns = _columns(self.expression)
         """Dotted paths of the stored columns that the selector reads, down to the first array, such
         as ``properties.carrier``, ``headers.type``, ``data``."""

@@ -184,7 +184,7 @@ def _statistics_of(reference: Reference, statistics: StoreStatistics) -> ColumnS
 
 
 def _priority(column: ColumnStatistics | None) -> ColumnStatistics | None:
-    """Return statistics of the priority, in which null means the default."""
+    """Return statistics of the priority; null means the default."""
     if column is None or column.null_count == 0:
         return column
     if column.has_no_value:

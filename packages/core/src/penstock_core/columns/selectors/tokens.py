@@ -89,25 +89,27 @@ def _check_text(text: str) -> None:
             text,
             LENGTH_MAX,
             f"at most {LENGTH_MAX} characters",
-            found=f"{len(text)} of them",
+            actual=f"{len(text)} of them",
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise fault(text, error.start, "Unicode text", found="half of a surrogate pair") from error
+        raise fault(text, error.start, "Unicode text", actual="half of a surrogate pair") from error
 
 
 def _stray(text: str, position: int) -> Exception:
     character = text[position]
     if character == "'":
         return fault(
-            text, position, "a closing quote for the text that begins here", found="end of text"
+            text, position, "a closing quote for the text that begins here", actual="end of text"
         )
     if text.startswith("!=", position):
-        return fault(text, position, "'<>'", found="'!='")
+        return fault(text, position, "'<>'", actual="'!='")
     if character == '"':
-        return fault(text, position, "text in single quotes or a name without quotes", found="'\"'")
-    return fault(text, position, "a name, a value or an operator", found=repr(character))
+        return fault(
+            text, position, "text in single quotes or a name without quotes", actual="'\"'"
+        )
+    return fault(text, position, "a name, a value or an operator", actual=repr(character))
 
 
 def _token(match_: re.Match[str], text: str) -> Token:
@@ -118,7 +120,7 @@ def _token(match_: re.Match[str], text: str) -> Token:
         case "number" | "based":
             follower = text[match_.end() : match_.end() + 1]
             if _WORD_PART.match(follower):
-                raise fault(text, position, "a number", found=f"'{written}{follower}'")
+                raise fault(text, position, "a number", actual=f"'{written}{follower}'")
             return _number(written, position, text)
         case "word":
             capitals = written.upper()
@@ -145,11 +147,11 @@ def _number(written: str, position: int, text: str) -> Token:
             TokenKind.INTEGER, written, position, value=_integer(digits, position, text, base=base)
         )
     if suffix in ("l", "L"):
-        raise fault(text, position, "a whole number before 'L'", found=f"'{written}'")
+        raise fault(text, position, "a whole number before 'L'", actual=f"'{written}'")
     value = float(digits)
     if math.isinf(value):
         raise fault(
-            text, position, "a number that fits 64-bit floating point", found=f"'{written}'"
+            text, position, "a number that fits 64-bit floating point", actual=f"'{written}'"
         )
     return Token(TokenKind.FLOAT, written, position, value=value)
 
@@ -157,8 +159,10 @@ def _number(written: str, position: int, text: str) -> Token:
 def _integer(digits: str, position: int, text: str, *, base: int) -> int:
     if base == _OCTAL and not _OCTAL_DIGITS.issuperset(digits):
         expected = "digits 0 to 7 (a zero in front means base 8)"
-        raise fault(text, position, expected, found=f"'{digits}'")
+        raise fault(text, position, expected, actual=f"'{digits}'")
     # One more than the largest value is allowed: the parser accepts it after a minus sign.
     if len(digits.lstrip("0")) <= _DIGITS_MAX and (value := int(digits, base)) <= _INTEGER_MAX + 1:
         return value
-    raise fault(text, position, "a whole number of 64 bits (or one with '.0')", found=f"'{digits}'")
+    raise fault(
+        text, position, "a whole number of 64 bits (or one with '.0')", actual=f"'{digits}'"
+    )
