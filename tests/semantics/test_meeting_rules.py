@@ -190,7 +190,7 @@ def test_a_circle_of_dead_event_stores_is_refused() -> None:
 
 
 @pytest.mark.spec("T4", "T7")
-def test_a_full_dead_event_store_that_honours_its_capacity_takes_dead_events() -> None:
+def test_a_full_dead_event_store_accepts_dead_events_despite_honoured_capacity() -> None:
     play = play_of(capacity=1, storage=HONOURED, events=1)
     play.do(Publish(publish(2).digest, forced=True))
 

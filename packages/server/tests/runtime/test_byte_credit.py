@@ -14,13 +14,13 @@ def rows(*sizes: int) -> OutgoingBatch:
     return OutgoingBatch(spans_in(batch), batch=batch)
 
 
-def test_all_of_it_goes_where_there_is_room() -> None:
-    whole = rows(100, 100)
+def test_all_rows_fit_if_there_is_room() -> None:
+    all_rows = rows(100, 100)
 
-    assert Room(10_000).fitting(whole) is whole
+    assert Room(10_000).fitting(all_rows) is all_rows
 
 
-def test_as_many_of_the_first_go_as_fit() -> None:
+def test_the_longest_beginning_that_fits_is_sent() -> None:
     room = Room(10_000)
     fits = room.fitting(rows(*[1_000] * 50))
 
@@ -31,7 +31,7 @@ def test_as_many_of_the_first_go_as_fit() -> None:
     assert room.in_flight <= 11_000  # the frame around the events is little
 
 
-def test_one_larger_than_the_room_goes_when_half_of_it_is_free() -> None:
+def test_an_event_larger_than_the_limit_is_sent_once_half_of_it_is_free() -> None:
     room, large = Room(10_000), rows(50_000, 50_000)
     first = room.fitting(large)
     assert first is not None
@@ -48,7 +48,7 @@ def test_one_larger_than_the_room_goes_when_half_of_it_is_free() -> None:
     assert room.in_flight == 0
 
 
-def test_ids_are_parted_at_the_first_that_was_held_back() -> None:
+def test_spans_are_split_at_the_first_withheld_id() -> None:
     spans = (Span(0, 3), Span(5, 9))
 
     assert parted(spans, 6) == ((Span(0, 3), Span(5, 6)), (Span(6, 9),))

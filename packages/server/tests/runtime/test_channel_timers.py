@@ -81,7 +81,7 @@ def delayed(delay_ms: int) -> Play:
 
 
 @simulated
-async def test_events_that_expire_one_after_the_other_leave_together() -> None:
+async def test_events_that_expire_within_an_interval_are_removed_together() -> None:
     play = play_of(ttl=1_300, events=1)
     play.wait(400)
     play.do(publish(1))
@@ -108,7 +108,7 @@ async def test_a_channel_that_cannot_be_swept_is_woken_again() -> None:
 
 
 @simulated
-async def test_a_shorter_time_counts_and_the_longer_one_does_not_any_more() -> None:
+async def test_an_earlier_wake_up_replaces_the_later_one() -> None:
     play = play_of(ttl=1_000_000, events=1)
     writer = Writer({1: play})
 
@@ -136,7 +136,7 @@ async def test_a_delay_and_a_schedule_are_kept_exactly() -> None:
 
 @pytest.mark.spec("D18")
 @simulated
-async def test_what_cannot_happen_at_its_time_is_tried_again_soon() -> None:
+async def test_a_sweep_that_fails_at_its_time_is_retried_soon() -> None:
     writer = Writer({1: delayed(150)})
     writer.can_sweep = False
 
@@ -148,7 +148,7 @@ async def test_what_cannot_happen_at_its_time_is_tried_again_soon() -> None:
 
 @pytest.mark.spec("D18")
 @simulated
-async def test_an_earlier_time_than_that_of_all_channels_is_kept_too() -> None:
+async def test_a_time_before_those_of_all_channels_wakes_the_task_early() -> None:
     plays = {1: delayed(900), 2: play_of()}
     writer = Writer(plays)
 
@@ -177,7 +177,7 @@ async def test_the_end_of_the_wait_for_absent_sessions_wakes_a_channel() -> None
 
 
 @simulated
-async def test_a_channel_that_is_gone_is_not_woken() -> None:
+async def test_a_deleted_channel_is_not_woken() -> None:
     writer = Writer({1: play_of(ttl=1_000, events=1)})
 
     async with writer.running():
@@ -189,7 +189,7 @@ async def test_a_channel_that_is_gone_is_not_woken() -> None:
 
 
 @simulated
-async def test_channels_on_which_nothing_happens_are_not_read() -> None:
+async def test_idle_channels_are_not_read() -> None:
     plays = {number: play_of(ttl=100_000, events=1) for number in range(100)}
     writer = Writer(plays)
 
@@ -219,14 +219,14 @@ async def pops_until_expiry(delays: int) -> int:
 
 
 @simulated
-async def test_times_that_were_replaced_are_forgotten() -> None:
+async def test_replaced_wake_up_times_are_removed() -> None:
     few, many = await pops_until_expiry(2), await pops_until_expiry(3 * REPLACED_MAX)
 
     assert many - few < 2 * REPLACED_MAX
 
 
 @simulated
-async def test_events_expire_after_a_restart_though_nobody_asks_for_them() -> None:
+async def test_events_expire_after_a_restart_without_any_request() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", ttl=5_000)
@@ -252,7 +252,7 @@ async def calls_while_idle(channels: int) -> int:
 
 
 @simulated
-async def test_a_realm_in_which_nothing_happens_costs_as_little_with_many_channels() -> None:
+async def test_an_idle_realm_costs_the_same_with_many_channels() -> None:
     few, many = await calls_while_idle(5), await calls_while_idle(200)
 
     assert few > 100

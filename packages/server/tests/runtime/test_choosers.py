@@ -80,7 +80,7 @@ async def gated(
 
 
 @simulated
-async def test_others_are_served_while_a_selector_is_put_to_what_comes_next() -> None:
+async def test_other_requests_are_served_while_a_selector_is_evaluated() -> None:
     async with gated() as (lives, gate):
         await lives.create("other")
         await lives.put("orders", *large(*range(40)))
@@ -101,7 +101,7 @@ async def test_others_are_served_while_a_selector_is_put_to_what_comes_next() ->
 
 
 @simulated
-async def test_many_comparisons_are_made_beside_the_loop_however_small_the_events() -> None:
+async def test_many_comparisons_run_in_a_thread_however_small_the_events() -> None:
     async with gated() as (lives, gate):
         many = " OR ".join(f"n = {n}" for n in range(1, 40, 2))
         slow = await lives.follow("orders", many)
@@ -116,7 +116,7 @@ async def test_many_comparisons_are_made_beside_the_loop_however_small_the_event
 
 @pytest.mark.parametrize("window", [1, 7, 1 << 20])
 @simulated
-async def test_credit_counts_what_is_sent_and_nothing_else(window: int) -> None:
+async def test_credit_counts_sent_events_only(window: int) -> None:
     async with gated() as (lives, gate):
         gate.is_open.set()
         await lives.put("orders", *large(*range(40)))
@@ -131,7 +131,7 @@ async def test_credit_counts_what_is_sent_and_nothing_else(window: int) -> None:
 
 
 @simulated
-async def test_a_browse_ends_after_all_that_was_there_and_matches() -> None:
+async def test_a_browse_ends_after_all_stored_matches() -> None:
     async with gated() as (lives, gate):
         await lives.put("orders", *large(*range(40)))
         loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ async def test_a_browse_ends_after_all_that_was_there_and_matches() -> None:
 
 
 @simulated
-async def test_a_browse_of_a_durable_changes_nothing_and_waits_aside() -> None:
+async def test_a_browse_of_a_durable_changes_nothing_and_is_evaluated_in_a_thread() -> None:
     async with gated() as (lives, gate):
         await lives.durable("orders", "team")
         await lives.put("orders", *large(*range(40)))
@@ -161,7 +161,7 @@ async def test_a_browse_of_a_durable_changes_nothing_and_waits_aside() -> None:
 
 @pytest.mark.parametrize("kind", ["exclusive", "priority"])
 @simulated
-async def test_a_client_of_a_durable_with_a_selector_of_its_own_waits_aside(kind: str) -> None:
+async def test_a_seat_with_a_client_selector_is_evaluated_in_a_thread(kind: str) -> None:
     async with gated() as (lives, gate):
         await lives.durable("orders", "team", kind)
         await lives.put("orders", *large(*range(40)))
@@ -176,7 +176,7 @@ async def test_a_client_of_a_durable_with_a_selector_of_its_own_waits_aside(kind
 
 
 @simulated
-async def test_a_fetch_that_takes_what_is_there_gets_it_however_long_its_selector_takes() -> None:
+async def test_a_fetch_of_available_events_waits_for_its_selector() -> None:
     async with gated() as (lives, gate):
         await lives.durable("orders", "team", "exclusive")
         await lives.put("orders", *large(*range(40)))
@@ -196,11 +196,11 @@ async def test_a_fetch_that_takes_what_is_there_gets_it_however_long_its_selecto
 async def test_transient_events_wait_for_a_selector_that_takes_long() -> None:
     async with gated(type="transient") as (lives, gate):
         slow = await lives.follow("orders", COSTLY)
-        there = await lives.follow("orders", session="there")
+        connected = await lives.follow("orders", session="there")
         for n in range(0, 40, 10):
             await lives.put("orders", *large(*range(n, n + 10)))
         await gate.is_busy.wait()
-        await there.has(40)
+        await connected.has(40)
         assert slow.events == []
         gate.is_open.set()
         await slow.has(20)
@@ -210,7 +210,7 @@ async def test_transient_events_wait_for_a_selector_that_takes_long() -> None:
 
 
 @simulated
-async def test_states_and_deltas_of_a_merge_channel_wait_aside() -> None:
+async def test_states_and_deltas_of_a_merge_channel_are_evaluated_in_a_thread() -> None:
     async with gated("rates", engine="merge", keys={"n": 1}) as (lives, gate):
         await lives.put("rates", *large(*range(40)))
         slow = await lives.follow("rates", COSTLY, deltas=True)
@@ -225,15 +225,15 @@ async def test_states_and_deltas_of_a_merge_channel_wait_aside() -> None:
 
 
 @simulated
-async def test_a_selector_is_put_to_events_once_however_many_have_it() -> None:
+async def test_subscriptions_with_one_selector_share_its_results() -> None:
     async with gated() as (lives, gate):
         everybody = [await lives.follow("orders", COSTLY, session=f"s{n}") for n in range(20)]
         await lives.put("orders", *large(*range(40)))
         await gate.is_busy.wait()
         gate.is_open.set()
-        for each in everybody:
-            await each.has(20)
-            assert each.ids == list(range(1, 40, 2))
+        for outlet in everybody:
+            await outlet.has(20)
+            assert outlet.ids == list(range(1, 40, 2))
         slices = gate.calls
         alone = await lives.follow("orders", COSTLY)
         await alone.has(20)
@@ -246,12 +246,12 @@ async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choosers, "TURN_BYTES", 200_000)
-    asked = 0
+    evaluations = 0
     mask_in = Selector.mask_in
 
     def counted(selector: Selector, *given: Any) -> Any:
-        nonlocal asked
-        asked += not gate.is_open.is_set()
+        nonlocal evaluations
+        evaluations += not gate.is_open.is_set()
         return mask_in(selector, *given)
 
     monkeypatch.setattr(Selector, "mask_in", counted)
@@ -259,16 +259,16 @@ async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
         everybody = [await lives.follow("orders", f"n >= {-n}") for n in range(100)]
         await lives.put("orders", *large(*range(20)))
         await gate.is_busy.wait()
-        assert 0 < asked < 10, "each is below the bound, and all together are not"
+        assert 0 < evaluations < 10, "each is below the bound, and all together are not"
         gate.is_open.set()
-        for each in everybody:
-            await each.has(20)
-            assert each.ids == list(range(20))
+        for outlet in everybody:
+            await outlet.has(20)
+            assert outlet.ids == list(range(20))
 
 
 @pytest.mark.slow
 @simulated
-async def test_sessions_take_turns_however_many_subscriptions_one_has(
+async def test_sessions_take_turns_regardless_of_their_subscriptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated() as (lives, gate):
@@ -282,15 +282,15 @@ async def test_sessions_take_turns_however_many_subscriptions_one_has(
         deliver, before = one.deliver, []
 
         def noted(*given: Any) -> None:
-            before.append(sum(bool(each.events) for each in many))
+            before.append(sum(bool(outlet.events) for outlet in many))
             deliver(*given)
 
         monkeypatch.setattr(one, "deliver", noted)
         gate.is_open.set()
         await one.has(20)
         assert before[0] < 10
-        for each in many:
-            await each.has(20)
+        for outlet in many:
+            await outlet.has(20)
 
 
 @contextmanager
@@ -301,7 +301,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @simulated
-async def test_who_asks_too_much_is_told_so_and_whoever_takes_its_place_gets_all(
+async def test_an_expensive_selector_ends_the_seat_and_its_successor_gets_all_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated() as (lives, gate):
@@ -320,7 +320,7 @@ async def test_who_asks_too_much_is_told_so_and_whoever_takes_its_place_gets_all
 
 
 @simulated
-async def test_a_clock_that_is_set_forward_costs_nobody_his_budget() -> None:
+async def test_setting_the_clock_forward_does_not_use_up_a_budget() -> None:
     clock = SettableClock()
     async with gated(clock=clock) as (lives, gate):
         await lives.put("orders", *large(*range(40)))
@@ -335,7 +335,7 @@ async def test_a_clock_that_is_set_forward_costs_nobody_his_budget() -> None:
 
 
 @simulated
-async def test_a_selector_has_one_budget_for_all_slices_of_what_it_is_granted(
+async def test_a_selector_has_one_budget_for_all_slices_of_a_grant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated() as (lives, gate):
@@ -358,7 +358,7 @@ async def test_a_selector_has_one_budget_for_all_slices_of_what_it_is_granted(
 
 
 @simulated
-async def test_a_failure_nobody_foresaw_costs_the_subscription(
+async def test_an_unexpected_failure_ends_the_subscription_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated() as (lives, gate):
@@ -373,12 +373,12 @@ async def test_a_failure_nobody_foresaw_costs_the_subscription(
             slow = await lives.follow("orders", COSTLY)
             await pass_time(0.1)
         assert isinstance(slow.reason, Internal)
-        other = await lives.follow("orders", COSTLY)
-        await other.has(20)
+        second = await lives.follow("orders", COSTLY)
+        await second.has(20)
 
 
 @simulated
-async def test_a_subscription_that_ends_meanwhile_is_not_waited_for() -> None:
+async def test_a_subscription_that_ends_during_evaluation_is_dropped() -> None:
     async with gated() as (lives, gate):
         await lives.durable("orders", "team", "exclusive")
         await lives.put("orders", *large(*range(40)))
@@ -400,19 +400,19 @@ async def test_a_subscription_that_ends_meanwhile_is_not_waited_for() -> None:
 
 
 @simulated
-async def test_a_channel_may_be_deleted_and_a_realm_closed_while_a_selector_is_asked() -> None:
+async def test_a_channel_may_be_deleted_and_a_realm_closed_during_evaluation() -> None:
     lives = Lives()
     async with lives.life("closed"):
         gate = Gate(lives)
         for name in ("orders", "other"):
             await lives.create(name)
             await lives.put(name, *large(*range(40)))
-        gone = await lives.follow("orders", COSTLY)
-        there = await lives.follow("other", COSTLY)
+        deleted = await lives.follow("orders", COSTLY)
+        remaining = await lives.follow("other", COSTLY)
         await gate.is_busy.wait()
         await lives.realm.delete_channel("orders")
-        assert isinstance(gone.reason, PenstockError)
-        assert there.reason is None
+        assert isinstance(deleted.reason, PenstockError)
+        assert remaining.reason is None
     async with lives.life():
         assert len(await lives.stored("other")) == 40
 
@@ -420,7 +420,7 @@ async def test_a_channel_may_be_deleted_and_a_realm_closed_while_a_selector_is_a
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @simulated
-async def test_nothing_is_missed_while_events_come(seed: int) -> None:
+async def test_no_event_is_missed_while_more_are_published(seed: int) -> None:
     async with gated() as (lives, gate):
         gate.is_open.set()
         everybody = [
@@ -431,14 +431,14 @@ async def test_nothing_is_missed_while_events_come(seed: int) -> None:
             count = (turn * 7 + seed * 3) % 23 + 1
             await lives.put("orders", *large(*range(published, published + count)))
             published += count
-            for each in everybody:
-                lives.realm.subscriptions.credit(each.number, count)
+            for outlet in everybody:
+                lives.realm.subscriptions.credit(outlet.number, count)
             if turn % 5 == seed:
                 await pass_time(0.01)
         wanted = list(range(1, published, 2))
-        for each in everybody:
-            lives.realm.subscriptions.credit(each.number, published)
-            await each.has(len(wanted))
-            assert each.ids == wanted
+        for outlet in everybody:
+            lives.realm.subscriptions.credit(outlet.number, published)
+            await outlet.has(len(wanted))
+            assert outlet.ids == wanted
         assert gate.calls
         assert (await lives.info("orders")).events == published

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_server.runtime.writer.clock import OwnerClock, SystemClock
 
 
-def test_time_that_is_set_back_stands_still_until_it_has_caught_up() -> None:
+def test_a_clock_set_back_stands_still_until_it_has_caught_up() -> None:
     shown = iter([5_000, 3_000, 6_000])
     clock = SystemClock(now_ns=lambda: next(shown))
 
@@ -28,7 +28,7 @@ def test_steady_time_of_the_machine_never_goes_back() -> None:
     assert seen[0] > 0
 
 
-def test_the_time_of_an_owner_begins_where_the_one_before_has_stopped() -> None:
+def test_the_time_of_an_owner_begins_at_that_of_the_previous_owner() -> None:
     shown = iter([5_000, 8_000, 7_000, 9_000])
     machine = SystemClock(now_ns=lambda: next(shown), steady_ns=lambda: 3_000)
     clock = OwnerClock(machine, 7)

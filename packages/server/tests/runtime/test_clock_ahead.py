@@ -78,7 +78,7 @@ class Apart:
 @pytest.mark.spec("D18")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_a_wait_is_as_long_as_it_was_to_be_whatever_the_clock_showed(end: End) -> None:
+async def test_a_delay_has_its_length_even_if_the_clock_is_set(end: End) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     clock = Apart(loop)

@@ -64,7 +64,10 @@ class Shard:
 
 
 async def durable(realm: RunningRealm, name: str, **attributes: Any) -> DurableInfo:
-    persistent, given = attributes.pop("persistent", None), DurableAttributes(**attributes)
+    persistent, durable_attributes = (
+        attributes.pop("persistent", None),
+        DurableAttributes(**attributes),
+    )
     return await realm.subscriptions.create_durable(
         ORDERS,
         name,
@@ -72,7 +75,7 @@ async def durable(realm: RunningRealm, name: str, **attributes: Any) -> DurableI
         start=FromEarliest(),
         selector="",
         persistent=persistent,
-        attributes=given,
+        attributes=durable_attributes,
     )
 
 
@@ -90,15 +93,15 @@ async def test_the_next_owner_has_all_events_of_a_cluster_wide_channel(
         await publish(realm, ORDERS, body_from_events(named("c", persistent=False)))
         if sealing is EAGER:
             await sealed(realm, "orders")
-        there = {0: b"a", 1: b"b", 2: b"c"}
-        assert await events(realm, ORDERS) == there
+        expected = {0: b"a", 1: b"b", 2: b"c"}
+        assert await events(realm, ORDERS) == expected
     for ends in (True, False):
         async with shard.owner(orderly=ends) as realm:
             assert realm.recovered.damage == []
-            assert await events(realm, ORDERS) == there
+            assert await events(realm, ORDERS) == expected
             span = await publish(realm, ORDERS, body([b"next"]))
-            assert span.first == len(there), "no id was reserved, none is left out"
-            there[span.first] = b"next"
+            assert span.first == len(expected), "no id was reserved, none is left out"
+            expected[span.first] = b"next"
 
 
 @pytest.mark.parametrize("type_", ["reliable", "off_heap", "mixed"])
@@ -175,13 +178,13 @@ async def moved(source: RunningRealm, destination: RunningRealm) -> None:
     """Export the channel ``orders`` of one realm into another."""
     begun = await source.exports.begin("me", "orders", "channel")
     manifest = await TarOfExport(source.exports, "me", begun).manifest("channel")
-    known = await destination.imports.begin("me", "orders", manifest.encoded())
+    import_begun = await destination.imports.begin("me", "orders", manifest.encoded())
     for number in (begun.files, *range(begun.files)):
         part = await source.exports.read("me", begun.export, number, offset=0)
         await destination.imports.put(
-            "me", known, number, offset=0, content=memoryview(part.content)
+            "me", import_begun, number, offset=0, content=memoryview(part.content)
         )
-    await destination.imports.commit("me", known)
+    await destination.imports.commit("me", import_begun)
     await source.exports.end("me", begun.export)
 
 
@@ -217,13 +220,13 @@ async def test_what_is_moved_is_cluster_wide_where_it_arrives_in_a_cluster_and_n
         await alone.create_channel("orders", Definition(type="persistent"))
         assert not (await durable(alone, "billing")).cluster_wide
         await moved(alone, realm)
-        (there,) = await realm.subscriptions.durables(ORDERS)
+        (durable_info,) = await realm.subscriptions.durables(ORDERS)
         await alone.delete_channel("orders")
         await moved(realm, alone)
         back = await alone.describe_channel("orders")
         (returned,) = await alone.subscriptions.durables(ChannelId(2))
 
-    assert there.cluster_wide
+    assert durable_info.cluster_wide
     assert (back.definition, returned.cluster_wide) == (Definition(type="persistent"), False)
 
 
@@ -274,7 +277,7 @@ async def test_what_a_listener_misses_while_owners_change_comes_when_it_is_back(
         await publish(realm, ORDERS, body_from_events(named("1", tag="a")))
         await publish(realm, ORDERS, body_from_events(named("2", tag="b")))
         wanted = ["1"] if selector else ["1", "2"]
-        assert sorted((await events(realm, ORDERS)).values()) == [each.encode() for each in wanted]
+        assert sorted((await events(realm, ORDERS)).values()) == [text.encode() for text in wanted]
 
         number, outlet = await listening(realm, FromId(1), selector)
         assert datas(await outlet.has(len(wanted))) == wanted

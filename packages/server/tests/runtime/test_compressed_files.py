@@ -36,7 +36,7 @@ ALIKE = [b"flight from here to there " * 40] * 100
 
 def rows(first: int, count: int) -> pa.RecordBatch:
     ids = pa.array(range(first, first + count), pa.int64())
-    data = pa.array([b"%d " % each * 50 for each in range(first, first + count)], pa.binary())
+    data = pa.array([b"%d " % number * 50 for number in range(first, first + count)], pa.binary())
     return pa.RecordBatch.from_arrays([ids, data], names=["event_id", "data"])
 
 
@@ -61,12 +61,12 @@ def test_a_compressed_segment_is_a_plain_arrow_file_and_is_read_alike(
     assert image.buffer.size * 2 < plain.buffer.size
     assert pa.ipc.open_file(image.buffer).read_all().equals(pa.Table.from_batches([batch]))
     assert pa.Table.from_batches(reader.read(Span(0, 2_000))).equals(pa.Table.from_batches([batch]))
-    assert [each.num_rows for each in reader.read(Span(300, 310))] == [5, 5]
-    assert [each.span for each in image.index.batches] == [
-        each.span for each in plain.index.batches
+    assert [record_batch.num_rows for record_batch in reader.read(Span(300, 310))] == [5, 5]
+    assert [record_batch.span for record_batch in image.index.batches] == [
+        record_batch.span for record_batch in plain.index.batches
     ]
-    assert [each.summary for each in image.index.batches] == [
-        each.summary for each in plain.index.batches
+    assert [record_batch.summary for record_batch in image.index.batches] == [
+        record_batch.summary for record_batch in plain.index.batches
     ]
 
 
@@ -82,9 +82,9 @@ def test_a_file_grows_by_batches_compressed_or_not(compression: Compression) -> 
 
     reader = SegmentReader(memoryview(file), third.index)
 
-    whole = pa.Table.from_batches([rows(0, 520)])
-    assert pa.Table.from_batches(reader.read(Span(0, 600))).equals(whole)
-    assert pa.ipc.open_file(pa.py_buffer(file)).read_all().equals(whole)
+    table = pa.Table.from_batches([rows(0, 520)])
+    assert pa.Table.from_batches(reader.read(Span(0, 600))).equals(table)
+    assert pa.ipc.open_file(pa.py_buffer(file)).read_all().equals(table)
 
 
 def test_few_unpacked_batches_stay_in_memory() -> None:
@@ -94,7 +94,7 @@ def test_few_unpacked_batches_stay_in_memory() -> None:
     for number in range(10):
         reader.batch(number)
 
-    kept = [each for each in reader._batches if each is not None]
+    kept = [batch for batch in reader._batches if batch is not None]
     assert len(kept) == UNPACKED_MAX
     assert reader.batch(9) is reader.batch(9)
     assert reader.batch(0).equals(rows(0, 100))
@@ -109,9 +109,14 @@ def test_unpacked_batches_of_many_files_are_bounded_together(
     monkeypatch.setattr(segments, "UNPACKED_BYTES_MAX", 5 * size + size // 2)
 
     def kept() -> list[tuple[int, int]]:
-        found = [(at, n) for at, each in enumerate(readers) for n in range(10) if each._batches[n]]
+        unpacked = [
+            (index, n)
+            for index, one_reader in enumerate(readers)
+            for n in range(10)
+            if one_reader._batches[n]
+        ]
         assert sum(segments._unpacked.values()) <= segments.UNPACKED_BYTES_MAX
-        return found
+        return unpacked
 
     for reader in readers:
         reader.batch(3)
@@ -218,7 +223,8 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
 
         begun = await realm.exports.begin("me", "orders", "channel")
         parts = [
-            (await realm.exports.read("me", begun.export, at, offset=0)).file for at in range(3)
+            (await realm.exports.read("me", begun.export, number, offset=0)).file
+            for number in range(3)
         ]
 
         assert [(part.rows, part.size < 1_100_000) for part in parts] == [(100, True)] * 3
@@ -226,12 +232,12 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
 
 async def forms(realm: RunningRealm, blobs: MemoryBlobs) -> list[bool]:
     """Whether each batch of the files of the first channel is compressed, in the order of ids."""
-    found = []
+    compressed = []
     for file in realm._state.stores[ChannelId(1)].files:
         data = pa.py_buffer(await blobs.get(file.name))
         places = file.index.batches
-        found += [is_compressed(data.slice(each.offset, each.length)) for each in places]
-    return found
+        compressed += [is_compressed(data.slice(place.offset, place.length)) for place in places]
+    return compressed
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -241,7 +247,7 @@ async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewrit
 ) -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     wanted: list[bytes] = []
-    left: dict[int, bytes] = {}
+    remaining: dict[int, bytes] = {}
     edits: tuple[Compression, ...] = ("none", "zstd", "lz4", "none")
     async with living(journal, blobs) as realm:
         await realm.create_channel("orders", channel("none", single=single))
@@ -259,19 +265,21 @@ async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewrit
         for last in rewrites:
             await realm.edit_channel("orders", channel(last, single=single))
             for first in range(0, 400, 100):
-                gone = first + rewrites.index(last)
-                await realm.subscriptions.purge(ChannelId(1), gone, gone, selector="")
+                removed_through = first + rewrites.index(last)
+                await realm.subscriptions.purge(
+                    ChannelId(1), removed_through, removed_through, selector=""
+                )
             await realm.maintain("orders")
-            left = await events(realm, ChannelId(1))
-            assert len(left) == 396 - 4 * rewrites.index(last)
+            remaining = await events(realm, ChannelId(1))
+            assert len(remaining) == 396 - 4 * rewrites.index(last)
             rewritten = [last == "zstd"]
             assert await forms(realm, blobs) == (
                 rewritten if single else [False, True, True, False]
             )
-            assert [wanted[number] for number in left] == list(left.values())
+            assert [wanted[number] for number in remaining] == list(remaining.values())
 
     async with living(journal, blobs) as realm:
-        assert await events(realm, ChannelId(1)) == left
+        assert await events(realm, ChannelId(1)) == remaining
         assert (await realm.describe_channel("orders")).storage.quarantined == ()
 
 
@@ -292,8 +300,10 @@ async def test_newest_values_of_publish_keys_are_known_from_compressed_files() -
         await sealed(realm, "stock")
 
     async with living(journal, blobs) as realm:
-        left = await events(realm, ChannelId(1))
-        assert left == dict.fromkeys(range(1, 20, 2), b"old") | dict.fromkeys(range(20, 30), b"new")
+        remaining = await events(realm, ChannelId(1))
+        assert remaining == dict.fromkeys(range(1, 20, 2), b"old") | dict.fromkeys(
+            range(20, 30), b"new"
+        )
 
 
 @pytest.mark.spec("C7")
@@ -308,9 +318,10 @@ async def test_an_export_is_compressed_as_its_channel_is(compression: Compressio
 
         begun = await realm.exports.begin("me", "orders", "channel")
         files = [
-            await realm.exports.read("me", begun.export, at, offset=0) for at in range(begun.files)
+            await realm.exports.read("me", begun.export, number, offset=0)
+            for number in range(begun.files)
         ]
 
-        assert sum(each.file.size for each in files) < sum(map(len, ALIKE)) / 4
-        tables = [pa.ipc.open_file(each.content).read_all() for each in files]
+        assert sum(part.file.size for part in files) < sum(map(len, ALIKE)) / 4
+        tables = [pa.ipc.open_file(part.content).read_all() for part in files]
         assert pa.concat_tables(tables).column("data").to_pylist() == ALIKE * 2

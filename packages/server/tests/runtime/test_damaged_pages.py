@@ -48,7 +48,7 @@ async def living_on(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
 @pytest.mark.slow
 @pytest.mark.spec("S1", "T7", "K1")
 @simulated
-async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:
+async def test_damaged_events_are_quarantined_and_the_others_move_when_they_expire() -> None:
     disk = FaultyDisk()
     async with living_on(disk) as realm:
         await realm.create_channel("dead", Definition(type="persistent"))
@@ -72,7 +72,7 @@ async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expire
 
 @pytest.mark.spec("S1", "K1")
 @simulated
-async def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_found() -> None:
+async def test_a_missing_page_does_not_prevent_indexing_the_publish_keys() -> None:
     disk = FaultyDisk()
     async with living_on(disk) as realm:
         paged = Definition(type="paged", keys={"k": 1})

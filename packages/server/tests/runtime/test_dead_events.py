@@ -25,7 +25,7 @@ SEALED = SealingLimits(
 @pytest.mark.spec("T5", "T6", "T7", "E3")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_what_expires_is_in_the_dead_event_store_with_its_origin(end: End) -> None:
+async def test_expired_events_are_in_the_dead_event_store_with_their_origin(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("dead")
@@ -68,9 +68,7 @@ async def test_what_expires_is_in_the_dead_event_store_with_its_origin(end: End)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "reliable", "simple", "off_heap", "paged"])
 @simulated
-async def test_what_is_evicted_moves_even_from_the_batch_being_published(
-    end: End, kind: str
-) -> None:
+async def test_evicted_events_move_even_from_the_batch_being_published(end: End, kind: str) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("dead")
@@ -125,7 +123,7 @@ async def test_a_dead_event_store_may_be_of_any_type(end: End, kind: str, store:
 
 @pytest.mark.spec("T3", "T4", "T5")
 @simulated
-async def test_a_full_dead_event_store_that_honours_its_capacity_takes_dead_events() -> None:
+async def test_a_full_dead_event_store_accepts_dead_events_despite_honoured_capacity() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead", capacity=1, storage=Storage(honour_capacity=True))
@@ -139,7 +137,7 @@ async def test_a_full_dead_event_store_that_honours_its_capacity_takes_dead_even
 @pytest.mark.spec("T7")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_dead_events_go_on_from_store_to_store(end: End) -> None:
+async def test_dead_events_of_a_dead_event_store_move_to_the_next_one(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("c", kind="queue")
@@ -151,10 +149,10 @@ async def test_dead_events_go_on_from_store_to_store(end: End) -> None:
         assert datas(await lives.stored("b")) == ["x"]
     async with lives.life(end):
         await pass_time(5)
-        found = (await lives.attach("c")).outlet
-        await found.has(2)
-        assert datas(found.events) == ["x", "y"]
-        origins = [event.origin for event in found.events]
+        outlet = (await lives.attach("c")).outlet
+        await outlet.has(2)
+        assert datas(outlet.events) == ["x", "y"]
+        origins = [event.origin for event in outlet.events]
         assert [origin and origin.path for origin in origins] == [("a", "b")] * 2
         assert [origin and origin.store for origin in origins] == ["b"] * 2
         assert [origin and origin.ttl for origin in origins] == [300, 0]
@@ -219,7 +217,7 @@ async def test_events_move_in_the_step_in_which_they_are_sealed(seed: int, spind
 
 @pytest.mark.spec("C3", "T5")
 @simulated
-async def test_a_dead_event_store_and_a_capacity_given_together_move_what_is_in_files() -> None:
+async def test_a_new_capacity_with_a_dead_event_store_moves_events_in_files() -> None:
     lives = Lives(sealing=SEALED)
     async with lives.life():
         await lives.create("dead")
@@ -241,7 +239,7 @@ async def test_a_dead_event_store_and_a_capacity_given_together_move_what_is_in_
 
 @pytest.mark.spec("S1", "T7")
 @simulated
-async def test_what_cannot_be_read_any_more_is_quarantined_and_the_others_move() -> None:
+async def test_unreadable_events_are_quarantined_and_the_others_move() -> None:
     lives = Lives(sealing=SEALED)
     async with lives.life():
         await lives.create("dead")
@@ -252,8 +250,8 @@ async def test_what_cannot_be_read_any_more_is_quarantined_and_the_others_move()
             await lives.put("orders", *named(*[word] * 4))
         await lives.sealed("orders")
         files = [f"/realm/{info.name}" for info in await lives.store.blobs.list("segments/")]
-        at = lives.disk.content(files[1]).index(b"secondsecond")
-    lives.disk.flip(files[1], at + 3)
+        offset = lives.disk.content(files[1]).index(b"secondsecond")
+    lives.disk.flip(files[1], offset + 3)
     async with lives.life("closed", damaged=True):
         await pass_time(8)
         assert set(datas(await lives.stored("dead"))) == {"first", "third"}
@@ -273,7 +271,7 @@ async def test_what_cannot_be_read_any_more_is_quarantined_and_the_others_move()
 @pytest.mark.spec("T1", "T7")
 @pytest.mark.parametrize("durable", [False, True])
 @simulated
-async def test_many_expire_in_steps_and_none_is_delivered_meanwhile(durable: bool) -> None:
+async def test_many_events_expire_in_steps_and_none_is_delivered(durable: bool) -> None:
     lives = Lives()
     count = 50_000
     async with lives.life("closed"):
@@ -311,7 +309,7 @@ async def test_many_expire_in_steps_and_none_is_delivered_meanwhile(durable: boo
 
 @pytest.mark.spec("T1")
 @simulated
-async def test_an_expired_event_is_not_seen_before_it_is_moved() -> None:
+async def test_an_expired_event_is_hidden_until_it_moves() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead")
@@ -328,7 +326,7 @@ async def test_an_expired_event_is_not_seen_before_it_is_moved() -> None:
 @pytest.mark.spec("T7")
 @pytest.mark.slow
 @pytest.mark.parametrize("sealing", [None, EAGER])
-def test_the_power_may_fail_at_any_write_and_each_event_is_in_one_of_both(
+def test_after_a_power_cut_at_any_write_each_event_is_in_one_store(
     sealing: SealingLimits | None,
 ) -> None:
     async def life(seed: int, good: int) -> tuple[int, int]:
@@ -356,9 +354,9 @@ def test_the_power_may_fail_at_any_write_and_each_event_is_in_one_of_both(
             assert len({*alive, *dead}) == len(alive) + len(dead)
             await lives.conserved()
             await pass_time(2)
-            found = datas(await lives.stored("dead"))
-            assert found == sorted(found), "they move in the order of their ids"
-            assert set(found) == {*alive, *dead}
+            dead_events = datas(await lives.stored("dead"))
+            assert dead_events == sorted(dead_events), "they move in the order of their ids"
+            assert set(dead_events) == {*alive, *dead}
         return len(alive), len(dead)
 
     seen = {simulate(life(good, good), Random(good)) for good in range(30)}
@@ -368,7 +366,7 @@ def test_the_power_may_fail_at_any_write_and_each_event_is_in_one_of_both(
 
 @pytest.mark.spec("T1", "T7")
 @simulated
-async def test_on_a_full_disk_expired_events_wait_unseen_until_there_is_room() -> None:
+async def test_on_a_full_disk_expired_events_stay_hidden_until_it_has_room() -> None:
     lives = Lives()
     async with lives.life("closed"):
         await lives.create("dead")
@@ -426,7 +424,7 @@ async def test_after_a_restart_from_a_snapshot_large_events_still_move_in_steps(
     ("dead", "how"), [({"type": "transient"}, "transient"), ({"engine": "jms"}, "jms"), ({}, None)]
 )
 @simulated
-async def test_a_dead_event_store_that_does_not_keep_what_nobody_waits_for_is_warned_of(
+async def test_a_dead_event_store_without_retention_is_warned_of(
     dead: dict[str, str], how: str | None
 ) -> None:
     lives = Lives()
@@ -435,5 +433,5 @@ async def test_a_dead_event_store_that_does_not_keep_what_nobody_waits_for_is_wa
             await lives.realm.create_channel("dead", Definition(**dead))  # type: ignore[arg-type]
             await lives.realm.create_channel("orders", Definition(dead_event_store="dead"))
 
-    warned = [each["how"] for each in logged if each["event"] == "store.dead_events_not_kept"]
+    warned = [entry["how"] for entry in logged if entry["event"] == "store.dead_events_not_kept"]
     assert warned == ([how] if how else [])

@@ -20,7 +20,7 @@ MS = timedelta(milliseconds=1)
 
 @pytest.mark.spec("D18")
 @simulated
-async def test_each_event_comes_again_at_its_own_time() -> None:
+async def test_each_event_is_redelivered_at_its_time() -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life():
         await lives.create("orders")
@@ -36,7 +36,7 @@ async def test_each_event_comes_again_at_its_own_time() -> None:
 
         assert worker.outlet.ids[3:] == [1, 2, 0]
         assert [event.redelivery_count for event in worker.events[3:]] == [1, 1, 1]
-        waited = [at - begun for at in worker.outlet.came_at[3:]]
+        waited = [time - begun for time in worker.outlet.came_at[3:]]
         for wanted, real in zip((250, 400, 900), waited, strict=True):
             assert timedelta() <= real - wanted * MS <= 10 * MS, (wanted, real)
 
@@ -45,7 +45,7 @@ async def test_each_event_comes_again_at_its_own_time() -> None:
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged", "queue"])
 @simulated
-async def test_a_wait_survives_any_end_and_is_not_begun_again(end: End, kind: str) -> None:
+async def test_a_delay_survives_any_restart_and_does_not_begin_again(end: End, kind: str) -> None:
     lives = Lives(limits=SELDOM)
     durable = "" if kind == "queue" else "team"
     async with lives.life(end):
@@ -75,7 +75,7 @@ async def test_a_wait_survives_any_end_and_is_not_begun_again(end: End, kind: st
 
 @pytest.mark.spec("D18")
 @simulated
-async def test_many_channels_wait_each_for_its_own_time() -> None:
+async def test_many_channels_have_separate_delays() -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life():
         workers = []
@@ -100,7 +100,7 @@ async def test_many_channels_wait_each_for_its_own_time() -> None:
 
 @pytest.mark.spec("D18", "D17")
 @simulated
-async def test_it_is_shown_how_many_wait_and_until_when() -> None:
+async def test_the_durable_shows_the_delayed_events_and_the_next_time() -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life():
         await lives.create("orders")
@@ -135,7 +135,7 @@ async def test_it_is_shown_how_many_wait_and_until_when() -> None:
 @pytest.mark.spec("D18", "J7")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_an_event_of_the_jms_engine_that_only_passed_waits_over_a_restart(end: End) -> None:
+async def test_a_passing_event_of_the_jms_engine_stays_delayed_over_a_restart(end: End) -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life(end):
         await lives.create("orders", engine="jms")
@@ -155,7 +155,7 @@ async def test_an_event_of_the_jms_engine_that_only_passed_waits_over_a_restart(
 @pytest.mark.spec("D18")
 @pytest.mark.parametrize("jump_s", [3_600, -3_600])
 @simulated
-async def test_a_clock_that_is_set_moves_a_wait_as_it_moves_a_time_to_live(jump_s: int) -> None:
+async def test_setting_the_clock_shifts_a_delay_like_a_ttl(jump_s: int) -> None:
     """Set forward, it ends the wait; set back, time stands still until it has caught up."""
     loop, jumped_s = asyncio.get_running_loop(), [0]
     assert isinstance(loop, SimLoop)

@@ -136,15 +136,15 @@ async def test_an_owner_removes_what_an_older_one_has_left_and_nobody_knows() ->
     async with shard.owner() as realm:
         await realm.create_channel("orders", PERSISTENT)
         await ten_at_a_time(realm, 1)
-    known = await shard.names("segments/")
-    left = f"segments/orders.1/{10:020d}-{19:020d}"
-    for name in (f"{left}.1.arrow", f"{left}.arrow", f"{left}.{'0' * 16}.1.arrow"):
+    segments = await shard.names("segments/")
+    orphan = f"segments/orders.1/{10:020d}-{19:020d}"
+    for name in (f"{orphan}.1.arrow", f"{orphan}.arrow", f"{orphan}.{'0' * 16}.1.arrow"):
         await shard.servers.blobs(0).put(name, [b"unfinished"])
-    newer = f"{left}.7.arrow"
+    newer = f"{orphan}.7.arrow"
     await shard.servers.blobs(0).put(newer, [b"somebody else's"])
 
     async with shard.owner(orderly=False):
-        assert await shard.names("segments/") == [*known, newer]
+        assert await shard.names("segments/") == [*segments, newer]
 
 
 @pytest.mark.spec("N3")
@@ -335,14 +335,14 @@ async def test_a_snapshot_covers_many_small_blocks_and_what_is_old(often: Sealin
             await publish(realm, ORDERS, body([b"%d" % number]))
             await pass_time(1)
 
-        taken = await shard.names("snapshots/")
-        assert len(taken) == 2
-        assert int(taken[-1][10:30]) >= realm.journal_info.tail - 6
+        snapshots = await shard.names("snapshots/")
+        assert len(snapshots) == 2
+        assert int(snapshots[-1][10:30]) >= realm.journal_info.tail - 6
         await pass_time(60)
-        taken = await shard.names("snapshots/")
-        assert int(taken[-1][10:30]) == realm.journal_info.tail
+        snapshots = await shard.names("snapshots/")
+        assert int(snapshots[-1][10:30]) == realm.journal_info.tail
         await pass_time(600)
-        assert await shard.names("snapshots/") == taken, "nothing has happened since"
+        assert await shard.names("snapshots/") == snapshots, "nothing has happened since"
 
 
 @simulated
@@ -385,10 +385,10 @@ async def test_who_has_prepared_its_end_takes_a_snapshot_of_many_blocks_only(mor
         before = realm.journal_info
         for number in range(more):
             await publish(realm, ORDERS, body([b"%d" % number]))
-        taken = await shard.names("snapshots/")
+        snapshots = await shard.names("snapshots/")
 
     assert before.tail - before.floor < 5, "the journal goes back to the snapshot before the newest"
-    assert (await shard.names("snapshots/") == taken) == (more == 3)
+    assert (await shard.names("snapshots/") == snapshots) == (more == 3)
     async with shard.owner(sealing=LATE) as realm:
         assert realm.recovered.blocks <= (more + 3 if more == 3 else 0)
         assert realm.recovered.events == 101 + more

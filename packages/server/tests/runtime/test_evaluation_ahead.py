@@ -65,8 +65,8 @@ async def settled(lives: Lives, name: str, count: int, elsewhere: Elsewhere | No
         while (await lives.info(name)).events < count:
             await pass_time(0.01)
     assert elsewhere is None or elsewhere.on_loop == 0
-    there = await lives.stored(name)
-    assert sorted(int(data) for data in datas(there)) == list(range(count)), "each of them once"
+    events = await lives.stored(name)
+    assert sorted(int(data) for data in datas(events)) == list(range(count)), "each of them once"
     wanted = await expected(lives, name, TEAM)
     assert await outstanding(lives, name, "team") == wanted
     assert 0 < len(wanted) < count
@@ -74,7 +74,7 @@ async def settled(lives: Lives, name: str, count: int, elsewhere: Elsewhere | No
 
 
 @simulated
-async def test_others_are_served_while_expired_events_are_looked_at(
+async def test_other_requests_are_served_while_expired_events_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -97,7 +97,7 @@ async def test_others_are_served_while_expired_events_are_looked_at(
 
 @pytest.mark.spec("T7")
 @simulated
-async def test_a_power_cut_while_they_are_looked_at_loses_none_and_moves_none_twice(
+async def test_a_power_cut_during_evaluation_loses_no_event_and_moves_none_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -117,7 +117,7 @@ async def test_a_power_cut_while_they_are_looked_at_loses_none_and_moves_none_tw
 
 @pytest.mark.spec("X4")
 @simulated
-async def test_events_whose_time_has_come_are_looked_at_before_they_are_published(
+async def test_due_scheduled_events_are_evaluated_before_they_are_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -140,7 +140,7 @@ async def test_events_whose_time_has_come_are_looked_at_before_they_are_publishe
 @pytest.mark.slow
 @pytest.mark.spec("T3")
 @simulated
-async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
+async def test_a_publish_waits_for_the_evaluation_of_the_events_it_evicts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -154,10 +154,10 @@ async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
         behind = [lives.send("orders", event) for event in events[200:]]
         assert await lives.put("other", Event(b"here")) == (0, 1)
         await pass_time(0.1)
-        assert not any(each.done() for each in (full, *behind))
+        assert not any(publish.done() for publish in (full, *behind))
         elsewhere.paused.set()
         assert await full == (100, 200)
-        assert [await each for each in behind] == [(n, n + 1) for n in range(200, 300)]
+        assert [await publish for publish in behind] == [(n, n + 1) for n in range(200, 300)]
         assert (await lives.info("orders")).events == 100
         await settled(lives, "dead", 200, elsewhere=elsewhere)
 
@@ -165,7 +165,7 @@ async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
 @pytest.mark.slow
 @pytest.mark.spec("T3")
 @simulated
-async def test_a_batch_larger_than_the_capacity_is_looked_at_itself(
+async def test_a_batch_larger_than_the_capacity_is_evaluated_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -179,7 +179,7 @@ async def test_a_batch_larger_than_the_capacity_is_looked_at_itself(
 
 @pytest.mark.spec("T3", "L1")
 @simulated
-async def test_what_copies_and_dead_events_evict_in_turn_moves_later_and_looked_at(
+async def test_events_evicted_by_copies_and_dead_events_move_later_and_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -198,7 +198,9 @@ async def test_what_copies_and_dead_events_evict_in_turn_moves_later_and_looked_
 
 @pytest.mark.spec("C3")
 @simulated
-async def test_a_lowered_capacity_waits_for_what_it_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lowered_capacity_waits_for_the_evaluation_of_evicted_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lives = Lives()
     async with lives.life():
         await with_dead_store(lives)
@@ -212,7 +214,7 @@ async def test_a_lowered_capacity_waits_for_what_it_evicts(monkeypatch: pytest.M
 
 @pytest.mark.spec("T10", "D13")
 @simulated
-async def test_events_rolled_back_too_often_are_looked_at_and_what_follows_waits_behind(
+async def test_buried_events_are_evaluated_and_later_requests_wait_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -227,20 +229,20 @@ async def test_events_rolled_back_too_often_are_looked_at_and_what_follows_waits
         loop = asyncio.get_running_loop()
         back = loop.create_task(worker.settle(*range(150), back=True))
         done = loop.create_task(worker.settle(*range(150, 200)))
-        left = loop.create_task(worker.leave())
+        leaving = loop.create_task(worker.leave())
         await pass_time(0.1)
-        assert not any(each.done() for each in (back, done, left))
+        assert not any(request.done() for request in (back, done, leaving))
         assert await lives.put("other", Event(b"here")) == (0, 1)
         elsewhere.paused.set()
-        for each in (back, done, left):
-            await each
+        for request in (back, done, leaving):
+            await request
         await settled(lives, "dead", 150, elsewhere=elsewhere)
         assert await outstanding(lives, "orders", "work") == [], "nothing came again"
 
 
 @pytest.mark.spec("T10")
 @simulated
-async def test_events_that_are_brought_back_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redriven_events_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead")
@@ -259,7 +261,7 @@ async def test_events_that_are_brought_back_are_looked_at(monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.spec("K4")
 @simulated
-async def test_states_that_deltas_lead_to_are_looked_at_also_where_joins_copy_them(
+async def test_merged_states_are_evaluated_also_behind_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -275,7 +277,7 @@ async def test_states_that_deltas_lead_to_are_looked_at_also_where_joins_copy_th
         text = {event.properties["n"]: event.properties["s"] for event in second}
         changes = [Event(properties={"n": n, "s": s}, is_delta=True) for n, s in text.items()]
         sent = [lives.send("rates", *changes), lives.send("rates", *changes[:100])]
-        assert [await each for each in sent] == [(150, 300), (300, 400)]
+        assert [await publish for publish in sent] == [(150, 300), (300, 400)]
         assert elsewhere.on_loop == 0
         for name in ("rates", "copies"):
             assert await outstanding(lives, name, "team") == await expected(lives, name, TEAM)
@@ -285,7 +287,7 @@ async def test_states_that_deltas_lead_to_are_looked_at_also_where_joins_copy_th
 
 
 @simulated
-async def test_where_little_is_asked_nothing_is_looked_at_before(
+async def test_cheap_selectors_are_evaluated_in_the_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -301,7 +303,7 @@ async def test_where_little_is_asked_nothing_is_looked_at_before(
 
 
 @simulated
-async def test_a_selector_that_fails_is_told_of_in_the_turn_and_is_not_asked_for_ever(
+async def test_a_failing_selector_is_reported_in_the_turn_and_not_evaluated_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -309,12 +311,12 @@ async def test_a_selector_that_fails_is_told_of_in_the_turn_and_is_not_asked_for
         await with_dead_store(lives, capacity=100)
         await lives.put("orders", *large(100))
         elsewhere = Elsewhere(lives, monkeypatch)
-        whole = Selector.mask_in
+        mask_in = Selector.mask_in
 
         def broken(selector: Selector, frame: Any) -> Any:
             if elsewhere._is_away:
                 raise ValueError("nobody foresaw it")
-            return whole(selector, frame)
+            return mask_in(selector, frame)
 
         monkeypatch.setattr(Selector, "mask_in", broken)
         assert await lives.put("orders", *large(100)) == (100, 200)
@@ -325,7 +327,7 @@ async def test_a_selector_that_fails_is_told_of_in_the_turn_and_is_not_asked_for
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @simulated
-async def test_whatever_moves_meanwhile_every_event_arrives_once(
+async def test_every_event_arrives_once_whatever_moves_during_evaluation(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives, random = Lives(seed), Random(seed)
@@ -335,13 +337,16 @@ async def test_whatever_moves_meanwhile_every_event_arrives_once(
         worker = await lives.attach("orders", "work", window=40)
         elsewhere = Elsewhere(lives, monkeypatch)
         events = {ttl: large(600, seed, ttl=ttl) for ttl in (0, 50, 500)}
-        at = 0
-        while at < 600:
+        next_number = 0
+        while next_number < 600:
             match random.randrange(4):
                 case 0 | 1:
                     count = random.choice([1, 5, 60, 150])
-                    lives.send("orders", *events[random.choice([0, 50, 500])][at : at + count])
-                    at += count
+                    lives.send(
+                        "orders",
+                        *events[random.choice([0, 50, 500])][next_number : next_number + count],
+                    )
+                    next_number += count
                 case 2:
                     held = [i for i in worker.outlet.ids if random.random() < 0.2]
                     with suppress(PenstockError):

@@ -92,7 +92,7 @@ WITHOUT_NUMBERS: Final = frozenset(
 
 
 def is_of(hint: object, wanted: type) -> bool:
-    return hint is wanted or any(is_of(each, wanted) for each in get_args(hint))
+    return hint is wanted or any(is_of(part, wanted) for part in get_args(hint))
 
 
 def extremes(command: Struct) -> Iterator[tuple[str, Struct]]:
@@ -154,14 +154,18 @@ def goes_on(play: Play) -> None:
 
 def test_every_command_is_in_the_table() -> None:
     def below(kind: type[Command]) -> Iterator[type[Command]]:
-        for each in kind.__subclasses__():
-            yield each
-            yield from below(each)
+        for command_type in kind.__subclasses__():
+            yield command_type
+            yield from below(command_type)
 
-    known = {type(command).__name__ for command in COMMANDS} | WITHOUT_NUMBERS
+    table = {type(command).__name__ for command in COMMANDS} | WITHOUT_NUMBERS
 
-    commands = [each for each in below(Command) if each.__module__.startswith("penstock_")]
-    assert {each.__name__ for each in commands} == known
+    commands = [
+        command_type
+        for command_type in below(Command)
+        if command_type.__module__.startswith("penstock_")
+    ]
+    assert {command_type.__name__ for command_type in commands} == table
 
 
 @pytest.mark.parametrize("command", CASES)
@@ -200,15 +204,15 @@ def of_definitions() -> Iterator[tuple[str, Definition]]:
                 yield name, Definition(storage=replace(Storage(), **{name: number}))
         yield "keys", Definition(keys={"sku": number})
         for name in ("first", "most", "seed"):
-            given = {"first": 100, "most": 100, "seed": 0, name: number}
-            yield f"backoff.{name}", Definition(kind="queue", backoff=Backoff(**given))
+            bounds = {"first": 100, "most": 100, "seed": 0, name: number}
+            yield f"backoff.{name}", Definition(kind="queue", backoff=Backoff(**bounds))
 
 
 @pytest.mark.parametrize(
     "definition",
     [
-        pytest.param(each, id=f"{name}-{index}")
-        for index, (name, each) in enumerate(of_definitions())
+        pytest.param(settings, id=f"{name}-{index}")
+        for index, (name, settings) in enumerate(of_definitions())
     ],
 )
 def test_an_extreme_attribute_is_refused_or_can_be_kept(definition: Definition) -> None:

@@ -64,9 +64,9 @@ class Client(Reader):
 def is_told(client: Client, logged: list[Any]) -> bool:
     """Whether it knows the incident that the log has."""
     assert isinstance(client.reason, Internal), client.reason
-    found = re.search(r"incident ([0-9a-f]{12})\b", str(client.reason))
-    assert found
-    [entry] = [each for each in logged if each.get("incident") == found[1]]
+    match = re.search(r"incident ([0-9a-f]{12})\b", str(client.reason))
+    assert match
+    [entry] = [log_entry for log_entry in logged if log_entry.get("incident") == match[1]]
     return bool(entry["event"] == "delivery.failed" and isinstance(entry["exc_info"], Unforeseen))
 
 
@@ -77,9 +77,15 @@ async def opened(realm: RunningRealm, **attributes: Any) -> int:
 
 async def durable(realm: RunningRealm, number: ChannelId, kind: str, **attributes: Any) -> None:
     create = realm.subscriptions.create_durable
-    given = DurableAttributes(**attributes)
+    durable_attributes = DurableAttributes(**attributes)
     await create(
-        number, "d", kind, start=FromEarliest(), selector="", persistent=None, attributes=given
+        number,
+        "d",
+        kind,
+        start=FromEarliest(),
+        selector="",
+        persistent=None,
+        attributes=durable_attributes,
     )
 
 
@@ -92,7 +98,7 @@ async def goes_on(realm: RunningRealm, number: ChannelId, client: Client) -> Non
 
 
 @simulated
-async def test_a_subscriber_that_cannot_be_served_is_told_and_the_others_go_on() -> None:
+async def test_a_subscriber_that_cannot_be_served_is_ended_and_others_continue() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         bad, good = Client("bad"), Client("good")
@@ -113,7 +119,7 @@ async def test_a_subscriber_that_cannot_be_served_is_told_and_the_others_go_on()
 
 @pytest.mark.parametrize("kind", ["shared", "serial"])
 @simulated
-async def test_what_could_not_be_delivered_goes_back_to_the_durable_and_comes_to_another(
+async def test_undelivered_events_go_back_to_the_durable_and_to_another_client(
     kind: str,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -137,7 +143,7 @@ async def test_what_could_not_be_delivered_goes_back_to_the_durable_and_comes_to
 
 
 @simulated
-async def test_who_cannot_even_be_told_is_over_all_the_same(
+async def test_a_subscription_ends_even_if_its_outlet_cannot_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -146,8 +152,8 @@ async def test_who_cannot_even_be_told_is_over_all_the_same(
         bad, good = Client("bad"), Client("good")
         await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), good, credit=1_000)
-        for asked in ("deliver", "closed"):
-            monkeypatch.setattr(bad, asked, fail)
+        for method in ("deliver", "closed"):
+            monkeypatch.setattr(bad, method, fail)
         await publish(realm, ChannelId(number), body([b"a"]))
         await pass_time(0.1)
 
@@ -160,7 +166,7 @@ def fail(*_: object) -> Never:
 
 
 @simulated
-async def test_a_browse_that_cannot_be_told_its_end_is_over() -> None:
+async def test_a_browse_ends_even_if_its_outlet_cannot_be_told() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         await publish(realm, ChannelId(number), body([b"a"]))
@@ -178,7 +184,7 @@ async def test_a_browse_that_cannot_be_told_its_end_is_over() -> None:
 
 
 @simulated
-async def test_who_cannot_be_told_of_a_recall_is_over_and_the_order_stays() -> None:
+async def test_a_subscription_that_fails_on_a_recall_ends_and_the_order_stays() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         await durable(realm, ChannelId(number), "serial", strict_order=True)
@@ -199,7 +205,7 @@ async def test_who_cannot_be_told_of_a_recall_is_over_and_the_order_stays() -> N
 
 
 @simulated
-async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel_are_over(
+async def test_a_failing_offer_ends_all_subscriptions_of_the_channel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -230,7 +236,7 @@ async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel
 
 
 @simulated
-async def test_lanes_that_cannot_be_found_cost_the_clients_of_that_durable(
+async def test_a_failure_to_find_lanes_ends_the_seats_of_that_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -253,7 +259,7 @@ async def test_lanes_that_cannot_be_found_cost_the_clients_of_that_durable(
 
 
 @simulated
-async def test_a_seat_whose_selector_takes_too_long_gives_back_what_it_held(
+async def test_a_seat_with_a_slow_selector_gives_back_its_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -279,13 +285,13 @@ async def test_a_seat_whose_selector_takes_too_long_gives_back_what_it_held(
 
 
 @simulated
-async def test_an_answer_that_cannot_be_given_costs_whoever_asked() -> None:
+async def test_a_failing_reply_affects_its_client_alone() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        told: list[BaseException | None] = []
+        answers: list[BaseException | None] = []
 
         def reply(span: Span, error: BaseException | None) -> None:
-            told.append(error)
+            answers.append(error)
             if error is None:
                 raise Unforeseen
 
@@ -298,12 +304,12 @@ async def test_an_answer_that_cannot_be_given_costs_whoever_asked() -> None:
         with capture_logs() as logged:
             assert await publish(realm, ChannelId(number), body([b"c"])) == Span(2, 3)
 
-        assert [type(each) for each in told] == [type(None), Unforeseen]
+        assert [type(answer) for answer in answers] == [type(None), Unforeseen]
         assert [line["event"] for line in logged] == ["answer.failed"]
 
 
 @simulated
-async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm(
+async def test_half_applied_facts_during_delivery_end_the_realm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), breaks=Unforeseen) as realm:
@@ -328,7 +334,7 @@ async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm
 # --- as clients see it -------------------------------------------------------------------
 
 
-def test_a_native_client_is_told_and_another_gets_what_it_could_not(
+def test_a_failed_native_client_is_told_and_another_gets_its_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deliver = SubscriptionOutlet.deliver
@@ -344,14 +350,14 @@ def test_a_native_client_is_told_and_another_gets_what_it_could_not(
     with penstock.Realm() as realm, realm.connect() as session, realm.connect() as other:
         victims = [_session_of(session)]
         orders = session.channels.create("orders", type="persistent")
-        there = other.channels.get("orders").durables.create("d", type="shared", start="earliest")
+        remote = other.channels.get("orders").durables.create("d", type="shared", start="earliest")
         orders.publish(b"x")
         mine = orders.durables.get("d")
         with pytest.raises(Internal, match="incident"), mine.subscribe(timeout=10) as ended:
             ended.next_batch()
 
         assert session.is_connected
-        with there.subscribe(timeout=10) as subscription:
+        with remote.subscribe(timeout=10) as subscription:
             batch = subscription.next_batch()
             assert batch is not None
             [event] = batch

@@ -39,7 +39,7 @@ async def is_refused(lives: Lives, name: str, **columns: Any) -> bool:
 @pytest.mark.spec("J2", "J4", "S1")
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
 @simulated
-async def test_what_only_passes_a_jms_channel_is_not_refused(kind: str) -> None:
+async def test_passing_events_of_a_jms_channel_are_not_refused(kind: str) -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", kind, engine="jms")
@@ -53,7 +53,7 @@ async def test_what_only_passes_a_jms_channel_is_not_refused(kind: str) -> None:
 
 @pytest.mark.spec("J2", "S1")
 @simulated
-async def test_what_a_durable_wants_is_refused_until_there_is_room() -> None:
+async def test_events_for_a_durable_are_refused_until_there_is_room() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", engine="jms")
@@ -67,7 +67,7 @@ async def test_what_a_durable_wants_is_refused_until_there_is_room() -> None:
 
 @pytest.mark.spec("J2", "L1", "S1")
 @simulated
-async def test_what_a_join_copies_is_refused() -> None:
+async def test_events_that_a_join_copies_are_refused() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", engine="jms")
@@ -81,7 +81,7 @@ async def test_what_a_join_copies_is_refused() -> None:
 @pytest.mark.spec("C1c", "C1d", "C1e", "C1f", "S1")
 @pytest.mark.parametrize("kind", ["reliable", "simple", "transient", "off_heap"])
 @simulated
-async def test_what_lives_in_memory_only_is_not_refused(kind: str) -> None:
+async def test_events_in_memory_only_are_not_refused(kind: str) -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", kind)
@@ -92,7 +92,7 @@ async def test_what_lives_in_memory_only_is_not_refused(kind: str) -> None:
 
 @pytest.mark.spec("C1b", "S1")
 @simulated
-async def test_of_a_mixed_channel_only_what_it_keeps_is_refused() -> None:
+async def test_a_mixed_channel_refuses_persistent_events_only() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", "mixed")
@@ -105,7 +105,7 @@ async def test_of_a_mixed_channel_only_what_it_keeps_is_refused() -> None:
 
 @pytest.mark.spec("T5", "S1")
 @simulated
-async def test_what_would_evict_to_a_dead_event_store_is_refused() -> None:
+async def test_a_publish_that_would_evict_to_a_dead_event_store_is_refused() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead")
@@ -127,7 +127,7 @@ async def test_events_that_have_to_be_stamped_are_refused() -> None:
 
 @pytest.mark.spec("X3", "S1")
 @simulated
-async def test_a_repetition_of_what_is_stored_is_answered_on_a_full_disk() -> None:
+async def test_a_repeated_publish_is_answered_on_a_full_disk() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
@@ -147,7 +147,7 @@ async def test_a_repetition_of_what_is_stored_is_answered_on_a_full_disk() -> No
 
 @pytest.mark.spec("X2", "S1")
 @simulated
-async def test_a_transaction_that_is_over_is_not_refused_for_want_of_room() -> None:
+async def test_a_repeated_commit_is_answered_on_a_full_disk() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders")

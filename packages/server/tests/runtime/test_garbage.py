@@ -85,31 +85,31 @@ async def test_a_recovery_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) ->
         await lives.create("orders")
         await lives.put("orders", *named("a", "b"))
     gc.enable()
-    looks: list[str] = []
+    collections: list[str] = []
     apply_stored = RealmState.apply_stored
 
     def noted(state: RealmState, *arguments: Any) -> None:
-        looks.append("on" if gc.isenabled() else "off")
+        collections.append("on" if gc.isenabled() else "off")
         apply_stored(state, *arguments)
 
     monkeypatch.setattr(RealmState, "apply_stored", noted)
     async with lives.life():
-        assert set(looks) == {"off"}
+        assert set(collections) == {"off"}
         assert gc.isenabled()
 
 
 @simulated
 async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.enable()
-    looks: list[str] = []
+    collections: list[str] = []
     snapshot = RealmState.snapshot
 
     def taken(state: RealmState) -> Any:
-        looks.append("on" if gc.isenabled() else "off")
+        collections.append("on" if gc.isenabled() else "off")
         return snapshot(state)
 
     def encoded(*arguments: Any, **named: Any) -> Any:
-        looks.append("on" if gc.isenabled() else "off")
+        collections.append("on" if gc.isenabled() else "off")
         return encode_block(*arguments, **named)
 
     monkeypatch.setattr(RealmState, "snapshot", taken)
@@ -120,7 +120,7 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         await lives.put("orders", *named("a", "b"))
         await lives.realm.snapshot()
 
-        assert looks == ["off", "off"]
+        assert collections == ["off", "off"]
         assert gc.isenabled()
 
 

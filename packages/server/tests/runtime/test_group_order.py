@@ -44,7 +44,7 @@ class WatchedJournal(MemoryJournal):
 @pytest.mark.spec("D8")
 @pytest.mark.parametrize("sync", ["group", "none"])
 @simulated
-async def test_a_settled_window_is_filled_before_new_events_are_written_and_not_with_them(
+async def test_an_acknowledged_window_is_filled_before_the_append_with_older_events(
     sync: Literal["group", "none"],
 ) -> None:
     journal, reader = WatchedJournal(), Reader()
@@ -74,7 +74,7 @@ async def test_a_settled_window_is_filled_before_new_events_are_written_and_not_
 
 
 @simulated
-async def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what_is_left() -> None:
+async def test_a_snapshot_request_comes_before_the_rest_of_a_group_that_closed_early() -> None:
     journal, blobs = SlowJournal(), MemoryBlobs()
     async with living(journal, blobs) as realm, asyncio.TaskGroup() as group:
         alone = Definition(type="persistent", storage=Storage(sync_each_write=True))

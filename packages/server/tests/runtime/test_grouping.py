@@ -53,7 +53,7 @@ async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> i
     ],
 )
 @simulated
-async def test_a_group_closes_when_the_storage_says_so(
+async def test_a_group_closes_at_the_limits_of_the_storage_settings(
     storage: Storage, size: int, blocks: int
 ) -> None:
     lives = Lives()
@@ -109,14 +109,14 @@ def test_without_a_sync_only_the_machine_can_lose_events(kind: str, end: End, ke
                 await lives.put("fast", *named(f"{n}"))
             assert lives.disk.syncs == syncs
         async with lives.life("closed", damaged=not kept):  # a torn tail is told
-            found = datas(await lives.stored("fast"))
+            stored = datas(await lives.stored("fast"))
             if kind != "paged":
-                assert found == [str(n) for n in range(len(found))]
+                assert stored == [str(n) for n in range(len(stored))]
             await lives.put("safe", *named("x"))
         async with lives.life():
-            assert datas(await lives.stored("fast")) == found
+            assert datas(await lives.stored("fast")) == stored
             assert datas(await lives.stored("safe")) == ["x"]
-        return len(found)
+        return len(stored)
 
     counts = {simulate(life(seed), Random(seed)) for seed in range(6)}
     assert counts == {6} if kept else min(counts) < 6
@@ -126,7 +126,7 @@ def test_without_a_sync_only_the_machine_can_lose_events(kind: str, end: End, ke
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
 @pytest.mark.parametrize("seed", range(4))
 @simulated
-async def test_what_a_start_has_found_is_safe_from_then_on(kind: str, seed: int) -> None:
+async def test_recovered_events_are_safe_after_the_start(kind: str, seed: int) -> None:
     lives = Lives(seed)
     async with lives.life("killed"):
         await lives.create("fast", kind, storage=Storage(sync="none"))
@@ -142,7 +142,7 @@ async def test_what_a_start_has_found_is_safe_from_then_on(kind: str, seed: int)
 @pytest.mark.parametrize("kind", ["persistent", "paged"])
 @pytest.mark.parametrize("seed", range(4))
 @simulated
-async def test_what_is_acknowledged_again_after_a_failed_sync_outlives_a_power_cut(
+async def test_a_publish_repeated_after_a_failed_sync_survives_a_power_cut(
     kind: str, seed: int
 ) -> None:
     lives = Lives(seed)
@@ -160,7 +160,7 @@ async def test_what_is_acknowledged_again_after_a_failed_sync_outlives_a_power_c
 
 @pytest.mark.spec("S")
 @simulated
-async def test_an_answer_goes_out_after_its_sync() -> None:
+async def test_an_answer_is_sent_after_its_sync() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
@@ -182,8 +182,8 @@ async def test_a_channels_default_priority_can_be_selected_and_read() -> None:
         await lives.durable("orders", "team", selector="JMSPriority > 6")
         await lives.put("orders", *named("a"), *named("b", priority=2), *named("c", priority=4))
     async with lives.life():
-        found = await lives.stored("orders")
-        assert [event.priority for event in found] == [7, 2, 4]
+        events = await lives.stored("orders")
+        assert [event.priority for event in events] == [7, 2, 4]
         assert datas(await lives.stored("orders", "JMSPriority = 7")) == ["a"]
         assert datas(await lives.stored("copy")) == ["a"]
         worker = await lives.attach("orders", "team")
@@ -203,12 +203,12 @@ async def test_a_stamped_dictionary_can_be_selected_and_read() -> None:
         await lives.put("orders", *named("b", "c"), publisher="bob@one")
         await lives.put("orders", *named("d"), publisher="ann@two")
     async with lives.life():
-        found = await lives.stored("orders")
-        stamps = [event.properties["$penstock"] for event in found]
+        events = await lives.stored("orders")
+        stamps = [event.properties["$penstock"] for event in events]
         assert [stamp["id"] for stamp in stamps] == [0, 1, 2, 3]
         assert [stamp["publisher"] for stamp in stamps] == ["ann", "bob", "bob", "ann"]
-        assert [stamp["time"] for stamp in stamps] == [event.published for event in found]
-        assert found[0].properties["n"] == 1
+        assert [stamp["time"] for stamp in stamps] == [event.published for event in events]
+        assert events[0].properties["n"] == 1
         worker = await lives.attach("orders", "ann")
         assert datas(await worker.has(2)) == ["a", "d"]
         copies = await lives.stored("copy")

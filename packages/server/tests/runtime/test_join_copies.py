@@ -28,16 +28,18 @@ async def in_queue(lives: Lives, name: str) -> list[str]:
 async def peeked(lives: Lives, name: str) -> list[Any]:
     reader = await lives.attach(name, window=1_000)
     count = (await lives.info(name)).events
-    found = list(await reader.has(count))
+    events = list(await reader.has(count))
     await reader.leave()
-    return found
+    return events
 
 
 @pytest.mark.spec("L1", "L4", "L5", "E3", "F5")
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged", "queue"])
 @simulated
-async def test_copies_are_made_of_what_a_selector_matches_from_now_on(end: End, kind: str) -> None:
+async def test_a_join_copies_matching_events_published_after_its_creation(
+    end: End, kind: str
+) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("orders", "mixed")
@@ -62,16 +64,16 @@ async def test_copies_are_made_of_what_a_selector_matches_from_now_on(end: End, 
         assert (info.copied, info.dropped) == (2, 0)
     async with lives.life(end):
         if kind == "queue":
-            found = await peeked(lives, "copy")
+            copies = await peeked(lives, "copy")
         else:
             browsed = await lives.browsed("copy")
-            found = browsed.events
+            copies = browsed.events
             assert browsed.ids == [0, 1, 2]
             assert browsed.publishers == ["me@here", "ann@one", "ann@one"]
-        assert datas(found) == ["own", "b", "d"]
-        b = found[1]
+        assert datas(copies) == ["own", "b", "d"]
+        b = copies[1]
         assert (b.tag, b.ttl, b.properties) == ("t", 70_000, {"n": 2})
-        assert [event.origin and event.origin.event_id for event in found] == [None, 2, 4]
+        assert [event.origin and event.origin.event_id for event in copies] == [None, 2, 4]
         assert (b.origin.store, b.origin.cause, b.origin.path) == (
             "orders",
             "join",
@@ -88,7 +90,7 @@ async def test_copies_are_made_of_what_a_selector_matches_from_now_on(end: End, 
 @pytest.mark.spec("L2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_nothing_goes_round(end: End) -> None:
+async def test_joins_in_a_circle_copy_an_event_once(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         for name in "abc":
@@ -109,7 +111,7 @@ async def test_nothing_goes_round(end: End) -> None:
 @pytest.mark.spec("L2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_an_event_passes_ten_stores_and_no_more(end: End) -> None:
+async def test_an_event_is_copied_over_ten_hops_and_no_more(end: End) -> None:
     lives = Lives()
     names = [f"s{n}" for n in range(14)]
     async with lives.life(end):
@@ -129,7 +131,9 @@ async def test_an_event_passes_ten_stores_and_no_more(end: End) -> None:
 @pytest.mark.spec("L1", "L3")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_what_comes_on_two_ways_is_stored_once_but_archived_twice(end: End) -> None:
+async def test_an_event_that_arrives_by_two_routes_is_stored_once_but_archived_twice(
+    end: End,
+) -> None:
     lives = Lives()
     async with lives.life(end):
         for name in ("a", "left", "right", "end"):
@@ -150,7 +154,7 @@ async def test_what_comes_on_two_ways_is_stored_once_but_archived_twice(end: End
 
 @pytest.mark.spec("L1", "E8")
 @simulated
-async def test_a_transient_event_is_copied_and_stored_nowhere() -> None:
+async def test_a_transient_event_is_copied_but_not_stored() -> None:
     lives = Lives()
     async with lives.life():
         for name in ("a", "b"):
@@ -180,9 +184,9 @@ async def test_copies_replace_events_of_their_key(end: End) -> None:
         await lives.put("a", *[event for k in (1, 2, 1) for event in keyed(k)])
     async with lives.life(end):
         await lives.put("a", *keyed(2), *keyed(3))  # joins are never refused for want of room
-        found = await lives.stored("last")
-        assert [event.properties["k"] for event in found] == [1, 2, 3]
-        assert [event.event_id for event in found] == [2, 3, 4]
+        events = await lives.stored("last")
+        assert [event.properties["k"] for event in events] == [1, 2, 3]
+        assert [event.event_id for event in events] == [2, 3, 4]
         await lives.conserved()
 
 
@@ -193,7 +197,7 @@ def keyed(k: int) -> list[Any]:
 @pytest.mark.spec("F1", "F5", "L1", "D3")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_a_selector_may_speak_of_ids_and_origins(end: End) -> None:
+async def test_a_selector_may_test_ids_and_origins(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("a")
@@ -231,7 +235,7 @@ async def test_stores_and_selectors_are_checked() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("L1", "S1")
-def test_the_power_may_fail_at_any_sync_and_there_is_a_copy_of_each() -> None:
+def test_after_a_power_cut_at_any_sync_each_event_has_its_copy() -> None:
     async def life(good: int) -> int:
         lives = Lives(good)
         async with lives.life():

@@ -15,7 +15,7 @@ QUICK = {"storage__seal_interval_ms": 1, "storage__sweep_interval_ms": 1}
 
 
 def journal_bytes(directory: Path) -> int:
-    return sum(each.stat().st_size for each in (directory / "journal").iterdir())
+    return sum(file.stat().st_size for file in (directory / "journal").iterdir())
 
 
 def shrinks(directory: Path, below: int) -> None:
@@ -48,7 +48,7 @@ def acknowledged(channel: penstock.Channel, session: penstock.Session) -> None:
 @pytest.mark.spec("S", "T9")
 @pytest.mark.parametrize("leave", [purged, deleted, acknowledged])
 @pytest.mark.parametrize("spindle", [0, 50_000])
-def test_bytes_of_events_that_are_gone_leave_the_journal(
+def test_the_journal_frees_the_bytes_of_removed_events(
     tmp_path: Path,
     leave: Callable[[penstock.Channel, penstock.Session], None],
     spindle: int,
@@ -69,6 +69,6 @@ def test_bytes_of_events_that_are_gone_leave_the_journal(
     assert journal_bytes(tmp_path) < 1 * MIB
 
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
-        found = session.channels.get("kept")
-        assert [event.data for event in found.browse()] == [b"stays", b"as well"]
-        assert found.publish(b"and on") == 2
+        channel = session.channels.get("kept")
+        assert [event.data for event in channel.browse()] == [b"stays", b"as well"]
+        assert channel.publish(b"and on") == 2

@@ -13,13 +13,13 @@ from penstock_testing.loop import pass_time, simulated
 from tests.spindles import spindles
 
 
-def of(**properties: Any) -> Event:
+def event_of(**properties: Any) -> Event:
     return Event(str(properties).encode(), properties=properties)
 
 
 async def shown(lives: Lives, name: str, *keys: str) -> list[Any]:
-    found = [tuple(e.properties.get(key) for key in keys) for e in await lives.stored(name)]
-    return [values[0] if len(keys) == 1 else values for values in found]
+    properties = [tuple(e.properties.get(key) for key in keys) for e in await lives.stored(name)]
+    return [values[0] if len(keys) == 1 else values for values in properties]
 
 
 @pytest.mark.slow
@@ -30,23 +30,23 @@ async def shown(lives: Lives, name: str, *keys: str) -> list[Any]:
     ("kind", "spindle"), [("persistent", 3), ("persistent", 0), ("mixed", 3), ("paged", 0)]
 )
 @simulated
-async def test_the_newest_stay_and_after_a_restart_the_next_replaces_them(
+async def test_the_newest_events_stay_and_later_ones_replace_them_after_a_restart(
     end: End, eager: bool, kind: str, spindle: int
 ) -> None:
     lives = Lives(sealing=EAGER if eager else LATE)
     async with lives.life(end):
         await lives.create("last", kind, keys={"k": 2}, storage=spindles(kind, spindle))
-        await lives.put("last", *[of(k=k, n=n) for n in range(4) for k in "ab"])
+        await lives.put("last", *[event_of(k=k, n=n) for n in range(4) for k in "ab"])
         assert await shown(lives, "last", "k", "n") == [
             ("a", 2),
             ("b", 2),
             ("a", 3),
             ("b", 3),
         ]
-        await lives.put("last", of(n=0), of(k="c", n=0))
+        await lives.put("last", event_of(n=0), event_of(k="c", n=0))
         await pass_time(0.1)
     async with lives.life(end):
-        await lives.put("last", of(k="b", n=4), of(k="b", n=5), of(k="b", n=6))
+        await lives.put("last", event_of(k="b", n=4), event_of(k="b", n=5), event_of(k="b", n=6))
         assert await shown(lives, "last", "k", "n") == [
             ("a", 2),
             ("a", 3),
@@ -58,8 +58,8 @@ async def test_the_newest_stay_and_after_a_restart_the_next_replaces_them(
         await pass_time(0.1)
         assert await lives.purge("last", "k = 'a' AND n = 3") == 1
     async with lives.life(end):
-        await lives.put("last", of(k="a", n=7))
-        await lives.put("last", of(k="a", n=8))
+        await lives.put("last", event_of(k="a", n=7))
+        await lives.put("last", event_of(k="a", n=8))
         assert await shown(lives, "last", "k", "n") == [
             (None, 0),
             ("c", 0),
@@ -80,14 +80,14 @@ async def test_several_keys_apply_one_by_one(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("last", keys={"a": 1, "b": 1})
-        await lives.put("last", of(a=1, b=1), of(a=2, b=2), of(a=3))
+        await lives.put("last", event_of(a=1, b=1), event_of(a=2, b=2), event_of(a=3))
     async with lives.life(end):
-        await lives.put("last", of(a=1, b=2))
+        await lives.put("last", event_of(a=1, b=2))
         assert await shown(lives, "last", "a", "b") == [(3, None), (1, 2)]
-        await lives.put("last", of(b=2))
+        await lives.put("last", event_of(b=2))
         assert await shown(lives, "last", "a", "b") == [(3, None), (None, 2)]
     async with lives.life(end):
-        await lives.put("last", of(a=3, b=2), of(a=1))
+        await lives.put("last", event_of(a=3, b=2), event_of(a=1))
         assert await shown(lives, "last", "a", "b") == [(3, 2), (1, None)]
         await lives.conserved()
 
@@ -99,13 +99,13 @@ async def test_a_transient_event_replaces_nothing() -> None:
     async with lives.life():
         await lives.create("last", keys={"k": 1})
         follower = await lives.follow("last")
-        await lives.put("last", of(k=1))
+        await lives.put("last", event_of(k=1))
         passing = Event(b"passing", properties={"k": 1}, transient=True)
-        await lives.put("last", passing, of(k=2))
+        await lives.put("last", passing, event_of(k=2))
         await lives.put("last", passing)
         await follower.has(4)
         assert await shown(lives, "last", "k") == [1, 2]
-        await lives.put("last", of(k=1))
+        await lives.put("last", event_of(k=1))
         assert await shown(lives, "last", "k") == [2, 1]
         await lives.conserved()
 
@@ -117,12 +117,12 @@ async def test_an_event_in_memory_replaces_one_on_disk_for_good(end: End) -> Non
     lives = Lives()
     async with lives.life(end):
         await lives.create("last", "mixed", keys={"k": 1})
-        await lives.put("last", of(k=1), of(k=2))
+        await lives.put("last", event_of(k=1), event_of(k=2))
         await lives.put("last", Event(b"m", properties={"k": 1}, persistent=False))
         assert await shown(lives, "last", "k") == [2, 1]
     async with lives.life(end):
         assert await shown(lives, "last", "k") == [2]
-        await lives.put("last", of(k=2))
+        await lives.put("last", event_of(k=2))
         assert await shown(lives, "last", "k") == [2]
         await lives.conserved()
 
@@ -130,23 +130,23 @@ async def test_an_event_in_memory_replaces_one_on_disk_for_good(end: End) -> Non
 @pytest.mark.spec("K1", "Q5", "T3", "T5")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_a_queue_keeps_the_newest_too_and_what_is_replaced_is_not_dead(end: End) -> None:
+async def test_a_queue_keeps_the_newest_too_and_replaced_events_are_not_dead(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("dead")
         await lives.create("work", kind="queue", keys={"k": 1}, capacity=2, dead_event_store="dead")
         reader = await lives.attach("work", window=1)
-        await lives.put("work", of(k=1), of(k=2))
+        await lives.put("work", event_of(k=1), event_of(k=2))
         await reader.has(1)
     async with lives.life(end):
-        await lives.put("work", of(k=1))
+        await lives.put("work", event_of(k=1))
         assert await lives.stored("dead") == []
-        await lives.put("work", of(k=3), of(k=3))
+        await lives.put("work", event_of(k=3), event_of(k=3))
         dead = await lives.stored("dead")
         assert [event.origin and event.origin.event_id for event in dead] == [1]
         reader = await lives.attach("work")
-        found = await reader.has(2)
-        assert [event.properties["k"] for event in found] == [1, 3]
+        events = await reader.has(2)
+        assert [event.properties["k"] for event in events] == [1, 3]
         info = await lives.info("work")
         assert (info.counters.replaced, info.counters.dead) == (2, 1)
         await lives.conserved()
@@ -154,7 +154,7 @@ async def test_a_queue_keeps_the_newest_too_and_what_is_replaced_is_not_dead(end
 
 @pytest.mark.spec("D2", "K1")
 @simulated
-async def test_a_durable_does_not_get_what_was_replaced() -> None:
+async def test_a_durable_does_not_get_replaced_events() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("last", keys={"k": 1})

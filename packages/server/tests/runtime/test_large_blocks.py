@@ -84,11 +84,11 @@ async def test_the_bodies_of_a_large_block_are_read_from_their_blob_by_the_next_
         assert name == f"blocks/{tail:020d}.1.bodies"
         assert len(block.data) < 1_000, "the log has the facts"
         assert isinstance(decode_block(block.data)[0].records[0].fact, BodiesApart)
-        there = dict(enumerate([b"small", *large(1)]))
-        assert await events(realm, ORDERS) == there
+        expected = dict(enumerate([b"small", *large(1)]))
+        assert await events(realm, ORDERS) == expected
     async with shard.owner() as realm:
         assert realm.recovered.damage == []
-        assert await events(realm, ORDERS) == there
+        assert await events(realm, ORDERS) == expected
 
 
 @simulated
@@ -124,7 +124,7 @@ async def test_a_commit_of_stages_that_is_larger_than_a_block_goes_into_a_blob()
 
 
 @simulated
-async def test_bodies_go_once_the_journal_is_cut_behind_their_block() -> None:
+async def test_bodies_are_removed_once_the_journal_is_cut_behind_their_block() -> None:
     shard = Shard()
     sealing = replace(EAGER, segment_bytes_max=1_000)
     async with shard.owner(sealing=sealing) as realm:
@@ -146,7 +146,7 @@ async def test_bodies_go_once_the_journal_is_cut_behind_their_block() -> None:
 
 
 @simulated
-async def test_bodies_whose_block_was_never_appended_go_in_time_and_those_of_others_stay() -> None:
+async def test_bodies_without_a_block_are_removed_and_those_of_later_owners_stay() -> None:
     shard = Shard()
     blobs = shard.servers.blobs(0)
     async with shard.owner():
@@ -166,7 +166,7 @@ async def test_bodies_whose_block_was_never_appended_go_in_time_and_those_of_oth
 
 
 @simulated
-async def test_bodies_that_have_rotted_are_damage_and_the_rest_is_served() -> None:
+async def test_damaged_bodies_are_reported_and_the_rest_is_served() -> None:
     shard = Shard()
     async with shard.owner() as realm:
         await publish(realm, ORDERS, body([b"before"]))
@@ -186,7 +186,7 @@ async def test_bodies_that_have_rotted_are_damage_and_the_rest_is_served() -> No
 
 
 @simulated
-async def test_bodies_that_are_gone_are_no_reason_to_serve_without_them() -> None:
+async def test_a_realm_with_missing_bodies_does_not_start() -> None:
     shard = Shard()
     async with shard.owner() as realm:
         await publish(realm, ORDERS, body(large(1)))

@@ -33,56 +33,58 @@ def rows_of(published: list[int]) -> OutgoingBatch:
 def test_a_batch_is_counted_as_its_events_would_be(waits: list[int], again: set[int]) -> None:
     billing = Durable("billing", KIND, 0)
     latencies = DeliveryLatencies()
-    redelivered = ((1, tuple(Span(each, each + 1) for each in sorted(again))),) if again else ()
+    redelivered = (
+        ((1, tuple(Span(wait_us, wait_us + 1) for wait_us in sorted(again))),) if again else ()
+    )
 
-    latencies.note(billing, rows_of([NOW_US - each for each in waits]), redelivered, NOW_US)
+    latencies.note(billing, rows_of([NOW_US - wait_us for wait_us in waits]), redelivered, NOW_US)
 
-    counted = [each for number, each in enumerate(waits) if number not in again]
+    counted = [wait_us for number, wait_us in enumerate(waits) if number not in again]
     expected = [0] * (len(DELIVERY_BOUNDS_US) + 1)
-    for each in counted:
-        expected[bisect_left(DELIVERY_BOUNDS_US, each)] += 1
-    found = latencies.histogram_of(billing)
-    assert found is not None
-    assert found.counts == expected
-    assert found.total_us == sum(counted)
+    for wait_us in counted:
+        expected[bisect_left(DELIVERY_BOUNDS_US, wait_us)] += 1
+    histogram = latencies.histogram_of(billing)
+    assert histogram is not None
+    assert histogram.counts == expected
+    assert histogram.total_us == sum(counted)
 
 
-def test_a_batch_that_comes_again_as_a_whole_is_not_looked_at() -> None:
+def test_a_batch_redelivered_as_a_whole_is_not_counted() -> None:
     billing = Durable("billing", KIND, 0)
     latencies = DeliveryLatencies()
     again = OutgoingBatch((Span(0, 3),), batch=pa.record_batch({"event_id": [0, 1, 2]}))
 
     latencies.note(billing, again, ((1, (Span(0, 3),)),), NOW_US)
 
-    found = latencies.histogram_of(billing)
-    assert found is not None
-    assert sum(found.counts) == 0
+    histogram = latencies.histogram_of(billing)
+    assert histogram is not None
+    assert sum(histogram.counts) == 0
 
 
-def test_what_is_surely_one_frame_is_not_made_bytes_to_know_it() -> None:
+def test_a_batch_that_certainly_fits_a_frame_is_not_serialized_to_measure_it() -> None:
     rows = rows_of([1, 2, 3])
 
     assert list(rows.frames) == [rows]
     assert rows.made_bytes == 0
 
 
-def test_an_event_from_the_future_took_no_time() -> None:
+def test_an_event_with_a_future_time_has_latency_zero() -> None:
     billing = Durable("billing", KIND, 0)
     latencies = DeliveryLatencies()
 
     latencies.note(billing, rows_of([NOW_US + 7, NOW_US]), (), NOW_US)
 
-    found = latencies.histogram_of(billing)
-    assert found is not None
-    assert (found.counts[0], found.total_us) == (2, 0)
+    histogram = latencies.histogram_of(billing)
+    assert histogram is not None
+    assert (histogram.counts[0], histogram.total_us) == (2, 0)
 
 
-def test_a_durable_that_is_gone_takes_its_figures_along() -> None:
+def test_a_deleted_durable_takes_its_histogram_with_it() -> None:
     latencies = DeliveryLatencies()
     billing = Durable("billing", KIND, 0)
     latencies.note(billing, rows_of([NOW_US]), (), NOW_US)
-    other = Durable("billing", KIND, 0)
+    namesake = Durable("billing", KIND, 0)
 
-    assert latencies.histogram_of(other) is None
+    assert latencies.histogram_of(namesake) is None
     del billing
     assert len(latencies._kept) == 0

@@ -56,21 +56,21 @@ def after(lone: int) -> Turns:
 
 @pytest.mark.parametrize("lone", range(SOON_MIN))
 @simulated
-async def test_it_sleeps_until_several_came_soon(lone: int) -> None:
+async def test_the_loop_sleeps_until_several_lone_publishes_came_in_succession(lone: int) -> None:
     turns = after(lone)
 
     assert await turns.awake() == 0
 
 
 @simulated
-async def test_it_stays_awake_for_no_longer_than_told() -> None:
+async def test_the_loop_stays_awake_no_longer_than_the_limit() -> None:
     turns = after(SOON_MIN)
 
     assert await turns.awake() == pytest.approx(LONGEST_S / LOOK_S, abs=1)
 
 
 @simulated
-async def test_it_looks_no_more_when_something_has_come() -> None:
+async def test_the_loop_stops_polling_once_work_arrives() -> None:
     turns = after(SOON_MIN)
     idle = asyncio.get_running_loop().create_future()
     turns.linger.stay(idle)
@@ -89,7 +89,7 @@ async def test_it_looks_no_more_when_something_has_come() -> None:
     ids=["late", "large", "not alone"],
 )
 @simulated
-async def test_it_sleeps_again_after_one_that_is_not_as_they_were(
+async def test_the_loop_sleeps_again_after_a_late_large_or_shared_publish(
     sizes: tuple[int, ...], after_s: float, requests: int
 ) -> None:
     turns = after(2 * SOON_MIN)

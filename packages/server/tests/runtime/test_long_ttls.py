@@ -36,7 +36,7 @@ async def ttls(realm: RunningRealm, number: int) -> list[int | None]:
 
 
 @simulated
-async def test_a_realm_that_stores_one_seals_snapshots_exports_and_starts() -> None:
+async def test_a_realm_with_a_very_long_ttl_seals_snapshots_exports_and_starts() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     async with living(journal, blobs, orderly=False) as realm:
         await realm.create_channel("big", Definition())
@@ -54,7 +54,7 @@ async def test_a_realm_that_stores_one_seals_snapshots_exports_and_starts() -> N
 
 
 @simulated
-async def test_one_that_moves_has_the_longest_ttl_that_is_allowed() -> None:
+async def test_a_moved_event_has_at_most_the_longest_allowed_ttl() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("dead", Definition())
         await realm.create_channel("big", Definition(capacity=1, dead_event_store="dead"))

@@ -22,7 +22,7 @@ SMALL = Limits(memory=MemoryLimits(20_000, 20_000, 20_000))
 @pytest.mark.spec("C1f")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_off_heap_events_are_outside_the_python_heap_and_given_back(end: End) -> None:
+async def test_off_heap_events_are_outside_the_python_heap_and_freed(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("off", "off_heap", capacity=3)
@@ -76,17 +76,17 @@ async def test_at_the_limit_of_its_kind_a_publish_is_refused_and_nothing_is_drop
             await lives.put("small", Event(bytes(6_000)))  # that one is on disk
             await lives.purge("small", "event_id = 3")
         await lives.put("orders", big)
-        other = "off_heap" if kind in ("reliable", "simple", "mixed") else "reliable"
-        await lives.create("other", other)
+        other_kind = "off_heap" if kind in ("reliable", "simple", "mixed") else "reliable"
+        await lives.create("other", other_kind)
         await lives.put("other", Event(bytes(6_000)))  # each kind has its own limit
         assert len(await lives.stored("small")) == 3
         assert await lives.purge("small", "event_id < 2") == 2
         await lives.put("small", big)
         assert len(await lives.stored("small")) == 2
     async with lives.life(end):
-        left = 2 if kind == "paged" else 0
-        assert len(await lives.stored("small")) == left
-        for _ in range(3 - left):
+        remaining = 2 if kind == "paged" else 0
+        assert len(await lives.stored("small")) == remaining
+        for _ in range(3 - remaining):
             await lives.put("small", big)
         with pytest.raises(MemoryLimit):
             await lives.put("small", big)
@@ -97,7 +97,7 @@ async def test_at_the_limit_of_its_kind_a_publish_is_refused_and_nothing_is_drop
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("eager", [True, False])
 @simulated
-async def test_paged_events_are_in_pages_that_go_when_they_are_empty(end: End, eager: bool) -> None:
+async def test_paged_events_are_in_pages_that_are_removed_when_empty(end: End, eager: bool) -> None:
     lives = Lives(sealing=EAGER if eager else LATE)
 
     async def pages() -> int:
@@ -114,8 +114,8 @@ async def test_paged_events_are_in_pages_that_go_when_they_are_empty(end: End, e
         journal = about.journal_bytes
         assert journal < 60_000  # facts, not bytes
     async with lives.life(end):
-        found = await lives.stored("paged")
-        assert [event.data for event in found] == [bytes([n]) * 3_000 for n in range(30)]
+        events = await lives.stored("paged")
+        assert [event.data for event in events] == [bytes([n]) * 3_000 for n in range(30)]
         assert (await lives.info("paged")).storage.home == "pages"
         assert (await lives.realm.describe("1")).paged_bytes == about.paged_bytes
         await lives.put("paged", Event(b"new", properties={"k": 0}))
@@ -152,12 +152,12 @@ def test_a_power_cut_at_any_sync_loses_nothing_of_a_paged_channel() -> None:
                 pass
         lives.disk.fail_syncs(0)
         async with lives.life():
-            found = await lives.stored("paged")
+            events = await lives.stored("paged")
             last = confirmed % 100
-            ids = [event.event_id for event in found]
-            assert all(event.data == bytes([event.event_id or 0]) * 900 for event in found)
+            ids = [event.event_id for event in events]
+            assert all(event.data == bytes([event.event_id or 0]) * 900 for event in events)
             assert ids in [[*range(max(0, n - 5), n)] for n in (last, last + 1)]
-            await lives.put("paged", Event(bytes([len(found) and (ids[-1] or 0) + 1]) * 900))
+            await lives.put("paged", Event(bytes([len(events) and (ids[-1] or 0) + 1]) * 900))
             await lives.conserved()
         return confirmed
 
@@ -192,7 +192,7 @@ async def test_a_damaged_page_costs_its_events_and_no_others(end: End) -> None:
 
 @pytest.mark.spec("C1g", "S1")
 @simulated
-async def test_a_page_that_is_gone_is_told_and_the_others_stay() -> None:
+async def test_a_missing_page_is_reported_and_the_others_stay() -> None:
     lives = Lives()
     async with lives.life("closed"):
         await lives.create("paged", "paged")
@@ -202,12 +202,12 @@ async def test_a_page_that_is_gone_is_told_and_the_others_stay() -> None:
         assert len(pages) > 2
     lives.disk.unlink(pages[1])
     async with lives.life("closed", damaged=True):
-        left = len(await lives.stored("paged"))
-        assert 0 < left < 20
-        assert (await lives.info("paged")).counters.quarantined == 20 - left
+        remaining = len(await lives.stored("paged"))
+        assert 0 < remaining < 20
+        assert (await lives.info("paged")).counters.quarantined == 20 - remaining
         await lives.conserved()
     async with lives.life("closed"):
-        assert len(await lives.stored("paged")) == left
+        assert len(await lives.stored("paged")) == remaining
 
 
 def files(lives: Lives, path: str) -> list[str]:
@@ -227,8 +227,8 @@ async def test_a_paged_channel_may_stamp_its_events(end: End, publisher: str) ->
             await lives.put("paged", *named(*["x"] * count), publisher=publisher)
         await lives.transact("t", {"paged": named("in", "one")})
     async with lives.life(end):
-        found = await lives.stored("paged", "$penstock.id >= 500")
-        assert [event.event_id for event in found] == [500, 501, 502]
+        events = await lives.stored("paged", "$penstock.id >= 500")
+        assert [event.event_id for event in events] == [500, 501, 502]
         first = (await lives.stored("paged"))[0].properties["$penstock"]
         assert f"{first['publisher']}@{first['host']}" == publisher
         assert first["id"] == 0
@@ -237,7 +237,7 @@ async def test_a_paged_channel_may_stamp_its_events(end: End, publisher: str) ->
 @pytest.mark.spec("C1g")
 @pytest.mark.parametrize("seed", range(5))
 @simulated
-async def test_many_publishes_at_once_find_room_in_the_pages(seed: int) -> None:
+async def test_many_publishes_at_once_fit_into_the_pages(seed: int) -> None:
     random = Random(seed)
     lives = Lives(seed)
     sizes = [random.randint(1, 5_000) for _ in range(60)]
@@ -253,7 +253,7 @@ async def test_many_publishes_at_once_find_room_in_the_pages(seed: int) -> None:
             with contextlib.suppress(CapacityReached):
                 await answer
     async with lives.life():
-        found = await lives.stored("paged")
-        assert [event.data for event in found] == [
+        events = await lives.stored("paged")
+        assert [event.data for event in events] == [
             bytes([n]) * size for n, size in enumerate(sizes[:40])
         ]

@@ -123,9 +123,9 @@ class Story:
     async def check(self) -> None:
         await pass_time(0.05)
         self.model.expire(clock_us())
-        found = await self.lives.stored("rates")
-        assert {e.event_id: e.properties for e in found} == self.model.stored()
-        assert not any(event.is_delta for event in found)
+        events = await self.lives.stored("rates")
+        assert {e.event_id: e.properties for e in events} == self.model.stored()
+        assert not any(event.is_delta for event in events)
         await self.lives.conserved()
         for outlet, follower, selective in self.followers:
             before = follower.seen
@@ -137,13 +137,13 @@ class Story:
 
     async def check_history(self) -> None:
         """A join has copied every version, merged."""
-        found = await self.lives.stored("history")
-        there = {event.origin.event_id: event.properties for event in found if event.origin}
-        assert there.keys() <= self.copied.keys()
-        assert there == {event_id: self.copied[event_id] for event_id in there}
-        assert not any(event.is_delta for event in found)
+        events = await self.lives.stored("history")
+        properties = {event.origin.event_id: event.properties for event in events if event.origin}
+        assert properties.keys() <= self.copied.keys()
+        assert properties == {event_id: self.copied[event_id] for event_id in properties}
+        assert not any(event.is_delta for event in events)
         if self.lasts:
-            assert there.keys() == self.copied.keys()
+            assert properties.keys() == self.copied.keys()
 
 
 @pytest.mark.slow
@@ -172,13 +172,13 @@ def deltas(count: int, **properties: Any) -> list[Event]:
 
 @pytest.mark.spec("K3", "E6")
 @simulated
-async def test_what_was_sent_in_part_does_not_come_again() -> None:
+async def test_a_partly_sent_grant_is_not_sent_again() -> None:
     """A subscriber that could take only half of a large publish, when the next one comes."""
     lives = Lives()
     async with lives.life():
         await lives.create("rates", engine="merge", keys={KEY: 1})
-        whole = [Event(properties={KEY: f"{n}", "a": 0, "b": 0}) for n in range(200)]
-        await lives.put("rates", *whole)
+        full_events = [Event(properties={KEY: f"{n}", "a": 0, "b": 0}) for n in range(200)]
+        await lives.put("rates", *full_events)
         outlet, follower = await lives.follow("rates", deltas=True, credit=300), Follower()
         await outlet.has(200)
         await lives.put("rates", *deltas(200, a=1))
@@ -196,7 +196,7 @@ async def test_what_was_sent_in_part_does_not_come_again() -> None:
 
 @pytest.mark.spec("K3")
 @simulated
-async def test_a_large_publish_goes_to_all_who_keep_up_as_it_came() -> None:
+async def test_a_large_publish_is_sent_unchanged_to_subscribers_that_keep_up() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("rates", engine="merge", keys={KEY: 1})
@@ -209,9 +209,9 @@ async def test_a_large_publish_goes_to_all_who_keep_up_as_it_came() -> None:
         await lives.put("rates", *twice)
 
         for outlet in outlets:
-            found = (await outlet.has(210))[100:]
-            assert [event.properties for event in found] == [e.properties for e in twice]
-            assert all(event.is_delta for event in found)
+            deltas_sent = (await outlet.has(210))[100:]
+            assert [event.properties for event in deltas_sent] == [e.properties for e in twice]
+            assert all(event.is_delta for event in deltas_sent)
         await plain.has(200)
         assert not any(event.is_delta for event in plain.events)
         assert plain.ids[100:] == [*range(110, 210)]

@@ -53,14 +53,14 @@ def moved(realm: RunningRealm) -> int:
 async def test_most_publishers_never_wait_for_events_that_move() -> None:
     async with living(SlowJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
         await with_dying_events(realm)
-        other = realm.directory.channel_id_of("other")
+        other_channel = realm.directory.channel_id_of("other")
         loop = asyncio.get_running_loop()
         while not moved(realm):
             await pass_time(0.001)
         began_s, waits = loop.time(), []
         while moved(realm) < EVENTS:
             sent_s = loop.time()
-            await publish(realm, other, body([b"y"]))
+            await publish(realm, other_channel, body([b"y"]))
             waits.append(loop.time() - sent_s)
             await pass_time(0.001)
         assert max(waits) > 0.1, "a step of them takes long"
@@ -70,7 +70,7 @@ async def test_most_publishers_never_wait_for_events_that_move() -> None:
 
 @pytest.mark.spec("T1", "T5", "T7")
 @simulated
-async def test_they_go_on_moving_where_nobody_publishes() -> None:
+async def test_dead_events_keep_moving_while_no_client_publishes() -> None:
     async with living(SlowJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
         await with_dying_events(realm)
         await pass_time(20)
@@ -82,21 +82,21 @@ async def test_they_go_on_moving_where_nobody_publishes() -> None:
 @pytest.mark.slow
 @pytest.mark.spec("T1")
 @simulated
-async def test_what_expires_between_two_steps_is_not_delivered() -> None:
+async def test_events_that_expire_between_two_steps_are_not_delivered() -> None:
     async with living(SlowJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
         await with_dying_events(realm)
         orders = realm.directory.channel_id_of("orders")
         for _ in range(100):
             now_us = realm.clock.now_us()
             await publish(realm, orders, body([b"%d" % now_us]))
-            found = list((await events(realm, orders)).values())
+            remaining = list((await events(realm, orders)).values())
             expired = realm.clock.now_us() - 2_100_000
-            assert all(int(data) > expired for data in found if data != b"x")
+            assert all(int(data) > expired for data in remaining if data != b"x")
             await pass_time(0.05)
 
 
 @pytest.mark.spec("T7")
-def test_a_step_is_as_large_as_what_fits_in_its_time() -> None:
+def test_the_size_of_a_step_adapts_to_its_duration() -> None:
     pace = MovingPace(lambda _: None)
     first = pace.events_max
     pace.has_moved(first // 2, STEP_S / 10)

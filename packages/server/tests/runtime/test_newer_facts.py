@@ -72,7 +72,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("write", [in_the_journal, in_a_snapshot])
 @pytest.mark.parametrize("fact", [NEW_FACT, NEW_CAUSE, NEW_ATTRIBUTE, NEW_COMPRESSION])
-def test_a_realm_does_not_start_without_what_a_newer_version_has_written(
+def test_a_realm_does_not_start_on_facts_of_a_newer_version(
     directory: Path, write: Callable[[Path, object], None], fact: list[Any]
 ) -> None:
     write(directory, fact)
@@ -87,7 +87,7 @@ def test_a_realm_does_not_start_without_what_a_newer_version_has_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [in_the_journal, in_a_snapshot])
-def test_it_is_no_damage_to_those_who_look_for_some(
+def test_facts_of_a_newer_version_do_not_count_as_damage(
     directory: Path, write: Callable[[Path, object], None]
 ) -> None:
     write(directory, NEW_FACT)
@@ -117,12 +117,12 @@ def test_it_is_no_damage_to_those_who_look_for_some(
         block(at_us="noon"),
     ],
 )
-def test_bytes_that_are_no_block_are_damage(data: bytes) -> None:
+def test_invalid_bytes_are_damage(data: bytes) -> None:
     with pytest.raises(Damaged, match="cannot be decoded"):
         decode_block(memoryview(data))
 
 
-def test_an_attribute_is_written_only_where_it_is_asked_for() -> None:
+def test_an_attribute_is_written_only_if_it_is_set() -> None:
     """So a realm whose channels do not ask for a new one is still read by older versions."""
 
     def written(storage: Storage) -> bytes:

@@ -56,7 +56,7 @@ async def test_without_caching_they_are_closed_again() -> None:
 
 
 @simulated
-async def test_the_one_not_read_for_longest_is_closed_first(
+async def test_the_least_recently_read_file_is_closed_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
@@ -73,13 +73,13 @@ async def test_the_one_not_read_for_longest_is_closed_first(
         monkeypatch.setattr(open_files, "FILES_MAX", 4)
         await held.open(store.files[:1])
         assert open_now(realm) == 4
-        found = await realm.subscriptions.purge(ChannelId(1), None, None, selector="event_id >= 0")
-        assert found == 100
+        purged = await realm.subscriptions.purge(ChannelId(1), None, None, selector="event_id >= 0")
+        assert purged == 100
 
 
 @pytest.mark.parametrize("on_reload", [True, False])
 @simulated
-async def test_at_a_start_everything_is_read_where_it_was_asked_for(
+async def test_files_are_read_at_the_start_with_cache_on_reload(
     tmp_path: Path, on_reload: bool
 ) -> None:
     definition = replace(SPINDLES, storage=replace(SPINDLES.storage, cache_on_reload=on_reload))
@@ -101,7 +101,9 @@ async def test_at_a_start_everything_is_read_where_it_was_asked_for(
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_a_spindle_goes_when_it_is_full_and_empty_and_not_the_newest(tmp_path: Path) -> None:
+async def test_a_full_spindle_without_events_is_removed_unless_it_is_the_newest(
+    tmp_path: Path,
+) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs, sealing=EAGER) as realm:
         await filled(realm, SPINDLES)

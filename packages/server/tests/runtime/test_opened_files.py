@@ -78,7 +78,7 @@ async def test_scattered_events_leave_the_files_between_them_closed() -> None:
 
 
 @simulated
-async def test_what_an_action_has_read_stays_open_while_it_reads_on(
+async def test_files_that_an_action_has_read_stay_open_while_it_reads_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock_server.runtime.store.open_files.FILES_MAX", 2)
@@ -124,7 +124,7 @@ async def test_a_redrive_opens_what_a_step_moves(monkeypatch: pytest.MonkeyPatch
 
 
 @simulated
-async def test_events_in_a_file_that_is_not_open_are_not_taken_for_damaged() -> None:
+async def test_events_in_a_closed_file_do_not_count_as_damaged() -> None:
     lives = Lives(sealing=EAGER)
     await keep_in_files(lives)
     async with lives.life():

@@ -96,7 +96,7 @@ async def owning(
 
 
 @simulated
-async def test_what_was_appended_is_answered_whatever_became_of_the_lease() -> None:
+async def test_appended_requests_are_answered_even_without_the_lease() -> None:
     lease = HandLease()
     async with owning(lease) as (realm, _):
         channel = (await realm.create_channel("orders", KEPT)).channel
@@ -107,7 +107,7 @@ async def test_what_was_appended_is_answered_whatever_became_of_the_lease() -> N
 
 @pytest.mark.slow
 @simulated
-async def test_what_is_looked_up_waits_for_the_next_renewal() -> None:
+async def test_queries_wait_for_the_next_renewal() -> None:
     lease = HandLease()
     async with owning(lease) as (realm, _):
         await realm.create_channel("orders", KEPT)
@@ -141,7 +141,7 @@ async def test_a_refusal_waits_for_the_next_renewal() -> None:
 
 
 @simulated
-async def test_events_are_delivered_while_the_lease_holds_and_wait_else() -> None:
+async def test_events_are_delivered_only_while_the_lease_holds() -> None:
     lease = HandLease()
     async with owning(lease) as (realm, _):
         channel = (await realm.create_channel("orders", KEPT)).channel
@@ -197,7 +197,7 @@ class SlowBlobs(MemoryBlobs):
 
 @pytest.mark.slow
 @simulated
-async def test_nobody_is_answered_whose_lease_is_over_before_connections_are_cut() -> None:
+async def test_connections_are_cut_before_a_deposed_owner_could_answer() -> None:
     lease = HandLease()
     async with owning(lease) as (realm, running):
         heard: list[str] = []
@@ -237,7 +237,7 @@ class Unanswered(MemoryJournal):
 
 
 @simulated
-async def test_a_publish_whose_fate_is_unknown_is_not_answered() -> None:
+async def test_a_publish_with_an_unknown_outcome_is_not_answered() -> None:
     journal = Unanswered()
     async with owning(ENDLESS, journal) as (realm, running):
         cut: list[str] = []
@@ -331,7 +331,7 @@ FAILURES = [RuntimeError("cannot switch to state 12"), Unavailable("the servers 
 @pytest.mark.spec("N4")
 @pytest.mark.parametrize("failure", FAILURES)
 @simulated
-async def test_an_owner_that_fails_answers_nobody_so_that_clients_ask_the_next_one(
+async def test_a_failing_owner_does_not_answer_so_that_clients_ask_the_next_one(
     failure: Exception,
 ) -> None:
     async with owning(HandLease(), Broken(failure)) as (realm, running):
@@ -346,7 +346,7 @@ async def test_an_owner_that_fails_answers_nobody_so_that_clients_ask_the_next_o
 
 
 @simulated
-async def test_a_realm_of_its_own_that_fails_says_that_it_is_closed() -> None:
+async def test_a_failing_realm_outside_a_cluster_reports_that_it_is_closed() -> None:
     async with owning(ENDLESS, Broken(RuntimeError("a defect"))) as (realm, running):
         making = asyncio.get_running_loop().create_task(realm.create_channel("orders", KEPT))
         await asyncio.wait([running, making])

@@ -25,12 +25,12 @@ def wide_batch(n: int) -> pa.RecordBatch:
     )
 
 
-def test_the_oldest_parsed_batches_are_forgotten_and_made_again_of_their_bytes() -> None:
+def test_the_oldest_parsed_batches_are_dropped_and_parsed_again() -> None:
     first = wide_batch(0)
     schema = schema_from(schema_bytes(first.schema))
     body = memoryview(batch_bytes(first))
     oldest = TailBatch(Span(0, 1), 0, 1, schema=schema, body=body, batch=first)
-    known = ref(first)
+    reference = ref(first)
     del first
 
     others = [
@@ -38,13 +38,13 @@ def test_the_oldest_parsed_batches_are_forgotten_and_made_again_of_their_bytes()
         for n in range(1, PARSED_BYTES_MAX // len(body) // 12 + 2)
     ]
 
-    assert known() is None
+    assert reference() is None
     assert oldest.batch.equals(wide_batch(0))
     assert others[-1].batch.equals(wide_batch(len(others)))
 
 
 @simulated
-async def test_of_the_copies_that_joins_make_few_are_kept_parsed() -> None:
+async def test_few_copies_of_joins_are_kept_parsed() -> None:
     lives = Lives()
     async with lives.life("closed"):
         await lives.create("source")
@@ -64,8 +64,8 @@ def wide_ones() -> int:
     """Parsed batches with many properties in memory."""
     gc.collect()
     return sum(
-        isinstance(each, pa.RecordBatch)
-        and "properties" in each.schema.names
-        and each.schema.field("properties").type.num_fields > 100
-        for each in gc.get_objects()
+        isinstance(candidate, pa.RecordBatch)
+        and "properties" in candidate.schema.names
+        and candidate.schema.field("properties").type.num_fields > 100
+        for candidate in gc.get_objects()
     )

@@ -79,7 +79,7 @@ async def test_a_retry_of_what_was_stored_before_is_answered() -> None:
 @pytest.mark.spec("X5", "L1", "T7", "T10", "X4")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_what_the_realm_does_by_itself_goes_on(end: End) -> None:
+async def test_internal_work_continues_while_publishing_is_paused(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("dead")

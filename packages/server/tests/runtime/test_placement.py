@@ -25,8 +25,8 @@ async def test_a_body_that_cannot_be_read_back_is_a_failure_of_the_disk() -> Non
     """A channel would be told otherwise that stored events were damaged, which nobody has been
     told are stored."""
     placing = Placing(ForgetfulPages())
-    piece: Any = SimpleNamespace(moved_to=None)
-    placing.place(1, piece, b"body")
+    tail_batch: Any = SimpleNamespace(moved_to=None)
+    placing.place(1, tail_batch, b"body")
 
     with pytest.raises(StorageFailed, match="cannot be read back: channel 1 has no body"):
         await placing.flush(sync=True)

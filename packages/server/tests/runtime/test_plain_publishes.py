@@ -36,14 +36,14 @@ PUBLISHES: Sequence[Sequence[Event]] = (
 
 def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
     """A body each; those of plain events unparsed where they may be."""
-    found = []
+    made = []
     for event in events:
         batch = body_of([event])
         message, form = bytes(batch_bytes(batch)), codec_of_schema(batch.schema)
         digest = None if parsed or form is None else form.digest_of(message)
-        known = batch if digest is None else None
-        found.append(Body(message, known, schema_bytes(batch.schema), known_digest=digest))
-    return found
+        parsed_batch = batch if digest is None else None
+        made.append(Body(message, parsed_batch, schema_bytes(batch.schema), known_digest=digest))
+    return made
 
 
 async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) -> Any:
@@ -65,22 +65,22 @@ async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) 
 
 async def appended(lives: Lives, name: str) -> list[tuple[FactRecord, list[bytes]]]:
     """What the journal says was published on a channel, times left out."""
-    number, found = lives.number(name), []
+    number, records = lives.number(name), []
     for block in await lives.store.journal.read(1, 1 << 20):
         assert isinstance(block, Block), "nothing is damaged"
         header, stored = decode_block(memoryview(block.data))
         for record in header.records:
-            own = [bytes(next(stored)) for _ in record.bodies]
+            record_bodies = [bytes(next(stored)) for _ in record.bodies]
             if record.channel == number and isinstance(record.fact, Appended):
                 fact = replace(record.fact, at_us=0)
-                found.append((replace(record, channel=0, fact=fact), own))
-    return found
+                records.append((replace(record, channel=0, fact=fact), record_bodies))
+    return records
 
 
 @pytest.mark.spec("E4", "E3", "X3")
 @pytest.mark.parametrize("kind", ["persistent", "mixed"])
 @simulated
-async def test_the_short_way_writes_what_the_long_one_writes(kind: str) -> None:
+async def test_the_fast_path_writes_the_same_as_the_slow_one(kind: str) -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("short", kind)
@@ -98,7 +98,7 @@ async def test_the_short_way_writes_what_the_long_one_writes(kind: str) -> None:
 
 @pytest.mark.spec("E7")
 @simulated
-async def test_the_short_way_refuses_what_is_too_large() -> None:
+async def test_the_fast_path_refuses_oversized_events() -> None:
     lives = Lives()
     lives.limits = replace(lives.limits, event_bytes_max=100)
     async with lives.life():
@@ -129,7 +129,7 @@ async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
 
 @pytest.mark.spec("D2", "T3", "L2")
 @simulated
-async def test_whatever_else_follows_is_not_forgotten() -> None:
+async def test_the_fast_path_keeps_all_consequences_of_a_publish() -> None:
     """Each of these needs the long way, and is looked at with every publish."""
     lives = Lives()
     async with lives.life():

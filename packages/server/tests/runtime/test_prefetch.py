@@ -42,17 +42,17 @@ class Client(Reader):
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     """What was delivered as it was read ahead."""
-    found: list[Span] = []
+    used_spans: list[Span] = []
     take = ReadAhead.take
 
     def noted(self: ReadAhead, number: ChannelId, spans: Any) -> Any:
         rows = take(self, number, spans)
         if rows is not None:
-            found.extend(spans)
+            used_spans.extend(spans)
         return rows
 
     monkeypatch.setattr(ReadAhead, "take", noted)
-    return found
+    return used_spans
 
 
 async def windows(realm: RunningRealm, client: Client, count: int, name: str = "d") -> Any:
@@ -89,7 +89,7 @@ def ten(first: int) -> list[int]:
 @pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.spec("D5")
 @simulated
-async def test_the_third_window_was_read_while_the_second_was_worked_on(
+async def test_the_third_window_is_prefetched_during_the_second(
     used: list[Span], in_files: bool
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=EAGER if in_files else LATE) as realm:
@@ -107,7 +107,7 @@ async def test_the_third_window_was_read_while_the_second_was_worked_on(
 
 @pytest.mark.spec("D5")
 @simulated
-async def test_what_was_rolled_back_comes_first_whatever_was_ready(used: list[Span]) -> None:
+async def test_rolled_back_events_come_before_prefetched_ones(used: list[Span]) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
         await backlog(realm)
         client = Client()
@@ -119,7 +119,7 @@ async def test_what_was_rolled_back_comes_first_whatever_was_ready(used: list[Sp
 
 @pytest.mark.spec("T9")
 @simulated
-async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
+async def test_purged_events_are_not_delivered_from_the_prefetch() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
         await backlog(realm)
         client = Client()
@@ -130,7 +130,7 @@ async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
 
 
 @simulated
-async def test_a_deleted_channel_leaves_nothing_ready() -> None:
+async def test_a_deleted_channel_has_no_prefetched_events() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
         await backlog(realm)
         await windows(realm, Client(), 2)
@@ -152,7 +152,7 @@ async def test_the_last_few_of_a_backlog_are_not_guessed(used: list[Span]) -> No
 
 @pytest.mark.parametrize("kind", ["paged", "off_heap"])
 @simulated
-async def test_pages_are_not_read_ahead(used: list[Span], kind: str) -> None:
+async def test_paged_events_are_not_prefetched(used: list[Span], kind: str) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
         await backlog(realm, replace(STORED, type=kind))
         client = Client()
@@ -161,7 +161,7 @@ async def test_pages_are_not_read_ahead(used: list[Span], kind: str) -> None:
     assert used == []
 
 
-def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_events_and_channels_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = ReadAhead()
     monkeypatch.setattr(prefetch, "CHANNELS_MAX", 2)
     monkeypatch.setattr(prefetch, "BYTES_MAX", 1_000)

@@ -74,14 +74,14 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
         await filled(realm, SPINDLES)
         store = realm.shard.state.stores[1]
         kept = IdSet((Span(3, 5),))
-        piece = store.tail[0].__class__(
+        tail_batch = store.tail[0].__class__(
             Span(3, 5),
             0,
             store.tail[0].number,
             schema=store.tail[0].schema,
             body=store.tail[0].body,
         )
-        store.restored(piece)
+        store.restored(tail_batch)
         assert store.late.overlap(kept) == kept
         assert promising(realm, "price = 2") == [Span(3, 5), Span(20, 30), Span(40, 50)]
 

@@ -22,8 +22,8 @@ async def test_a_small_event_does_not_keep_the_large_ones_that_left_before_it() 
         await publish(realm, number, body([b"small"]))
         await realm.subscriptions.purge(number, 0, 3, "")
     async with living_on(disk) as realm:
-        kept = [piece.body for piece in realm.shard.state.stores[number].tail]
-        buffers = [memoryview(piece).obj for piece in kept]
+        kept = [tail_batch.body for tail_batch in realm.shard.state.stores[number].tail]
+        buffers = [memoryview(tail_batch).obj for tail_batch in kept]
         held = {id(buffer): memoryview(buffer).nbytes for buffer in buffers}
         assert sum(held.values()) < 10_000, "the small event alone"
         assert list((await events(realm, number)).values()) == [b"small"]

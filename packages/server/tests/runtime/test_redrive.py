@@ -48,7 +48,7 @@ def wider(lives: Lives, name: str) -> Any:
 @pytest.mark.spec("T10", "E3")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_each_goes_back_to_its_origin_as_it_was(end: End) -> None:
+async def test_each_event_goes_back_to_its_origin_unchanged(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await with_dead_events(lives)
@@ -97,17 +97,17 @@ async def test_a_selector_chooses_and_a_destination_may_be_named(end: End, kind:
     async with lives.life(end):
         if kind == "queue":
             reader = await lives.attach("again")
-            found = await reader.has(3)
+            events = await reader.has(3)
         else:
-            found = await lives.stored("again")
-        assert datas(found) == ["a1", "b1", "own"]
+            events = await lives.stored("again")
+        assert datas(events) == ["a1", "b1", "own"]
         assert datas(await lives.stored("dead")) == ["a0", "b0"]
         await lives.conserved()
 
 
 @pytest.mark.spec("T10")
 @simulated
-async def test_what_cannot_be_asked_is_refused() -> None:
+async def test_an_impossible_redrive_is_refused() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead")
@@ -142,7 +142,7 @@ async def test_a_full_target_moves_nothing_of_that_step(end: End) -> None:
 @pytest.mark.spec("T3", "T10")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_nothing_is_evicted_for_what_comes_back(end: End) -> None:
+async def test_redriven_events_evict_nothing(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("dead")
@@ -295,7 +295,7 @@ async def test_the_memory_limit_of_the_target_counts_over_all_targets() -> None:
 
 @pytest.mark.spec("T10")
 @simulated
-async def test_events_in_a_readers_hands_stay() -> None:
+async def test_events_held_by_a_reader_stay() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead", kind="queue")
@@ -313,7 +313,7 @@ async def test_events_in_a_readers_hands_stay() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("T10")
-def test_one_that_breaks_off_goes_on_and_moves_each_once() -> None:
+def test_an_interrupted_redrive_continues_and_moves_each_event_once() -> None:
     """Large events, so that there are several steps; the power fails at any sync."""
     size = 3 << 20
 

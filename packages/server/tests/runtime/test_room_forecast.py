@@ -39,7 +39,7 @@ def events(random: Random) -> list[Event]:
 @pytest.mark.spec("L1", "L3")
 @pytest.mark.parametrize("seed", range(8))
 @simulated
-async def test_the_room_made_is_enough_for_every_graph_of_joins(
+async def test_the_forecast_is_enough_for_every_graph_of_joins(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room_forecast, "COPIES_BYTES_MAX", 0)  # count exactly, however little it is
@@ -71,7 +71,9 @@ async def test_the_room_made_is_enough_for_every_graph_of_joins(
 
 @pytest.mark.spec("L1")
 @simulated
-async def test_no_room_is_made_for_what_joins_do_not_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_forecast_leaves_out_events_that_joins_do_not_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(room_forecast, "COPIES_BYTES_MAX", 1 << 16)
     lives = Lives()
     async with lives.life():

@@ -37,7 +37,7 @@ class Client(Reader):
 
 @pytest.mark.spec("D5")
 @simulated
-async def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_new() -> None:
+async def test_scattered_rolled_back_events_are_delivered_together_with_new_ones() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("orders", STORED)
         subscriptions = realm.subscriptions

@@ -28,7 +28,7 @@ def later(data: str, ms: int, **options: Any) -> Event:
 
 @pytest.mark.spec("X4", "E4")
 @simulated
-async def test_events_come_at_their_time_in_the_order_of_their_times() -> None:
+async def test_scheduled_events_are_published_in_the_order_of_their_times() -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life():
         await lives.create("orders")
@@ -43,13 +43,13 @@ async def test_events_come_at_their_time_in_the_order_of_their_times() -> None:
         await follower.has(5)
         assert datas(follower.events) == ["now", "a", "b", "c", "d"]
         assert follower.ids == [0, 1, 2, 3, 4]
-        waited = [at - begun for at in follower.came_at[1:]]
+        waited = [time - begun for time in follower.came_at[1:]]
         for wanted, real in zip((200, 250, 300, 900), waited, strict=True):
             assert timedelta() <= real - wanted * MS <= 3 * MS, (wanted, real)
         assert follower.publishers == ["me@here"] * 2 + ["ann@one", "me@here", "ann@one"]
-        for event, at in zip(follower.events[1:], follower.came_at[1:], strict=True):
+        for event, time in zip(follower.events[1:], follower.came_at[1:], strict=True):
             assert event.published is not None
-            assert at - event.published < 3 * MS
+            assert time - event.published < 3 * MS
             assert event.deliver_at is None
             assert event.origin is None
         assert (await lives.info("orders")).scheduled == 0
@@ -63,7 +63,7 @@ async def test_events_come_at_their_time_in_the_order_of_their_times() -> None:
     [("persistent", True), ("mixed", False), ("paged", False), ("queue", False)],
 )
 @simulated
-async def test_what_waits_survives_a_restart_and_comes_once(
+async def test_scheduled_events_survive_a_restart_and_are_published_once(
     end: End, kind: str, eager: bool
 ) -> None:
     lives = Lives(limits=SELDOM, sealing=EAGER) if eager else Lives(limits=SELDOM)
@@ -97,7 +97,7 @@ async def test_what_waits_survives_a_restart_and_comes_once(
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", ["reliable", "simple", "off_heap", "transient", "mixed"])
 @simulated
-async def test_what_a_restart_would_lose_is_lost_while_it_waits(end: End, kind: str) -> None:
+async def test_volatile_scheduled_events_are_lost_by_a_restart(end: End, kind: str) -> None:
     lives = Lives(limits=SELDOM)
     options: dict[str, Any] = {"persistent": False} if kind == "mixed" else {}
     async with lives.life(end):
@@ -120,7 +120,7 @@ async def test_what_a_restart_would_lose_is_lost_while_it_waits(end: End, kind: 
 @pytest.mark.spec("X4")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_what_waits_can_be_looked_at_and_cancelled(end: End) -> None:
+async def test_scheduled_events_can_be_read_and_cancelled(end: End) -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life(end):
         number = await lives.create("orders")
@@ -146,7 +146,7 @@ async def test_what_waits_can_be_looked_at_and_cancelled(end: End) -> None:
 @pytest.mark.spec("X4", "C2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_the_store_where_they_wait_belongs_to_its_channel(end: End) -> None:
+async def test_the_schedule_store_belongs_to_its_channel(end: End) -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life(end):
         await lives.create("a/orders")
@@ -166,7 +166,7 @@ async def test_the_store_where_they_wait_belongs_to_its_channel(end: End) -> Non
 @pytest.mark.spec("X4", "C2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_a_channel_may_be_called_as_the_store_where_they_wait(end: End) -> None:
+async def test_a_channel_may_have_the_name_of_a_schedule_store(end: End) -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life(end):
         await lives.create("orders")
@@ -200,7 +200,7 @@ async def test_a_mix_in_one_publish_is_refused() -> None:
 @pytest.mark.spec("X3", "X4")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_one_that_is_sent_again_waits_once(end: End) -> None:
+async def test_a_repeated_scheduled_publish_waits_once(end: End) -> None:
     lives = Lives(limits=SELDOM)
     event = [Event(b"a", deliver_at=clock_now() + 100 * MS)]
     async with lives.life(end):
@@ -218,7 +218,7 @@ async def test_one_that_is_sent_again_waits_once(end: End) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("X4")
-def test_the_power_may_fail_at_any_sync_and_each_comes_once() -> None:
+def test_after_a_power_cut_at_any_sync_each_event_is_published_once() -> None:
     async def life(good: int) -> int:
         lives = Lives(good, limits=SELDOM)
         async with lives.life():

@@ -30,7 +30,7 @@ def encoded(number: int) -> bytes:
     return schema_bytes(pa.schema([(f"column{number}", pa.int64())]))
 
 
-def known(schemas: Schemas) -> int:
+def count_recorded(schemas: Schemas) -> int:
     return len(schemas.in_journal())
 
 
@@ -44,18 +44,18 @@ def differing(count: int, first: int = 0) -> list[Event]:
 # --- the registry -------------------------------------------------------------------------
 
 
-def test_a_schema_that_nothing_holds_is_forgotten() -> None:
+def test_an_unused_schema_is_forgotten() -> None:
     schemas = Schemas()
     schemas.forget_unused()
     for number in range(1, 101):
         schemas.record(number, encoded(number))
 
-    assert known(schemas) < 30
+    assert count_recorded(schemas) < 30
     assert schemas.recorded(encoded(1)) is None
     assert schemas.recorded(encoded(100)) is not None
 
 
-def test_a_schema_that_a_batch_holds_stays_under_its_number() -> None:
+def test_a_schema_in_use_keeps_its_number() -> None:
     schemas = Schemas()
     schemas.forget_unused()
     schemas.record(1, encoded(1))
@@ -76,13 +76,13 @@ def test_all_schemas_are_kept_while_a_journal_is_read() -> None:
     for number in range(1, 101):
         schemas.record(number, encoded(number))
 
-    assert known(schemas) == 100
+    assert count_recorded(schemas) == 100
     assert schemas.schema(1).names == ["column1"]
     schemas.forget_unused()
-    assert known(schemas) < 30
+    assert count_recorded(schemas) < 30
 
 
-def test_no_number_is_given_twice() -> None:
+def test_no_schema_number_is_used_twice() -> None:
     schemas = Schemas()
     schemas.forget_unused()
     for number in range(1, 101):
@@ -95,7 +95,7 @@ def test_no_number_is_given_twice() -> None:
     assert again.next_number() == 101
 
 
-def test_a_number_that_came_again_with_another_schema_names_the_later_one() -> None:
+def test_a_reused_number_names_the_later_schema() -> None:
     schemas = Schemas()
     schemas.record(1, encoded(1))
     schemas.record(1, encoded(2))
@@ -114,7 +114,7 @@ def test_the_first_batch_with_a_schema_is_charged_for_it() -> None:
     assert schemas.first_weight(1) == 0, "few schemas cost nothing"
 
 
-def test_schemas_of_deliveries_are_few_and_have_numbers_of_their_own(
+def test_schemas_of_deliveries_are_limited_and_numbered_separately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(schemas_module, "TRANSIENT_MAX", 10)
@@ -147,7 +147,7 @@ def test_few_wide_schemas_are_kept_by_a_memo() -> None:
 
 @pytest.mark.parametrize("end", ["power cut", "snapshot", "closed"])
 @simulated
-async def test_events_of_forgotten_schemas_are_read_in_every_life(end: End) -> None:
+async def test_events_of_forgotten_schemas_are_read_after_every_restart(end: End) -> None:
     lives = Lives(sealing=EAGER)
     async with lives.life(end):
         await lives.create("kept")
@@ -159,7 +159,7 @@ async def test_events_of_forgotten_schemas_are_read_in_every_life(end: End) -> N
         async with lives.life(end):
             schemas = lives.realm.shard.state.schemas
             await lives.put("kept", *differing(2))
-            assert known(schemas) < 40
+            assert count_recorded(schemas) < 40
             events = await lives.stored("kept")
             names = [next(iter(event.properties)) for event in events[:63]]
             assert names == [f"p{number}" for number in (*range(60), 58, 59, 60)]
@@ -167,22 +167,22 @@ async def test_events_of_forgotten_schemas_are_read_in_every_life(end: End) -> N
 
 
 @simulated
-async def test_schemas_that_are_purged_are_in_no_snapshot() -> None:
+async def test_schemas_of_purged_events_are_not_in_a_snapshot() -> None:
     lives = Lives(sealing=SealingLimits(interval_s=1e6))
     async with lives.life("snapshot"):
         await lives.create("kept")
         for event in differing(60):
             await lives.put("kept", event)
         schemas = lives.realm.shard.state.schemas
-        assert known(schemas) == 60
+        assert count_recorded(schemas) == 60
         await lives.purge("kept")
-        assert known(schemas) < 40
+        assert count_recorded(schemas) < 40
     async with lives.life():
-        assert known(lives.realm.shard.state.schemas) < 40
+        assert count_recorded(lives.realm.shard.state.schemas) < 40
 
 
 @simulated
-async def test_schemas_count_against_what_may_wait_for_the_sealing() -> None:
+async def test_schemas_count_against_the_limit_of_unsealed_bytes() -> None:
     lives = Lives(sealing=EAGER, limits=Limits(tail_bytes_max=100_000))
     async with lives.life("closed"):
         await lives.create("kept")

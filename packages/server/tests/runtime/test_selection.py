@@ -35,7 +35,7 @@ class Elsewhere:
 
 
 @simulated
-async def test_much_is_looked_at_beside_the_loop_and_little_on_it(
+async def test_expensive_selectors_run_in_a_thread_and_cheap_ones_in_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives, elsewhere = Lives(1), Elsewhere()
@@ -68,12 +68,12 @@ async def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other
         assert isinstance(slow.reason, LimitReached)
         assert "selector took longer" in str(slow.reason)
         monkeypatch.setattr(selection, "BUDGET_S", 5.0)
-        other = await lives.follow("orders", "s LIKE '%b%a%'")
-        await other.has(40)
+        second = await lives.follow("orders", "s LIKE '%b%a%'")
+        await second.has(40)
 
 
 @simulated
-async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_asked(
+async def test_a_scan_ends_at_its_time_limit_and_when_its_client_disconnects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(selector_scan, "SCAN_EVENTS", 8)
@@ -86,18 +86,18 @@ async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_aske
             await lives.purge("orders", "s LIKE '%a%b%'")
         monkeypatch.setattr(selection, "BUDGET_S", 5.0)
         before = lives.realm.shard.groups
-        gone = Asker()
-        gone.go()
-        given = asker.set(gone)
+        disconnected = Asker()
+        disconnected.go()
+        token = asker.set(disconnected)
         with pytest.raises(ConnectionLost, match="the requesting client disconnected"):
             await lives.purge("orders", "s LIKE '%a%b%'")
-        asker.reset(given)
+        asker.reset(token)
         assert lives.realm.shard.groups - before < 3, "it stopped after one look"
         assert (await lives.info("orders")).events == 40
 
 
 @simulated
-async def test_nothing_is_chosen_for_a_subscription_that_is_over(
+async def test_no_selector_is_evaluated_for_an_ended_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
@@ -119,7 +119,7 @@ async def test_nothing_is_chosen_for_a_subscription_that_is_over(
 
 
 @simulated
-async def test_what_is_purged_made_a_durable_of_or_redriven_is_chosen_beside_the_loop(
+async def test_purges_durables_and_redrives_evaluate_selectors_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
@@ -187,14 +187,14 @@ async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
             await pass_time(0.005)
         assert isinstance(slow.reason, LimitReached)
         monkeypatch.setattr(selection, "BUDGET_S", 5.0)
-        other = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
-        await other.has(40)
+        second = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
+        await second.has(40)
         assert some.reason is None
 
 
 @pytest.mark.slow
 @simulated
-async def test_a_purge_goes_on_to_what_came_meanwhile_before_its_turn(
+async def test_a_purge_includes_events_published_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
@@ -239,25 +239,25 @@ class Held:
 
 
 @simulated
-async def test_long_selectors_are_parsed_one_at_a_time_also_for_those_who_hang_up() -> None:
+async def test_long_selectors_are_parsed_one_at_a_time_even_after_disconnects() -> None:
     held = Held()
     choosing = selection.Choosing(held, SystemClock())
     text = " OR ".join(f"n = {number}" for number in range(300))
 
     async with asyncio.TaskGroup() as group:
-        gone = group.create_task(choosing.parse(text))
+        cancelled = group.create_task(choosing.parse(text))
         await pass_time(1)
-        gone.cancel()
+        cancelled.cancel()
         waits = group.create_task(choosing.parse(text))
         wrong = group.create_task(refusal(choosing.parse(f"{text} OR")))
         short = await choosing.parse("n = 1")
         await pass_time(1)
-        assert (held.begun, gone.done(), waits.done()) == (1, False, False)
+        assert (held.begun, cancelled.done(), waits.done()) == (1, False, False)
 
         held.go_on.set()
 
     assert short.text == "n = 1"
-    assert gone.cancelled()
+    assert cancelled.cancelled()
     assert waits.result().text == text
     assert isinstance(wrong.result(), InvalidSelector)
     assert held.begun == 3

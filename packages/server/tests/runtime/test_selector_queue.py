@@ -61,10 +61,10 @@ class Elsewhere:
             await self.paused.wait()
         self._is_away = True
         try:
-            found = call()
+            result = call()
         finally:
             self._is_away = False
-        return await asyncio.sleep(0, found)
+        return await asyncio.sleep(0, result)
 
 
 def large(count: int, seed: int = 1) -> list[Event]:
@@ -98,7 +98,7 @@ async def expected(lives: Lives, name: str, selector: str) -> list[int]:
 
 @pytest.mark.slow
 @simulated
-async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publish(
+async def test_other_requests_are_served_while_a_hundred_selectors_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -131,7 +131,7 @@ async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publis
 
 @pytest.mark.slow
 @simulated
-async def test_what_is_published_behind_comes_behind_and_elsewhere_nobody_waits(
+async def test_later_publishes_to_the_channel_wait_and_other_channels_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -147,16 +147,18 @@ async def test_what_is_published_behind_comes_behind_and_elsewhere_nobody_waits(
         aside = lives.send("other", Event(b"other"))
         assert await aside == (0, 1)
         await pass_time(1.0)
-        assert not any(each.done() for each in (slow, *behind, again))
+        assert not any(publish.done() for publish in (slow, *behind, again))
         elsewhere.paused.set()
         assert await slow == (0, 200)
-        assert [await each for each in behind] == [(200 + n, 201 + n) for n in range(5)]
+        assert [await publish for publish in behind] == [(200 + n, 201 + n) for n in range(5)]
         assert await again == (0, 200), "a retry is known, as ever"
         assert len(await lives.stored("orders")) == 205
 
 
 @simulated
-async def test_a_durable_made_meanwhile_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_durable_created_during_evaluation_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
@@ -170,14 +172,14 @@ async def test_a_durable_made_meanwhile_misses_nothing(monkeypatch: pytest.Monke
         await done
         assert elsewhere.on_loop == 0, "what it asks was asked in time, too"
         for durable, n in (("first", 1), ("second", 2)):
-            found = await outstanding(lives, "orders", durable)
-            assert found == await expected(lives, "orders", costly(ChannelId(n)))
-            assert 0 < len(found) < 200
+            events = await outstanding(lives, "orders", durable)
+            assert events == await expected(lives, "orders", costly(ChannelId(n)))
+            assert 0 < len(events) < 200
 
 
 @pytest.mark.slow
 @simulated
-async def test_selectors_where_joins_lead_are_asked_aside_too(
+async def test_selectors_behind_joins_are_evaluated_in_a_thread_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -197,24 +199,24 @@ async def test_selectors_where_joins_lead_are_asked_aside_too(
                 "orders", f"{costly(ChannelId(1))} AND {costly(ChannelId(2))} AND n >= 10"
             )
         )
-        found = await outstanding(lives, "fewer", "team")
+        outstanding_events = await outstanding(lives, "fewer", "team")
         events = {event.event_id: event for event in await lives.stored("fewer")}
-        assert datas([events[i] for i in found]) == wanted
+        assert datas([events[i] for i in outstanding_events]) == wanted
         assert 0 < len(wanted) < len(copied)
 
 
 @pytest.mark.slow
 @pytest.mark.spec("P1")
 @simulated
-async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_property_elsewhere(
+async def test_a_name_is_a_message_field_only_on_channels_with_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random, messages = Random(1), Messages("orders", shop())
-    told = [
+    answers = [
         messages.event("shop.Order", {"note": "".join(random.choices(LETTERS, k=500))})
         for _ in range(200)
     ]
-    for event in told:
+    for event in answers:
         event.properties["note"] = "".join(random.choices(LETTERS, k=500))
     text = costly(ChannelId(1)).replace("s LIKE", "note LIKE")
     lives = Lives()
@@ -225,7 +227,7 @@ async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_proper
         for name in ("orders", "copies"):
             await lives.durable(name, "team", selector=text)
         elsewhere = Elsewhere(lives, monkeypatch)
-        await lives.put("orders", *told)
+        await lives.put("orders", *answers)
         assert elsewhere.on_loop == 0
         by_field, by_property = [await outstanding(lives, n, "team") for n in ("orders", "copies")]
         assert by_field == await expected(lives, "orders", text)
@@ -234,7 +236,7 @@ async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_proper
 
 
 @simulated
-async def test_ids_times_and_what_the_realm_adds_are_asked_in_the_turn_that_knows_them(
+async def test_comparisons_of_ids_and_times_are_made_in_the_turn_that_sets_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -253,9 +255,9 @@ async def test_ids_times_and_what_the_realm_adds_are_asked_in_the_turn_that_know
         await lives.put("orders", *large(200))
         assert elsewhere.on_loop == 0
         for n, text in enumerate(texts):
-            found = await outstanding(lives, "orders", f"d{n}")
-            assert found == await expected(lives, "orders", f"{text} AND n >= 0"), text
-            assert found
+            events = await outstanding(lives, "orders", f"d{n}")
+            assert events == await expected(lives, "orders", f"{text} AND n >= 0"), text
+            assert events
 
 
 @simulated
@@ -277,7 +279,7 @@ async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
 
 
 @simulated
-async def test_what_comes_behind_a_transaction_is_behind_it_on_each_of_its_channels(
+async def test_publishes_wait_behind_a_transaction_on_each_of_its_channels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -289,22 +291,22 @@ async def test_what_comes_behind_a_transaction_is_behind_it_on_each_of_its_chann
         elsewhere.paused = asyncio.Event()
         numbers = [lives.number(name) for name in ("asked", "quiet")]
         await lives.realm.transactions.begin("t1", numbers)
-        whole = asyncio.get_running_loop().create_task(
+        commit = asyncio.get_running_loop().create_task(
             lives.commit("t1", {"asked": large(150), "quiet": [Event(b"first")]})
         )
         await asyncio.sleep(0)  # it has asked
         behind = lives.send("quiet", Event(b"second"))
         await pass_time(0.1)
-        assert not whole.done()
+        assert not commit.done()
         assert not behind.done()
         elsewhere.paused.set()
-        await whole
+        await commit
         assert await behind == (1, 2)
         assert datas(await lives.stored("quiet")) == ["first", "second"]
 
 
 @simulated
-async def test_a_realm_that_closes_serves_who_waits_and_one_that_ends_says_so(
+async def test_a_closing_realm_serves_waiting_publishes_and_a_failed_one_refuses_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -324,7 +326,7 @@ async def test_a_realm_that_closes_serves_who_waits_and_one_that_ends_says_so(
 
 
 @simulated
-async def test_a_look_that_fails_costs_no_more_than_its_request(
+async def test_a_failing_evaluation_affects_its_request_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -332,7 +334,7 @@ async def test_a_look_that_fails_costs_no_more_than_its_request(
         await lives.create("orders")
         await lives.durable("orders", "team", selector=costly(ChannelId(3)))
         elsewhere = Elsewhere(lives, monkeypatch)
-        whole = Selector.mask_in
+        mask_in = Selector.mask_in
 
         def broken(*_: Any) -> Any:
             raise ValueError("nobody foresaw it")
@@ -340,13 +342,13 @@ async def test_a_look_that_fails_costs_no_more_than_its_request(
         monkeypatch.setattr(Selector, "mask_in", broken)
         with pytest.raises(ValueError, match="foresaw"):
             await lives.put("orders", *large(200))
-        monkeypatch.setattr(Selector, "mask_in", whole)
+        monkeypatch.setattr(Selector, "mask_in", mask_in)
         assert await lives.put("orders", *large(200)) == (0, 200)
         assert elsewhere.calls
 
 
 @simulated
-async def test_what_selectors_may_ask_of_a_channel_is_bounded(
+async def test_the_work_of_selectors_on_a_channel_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publish_selectors, "SELECTORS_WORK_MAX", 20)
@@ -394,7 +396,7 @@ async def test_comparisons_that_only_the_turn_can_make_are_few(
 
 
 @simulated
-async def test_what_a_publisher_names_like_the_realm_is_asked_aside_as_well(
+async def test_properties_named_like_those_of_the_realm_are_evaluated_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()
@@ -415,7 +417,7 @@ async def test_what_a_publisher_names_like_the_realm_is_asked_aside_as_well(
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.slow), 5])
 @simulated
-async def test_whatever_waits_every_durable_gets_what_matches_in_order(
+async def test_every_durable_gets_its_matches_in_order_whatever_waits(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives, random = Lives(seed), Random(seed)
@@ -444,13 +446,13 @@ async def test_whatever_waits_every_durable_gets_what_matches_in_order(
             assert first >= ends[name], "in the order they were sent"
             ends[name] = end
         for (name, durable), text in selectors.items():
-            found = await outstanding(lives, name, durable)
-            assert found == await expected(lives, name, text), (name, durable)
+            events = await outstanding(lives, name, durable)
+            assert events == await expected(lives, name, text), (name, durable)
         await lives.conserved()
 
 
 @simulated
-async def test_a_browse_of_what_waits_begins_at_what_is_stored(
+async def test_a_browse_begins_at_the_stored_events_while_publishes_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives()

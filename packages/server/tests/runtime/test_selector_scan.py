@@ -30,38 +30,38 @@ def numbered(first: int, end: int) -> list[Event]:
 @pytest.mark.spec("Q1", "F5")
 @pytest.mark.parametrize("seed", range(4))
 @simulated
-async def test_a_reader_that_chooses_misses_nothing_that_comes_or_goes_while_it_sits_down(
+async def test_a_reader_with_a_selector_misses_nothing_while_it_attaches(
     seed: int,
 ) -> None:
     lives, random = Lives(seed), Random(seed)
     async with lives.life():
         await lives.create("work", kind="queue")
         await lives.put("work", *numbered(0, 20 * STEP))
-        other = await lives.attach("work", window=5, session="other")
-        await other.has(5)
+        other_reader = await lives.attach("work", window=5, session="other")
+        await other_reader.has(5)
         opening = asyncio.get_running_loop().create_task(
             lives.attach("work", window=1_000, selector="n BETWEEN 3 AND 500")
         )
-        before, at = lives.realm.shard.groups, 20 * STEP
+        before, next_number = lives.realm.shard.groups, 20 * STEP
         while not opening.done():
-            await lives.put("work", *numbered(at, at + 1))
-            at += 1
+            await lives.put("work", *numbered(next_number, next_number + 1))
+            next_number += 1
             if random.random() < 0.3:
-                await other.settle(*other.outlet.ids)
+                await other_reader.settle(*other_reader.outlet.ids)
         assert lives.realm.shard.groups - before > 20, "others were served meanwhile"
         reader = await opening
-        await other.leave()
-        await lives.put("work", *numbered(at, at + 1))
+        await other_reader.leave()
+        await lives.put("work", *numbered(next_number, next_number + 1))
         consumed = (await lives.info("work")).counters.consumed
-        found = await reader.has(1)
-        read = {event.event_id for event in found}
-        assert len(read) == len(found)
-        assert read == set(range(max(3, consumed), at + 1))
+        events = await reader.has(1)
+        read = {event.event_id for event in events}
+        assert len(read) == len(events)
+        assert read == set(range(max(3, consumed), next_number + 1))
 
 
 @pytest.mark.spec("T9", "D3", "F5")
 @simulated
-async def test_durables_and_purges_with_a_selector_look_at_everything_once() -> None:
+async def test_durables_and_purges_examine_each_event_once() -> None:
     lives = Lives()
     async with lives.life():
         number = await lives.create("orders")
@@ -94,7 +94,7 @@ async def test_durables_and_purges_with_a_selector_look_at_everything_once() -> 
 @pytest.mark.spec("F5")
 @pytest.mark.parametrize("chosen", ["n < 0", "n >= 0", "n IN (1, 2, 7)", "odd", "odd OR n < 100"])
 @simulated
-async def test_what_is_chosen_is_exact_however_scattered(chosen: str) -> None:
+async def test_the_matches_are_exact_however_scattered(chosen: str) -> None:
     lives = Lives()
     async with lives.life():
         number = await lives.create("orders")
@@ -111,14 +111,14 @@ async def test_what_is_chosen_is_exact_however_scattered(chosen: str) -> None:
         assert await lives.realm.subscriptions.purge(
             ChannelId(number), None, None, selector=selector
         ) == len(expected)
-        left = {event.event_id for event in await lives.stored("orders")}
-        assert left == set(range(400)) - expected
+        remaining = {event.event_id for event in await lives.stored("orders")}
+        assert remaining == set(range(400)) - expected
 
 
 @pytest.mark.spec("T9")
 @pytest.mark.parametrize("selector", ["", "n = 1"])
 @simulated
-async def test_what_is_asked_of_a_channel_that_is_gone_is_refused_and_the_realm_goes_on(
+async def test_requests_for_a_deleted_channel_are_refused_and_the_realm_continues(
     selector: str,
 ) -> None:
     lives = Lives()

@@ -56,8 +56,8 @@ async def test_one_file_grows_and_plain_arrow_reads_it_at_every_size(tmp_path: P
             (file,) = files(tmp_path)
             assert ids_in(file) == list(range(10 * (number + 1)))
         (file,) = files(tmp_path)
-        found = await events(realm, ChannelId(1))
-        assert found == {i: b"%d" % (i // 10) for i in range(50)}
+        stored = await events(realm, ChannelId(1))
+        assert stored == {i: b"%d" % (i // 10) for i in range(50)}
         info = await realm.describe_channel("orders")
         assert (info.storage.sealed_files, info.storage.sealed_bytes) == (
             1,
@@ -68,7 +68,7 @@ async def test_one_file_grows_and_plain_arrow_reads_it_at_every_size(tmp_path: P
 
 @pytest.mark.parametrize("orderly", [True, False])
 @simulated
-async def test_after_a_restart_the_same_file_goes_on_growing(tmp_path: Path, orderly: bool) -> None:
+async def test_the_same_file_grows_after_a_restart(tmp_path: Path, orderly: bool) -> None:
     taking_snapshots = SealingLimits(
         segment_bytes_max=1, interval_s=0.01, journal_bytes_max=2_000 if orderly else 1 << 20
     )
@@ -95,9 +95,7 @@ async def test_after_a_restart_the_same_file_goes_on_growing(tmp_path: Path, ord
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("left", [b"", b"\0" * 100, b"torn" * 1_000])
 @simulated
-async def test_a_file_that_lost_its_end_is_mended_at_the_next_start(
-    tmp_path: Path, left: bytes
-) -> None:
+async def test_a_truncated_file_is_repaired_at_the_next_start(tmp_path: Path, left: bytes) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
@@ -105,12 +103,12 @@ async def test_a_file_that_lost_its_end_is_mended_at_the_next_start(
         await sealed(realm, "orders")
     await realm.release()
     (file,) = files(tmp_path)
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) - 200] + left)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) - 200] + left)
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         assert realm.recovered.damage == []
-        assert file.read_bytes() == whole
+        assert file.read_bytes() == content
         assert len(await events(realm, ChannelId(1))) == 10
     await realm.release()
 
@@ -159,7 +157,7 @@ async def test_a_large_file_stays_as_it_is_when_columns_come(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.spec("S1")
-def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
+def test_no_event_is_lost_by_a_power_cut_at_any_sync() -> None:
     async def life(seed: int, good_syncs: int) -> int:
         disk = FaultyDisk(seed)
         store = open_store("/realm", disk)
@@ -181,12 +179,12 @@ def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
             assert realm.recovered.damage == []
             await publish(realm, ChannelId(1), body([b"last"]))
             await sealed(realm, "orders")
-            found = await events(realm, ChannelId(1))
-            assert list(found) == list(range(len(found)))
-            assert all(found[i] == b"%d" % (i // 3) for i in range(promised))
+            stored = await events(realm, ChannelId(1))
+            assert list(stored) == list(range(len(stored)))
+            assert all(stored[i] == b"%d" % (i // 3) for i in range(promised))
             for info in await store.blobs.list("segments/"):
                 data = await store.blobs.get(info.name)
-                assert pa.ipc.open_file(pa.py_buffer(data)).read_all().num_rows == len(found)
+                assert pa.ipc.open_file(pa.py_buffer(data)).read_all().num_rows == len(stored)
         return promised
 
     counts = {simulate(life(seed, good), Random(seed)) for good in range(40) for seed in range(3)}
@@ -196,14 +194,14 @@ def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize("rows", [0, 4])
 @simulated
-async def test_files_go_on_in_the_folder_where_an_earlier_version_began(
+async def test_files_stay_in_the_folder_of_an_earlier_version(
     monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     definition = Definition(type="persistent", storage=Storage(events_per_spindle=rows))
 
     async def folders(store: Embedded) -> set[str]:
-        found = await store.blobs.list("segments/")
-        return {info.name.removeprefix("segments/").rpartition("/")[0] for info in found}
+        blobs = await store.blobs.list("segments/")
+        return {info.name.removeprefix("segments/").rpartition("/")[0] for info in blobs}
 
     disk = FaultyDisk(1)
     store = open_store("/realm", disk)
@@ -231,7 +229,7 @@ async def test_files_go_on_in_the_folder_where_an_earlier_version_began(
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_a_full_disk_leaves_the_file_as_it_was_and_is_got_over() -> None:
+async def test_a_full_disk_leaves_the_file_unchanged_and_sealing_resumes() -> None:
     disk = FaultyDisk(1)
     store = open_store("/realm", disk, allocation_bytes=0)
     async with living(store.journal, store.blobs) as realm:
@@ -251,7 +249,7 @@ async def test_a_full_disk_leaves_the_file_as_it_was_and_is_got_over() -> None:
 
 
 @simulated
-async def test_a_file_goes_with_its_channel(tmp_path: Path) -> None:
+async def test_a_file_is_removed_with_its_channel(tmp_path: Path) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs, sealing=EAGER) as realm:
         await realm.create_channel("orders", SINGLE)

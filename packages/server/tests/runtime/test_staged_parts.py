@@ -69,7 +69,7 @@ async def write(lives: Lives, sequence: int, parts: Mapping[str, Sequence[Event]
 
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_a_repetition_is_told_of_the_first_whatever_it_names(end: End) -> None:
+async def test_a_repeated_commit_gets_the_first_answer_whatever_it_names(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         for name in ("a", "b", "c"):
@@ -90,7 +90,7 @@ async def test_a_repetition_is_told_of_the_first_whatever_it_names(end: End) -> 
 
 
 @simulated
-async def test_what_one_channel_refuses_is_published_on_none() -> None:
+async def test_a_commit_that_one_channel_refuses_is_published_on_none() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("free")
@@ -105,7 +105,7 @@ async def test_what_one_channel_refuses_is_published_on_none() -> None:
 
 
 @simulated
-async def test_a_channel_that_is_gone_stops_all_of_it_but_no_repetition() -> None:
+async def test_a_deleted_channel_refuses_a_new_commit_but_not_a_repeated_one() -> None:
     lives = Lives()
     async with lives.life():
         for name in ("here", "gone"):
@@ -120,7 +120,7 @@ async def test_a_channel_that_is_gone_stops_all_of_it_but_no_repetition() -> Non
 
 
 @simulated
-async def test_a_stage_that_is_not_there_or_of_another_channel_stops_all_of_it() -> None:
+async def test_a_missing_stage_or_one_of_another_channel_refuses_the_commit() -> None:
     lives = Lives()
     async with lives.life():
         for name in ("a", "b"):
@@ -135,7 +135,7 @@ async def test_a_stage_that_is_not_there_or_of_another_channel_stops_all_of_it()
 
 
 @simulated
-async def test_a_delta_for_a_channel_that_does_not_merge_stops_all_of_it() -> None:
+async def test_a_delta_for_a_channel_that_does_not_merge_refuses_the_commit() -> None:
     lives = Lives()
     async with lives.life():
         for name in ("a", "plain"):
@@ -162,7 +162,7 @@ async def test_while_publishing_is_paused_only_repetitions_are_answered() -> Non
 
 
 @simulated
-async def test_events_with_a_time_wait_and_the_others_do_not() -> None:
+async def test_scheduled_events_of_a_commit_wait_and_the_others_do_not() -> None:
     lives = Lives()
     async with lives.life("power cut"):
         await lives.create("a")
@@ -178,7 +178,7 @@ async def test_events_with_a_time_wait_and_the_others_do_not() -> None:
 
 
 @simulated
-async def test_a_channel_remembers_what_it_was_once_told_alone() -> None:
+async def test_a_channel_remembers_a_single_publish_with_the_same_sequence() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("a")
@@ -193,7 +193,7 @@ async def test_a_channel_remembers_what_it_was_once_told_alone() -> None:
 
 
 @simulated
-async def test_a_number_that_is_forgotten_is_refused() -> None:
+async def test_a_forgotten_sequence_is_refused() -> None:
     lives = Lives()
     async with lives.life("snapshot"):
         await lives.create("a")
@@ -206,7 +206,7 @@ async def test_a_number_that_is_forgotten_is_refused() -> None:
 
 
 @simulated
-async def test_a_commit_drops_what_other_tries_have_staged_for_the_same() -> None:
+async def test_a_commit_drops_the_stages_of_other_attempts() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("a")

@@ -28,7 +28,7 @@ def one() -> Body:
     return body([b"x" * 100])
 
 
-def test_one_user_has_half_of_the_room_and_gets_it_back() -> None:
+def test_a_user_may_stage_half_of_the_bytes_and_gets_them_back() -> None:
     kept = stages(of=4)
     kept.put(owned("a", "alice"), 1, [one()])
     kept.put(owned("b", "alice"), 1, [one()])
@@ -41,7 +41,7 @@ def test_one_user_has_half_of_the_room_and_gets_it_back() -> None:
     assert kept.size == 3 * one().weight
 
 
-def test_a_commit_drops_what_its_own_user_staged_for_the_same() -> None:
+def test_a_commit_drops_other_attempts_of_its_user_only() -> None:
     kept = stages(of=10)
     for user in ("alice", "bob"):
         for attempt in ("0", "1"):
@@ -54,7 +54,7 @@ def test_a_commit_drops_what_its_own_user_staged_for_the_same() -> None:
         kept.bodies_of([owned("work/1", "alice")], 1)
 
 
-def test_without_users_all_of_the_room_is_everybodys() -> None:
+def test_without_users_all_bytes_may_be_staged() -> None:
     kept = stages(of=4)
     for name in "abcd":
         kept.put(name, 1, [one()])

@@ -89,7 +89,7 @@ async def seat(lives: Lives, row: Row, kind: str) -> None:
         )
 
 
-def found(lives: Lives, blocks: int) -> Where:
+def place_of_event(lives: Lives, blocks: int) -> Where:
     """Where event 0 is, now that ``blocks`` is no longer the last block of the journal."""
     number = lives.number("orders")
     state = lives.realm.directory.channels[number].state
@@ -110,7 +110,7 @@ async def publish_before(definition: Definition, row: Row, *, persistent: bool) 
         await seat(lives, row, definition.kind)
         blocks = lives.realm.shard.tail
         await lives.put("orders", Event(b"e", persistent=persistent))
-        where = found(lives, blocks)
+        where = place_of_event(lives, blocks)
         memory = (await lives.realm.describe("1")).off_heap_bytes
         if definition.type == "off_heap":
             assert (memory > 0) == (where == "memory" or row.subscriber or bool(row.durable))
@@ -125,7 +125,7 @@ async def publish_before(definition: Definition, row: Row, *, persistent: bool) 
 @pytest.mark.spec("J2", "J4")
 @pytest.mark.parametrize("row", KEPT)
 @pytest.mark.parametrize(("type", "persistent"), TYPES)
-def test_on_the_jms_engine_the_type_keeps_what_somebody_will_ask_for(
+def test_on_the_jms_engine_the_type_keeps_events_with_interest(
     type: str, persistent: bool, row: Row
 ) -> None:
     definition = Definition(type=type, engine="jms")
@@ -139,7 +139,7 @@ def test_on_the_jms_engine_the_type_keeps_what_somebody_will_ask_for(
 @pytest.mark.spec("J2", "J4")
 @pytest.mark.parametrize("row", NOT_KEPT)
 @pytest.mark.parametrize(("type", "persistent"), TYPES)
-def test_on_the_jms_engine_nothing_is_kept_for_those_who_take_all_that_comes(
+def test_on_the_jms_engine_nothing_is_kept_for_subscribers_that_keep_up(
     type: str, persistent: bool, row: Row
 ) -> None:
     definition = Definition(type=type, engine="jms")

@@ -71,7 +71,7 @@ async def test_events_of_several_stores_come_together_and_are_known_after_a_rest
 @pytest.mark.spec("X1", "T4", "E7")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_one_store_that_refuses_keeps_all_of_it_out(end: End) -> None:
+async def test_one_store_that_refuses_rejects_the_whole_transaction(end: End) -> None:
     lives = Lives(limits=Limits(event_bytes_max=5_000, memory=MemoryLimits(2_000, 2_000)))
     async with lives.life(end):
         await lives.create("orders")
@@ -120,14 +120,16 @@ async def test_the_memory_limit_counts_over_all_stores_of_a_transaction() -> Non
             with pytest.raises(MemoryLimit):
                 await lives.transact(first, parts)
             assert await lives.stored(first) == []
-        each = {kind: [Event(bytes(6_000))] for kind in ("reliable", "off_heap", "paged")}
-        await lives.transact("t", each)
-        assert all([len(await lives.stored(kind)) == 1 for kind in each])
+        events_by_store = {
+            kind: [Event(bytes(6_000))] for kind in ("reliable", "off_heap", "paged")
+        }
+        await lives.transact("t", events_by_store)
+        assert all([len(await lives.stored(kind)) == 1 for kind in events_by_store])
 
 
 @pytest.mark.spec("T4")
 @simulated
-async def test_it_may_pass_the_capacity_when_begun_below_it_and_not_when_begun_above() -> None:
+async def test_a_transaction_may_exceed_the_capacity_only_if_begun_below_it() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders", capacity=2, storage=HONEST)
@@ -144,7 +146,7 @@ async def test_it_may_pass_the_capacity_when_begun_below_it_and_not_when_begun_a
 
 @pytest.mark.spec("K1", "T4", "X1")
 @simulated
-async def test_what_replaces_an_event_of_its_key_needs_no_room() -> None:
+async def test_an_event_that_replaces_another_needs_no_room() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("last", capacity=1, keys={"k": 1}, storage=HONEST)
@@ -161,7 +163,7 @@ async def test_what_replaces_an_event_of_its_key_needs_no_room() -> None:
 @pytest.mark.spec("X2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_how_it_ended_is_known_for_a_day(end: End) -> None:
+async def test_the_outcome_of_a_transaction_is_known_for_a_day(end: End) -> None:
     lives = Lives(limits=Limits(sweep_interval_s=3_600.0))
     async with lives.life(end):
         await lives.create("orders")
@@ -193,7 +195,7 @@ async def test_how_it_ended_is_known_for_a_day(end: End) -> None:
 @pytest.mark.spec("X2")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_one_that_was_open_is_begun_again_after_a_restart(end: End) -> None:
+async def test_an_open_transaction_begins_again_after_a_restart(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         await lives.create("orders")
@@ -209,7 +211,7 @@ async def test_one_that_was_open_is_begun_again_after_a_restart(end: End) -> Non
 @pytest.mark.spec("X1", "C1g")
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_what_was_staged_is_part_of_it(end: End) -> None:
+async def test_stages_are_part_of_a_transaction(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         number = await lives.create("orders", "paged")
@@ -225,7 +227,7 @@ async def test_what_was_staged_is_part_of_it(end: End) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("X1", "X2")
-def test_the_power_may_fail_at_any_sync_and_it_is_all_there_or_nothing() -> None:
+def test_after_a_power_cut_at_any_sync_a_transaction_is_complete_or_absent() -> None:
     async def life(good: int) -> tuple[int, bool]:
         lives = Lives(good)
         async with lives.life():
@@ -244,26 +246,26 @@ def test_the_power_may_fail_at_any_sync_and_it_is_all_there_or_nothing() -> None
                 pass
         lives.disk.fail_syncs(0)
         async with lives.life():
-            there = len(await lives.stored("a"))
-            assert there % 2 == 0
-            assert there >= 2 * confirmed
-            assert len(await lives.stored("b")) == there
-            assert (await lives.info("c")).events == there
+            count = len(await lives.stored("a"))
+            assert count % 2 == 0
+            assert count >= 2 * confirmed
+            assert len(await lives.stored("b")) == count
+            assert (await lives.info("c")).events == count
             for n in range(4):
-                if 2 * n < there:
+                if 2 * n < count:
                     assert (await lives.realm.transactions.describe(f"t{n}")).state == "committed"
                 else:
                     await lives.transact(f"t{n}", {"a": named(f"{n}", f"{n}")})
             assert datas(await lives.stored("a")) == [str(n // 2) for n in range(8)]
-        return there, there > 2 * confirmed
+        return count, count > 2 * confirmed
 
     seen = {simulate(life(good), Random(good)) for good in range(16)}
-    assert {there for there, _ in seen} == {0, 2, 4, 6, 8}
+    assert {count for count, _ in seen} == {0, 2, 4, 6, 8}
 
 
 @pytest.mark.spec("T6", "D6", "X1")
 @simulated
-async def test_what_was_acknowledged_before_a_commit_does_not_die_by_it() -> None:
+async def test_events_acknowledged_before_a_commit_are_not_evicted_as_dead() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("dead")

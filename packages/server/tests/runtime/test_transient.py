@@ -27,7 +27,9 @@ def mixture() -> list[Event]:
 @pytest.mark.parametrize("sealing", [EAGER, LATE], ids=["sealed", "in the tail"])
 @pytest.mark.parametrize("type", ["persistent", "mixed", "paged"])
 @simulated
-async def test_one_publish_may_have_events_of_both_sorts(type: str, sealing: Any, end: End) -> None:
+async def test_one_publish_may_have_transient_and_stored_events(
+    type: str, sealing: Any, end: End
+) -> None:
     lives = Lives(sealing=sealing)
     async with lives.life(end):
         await lives.create("aloud", type)
@@ -48,7 +50,7 @@ async def test_one_publish_may_have_events_of_both_sorts(type: str, sealing: Any
 @pytest.mark.spec("E8", "D13")
 @pytest.mark.parametrize("kind", ["shared", "serial", "exclusive", "priority", "shared_queued"])
 @simulated
-async def test_a_client_may_leave_while_a_transient_event_is_on_its_way(kind: str) -> None:
+async def test_a_client_may_leave_while_a_transient_event_is_in_flight(kind: str) -> None:
     lives = Lives()
     async with lives.life():
         each_by_itself = Storage(sync_each_write=True)  # the end of a client comes later
@@ -67,7 +69,7 @@ async def test_a_client_may_leave_while_a_transient_event_is_on_its_way(kind: st
 
 @pytest.mark.spec("E8", "S1")
 @simulated
-async def test_a_transient_event_passes_while_a_damaged_one_is_set_aside() -> None:
+async def test_a_transient_event_passes_while_a_damaged_one_is_quarantined() -> None:
     lives = Lives(sealing=EAGER)
     async with lives.life():
         await lives.create("aloud")

@@ -32,7 +32,7 @@ async def opened(realm: RunningRealm) -> int:
 
 
 @simulated
-async def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_done() -> None:
+async def test_work_that_fails_before_a_fact_is_answered_and_the_rest_is_done() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         one = asyncio.ensure_future(publish(realm, ChannelId(number), body([b"a"])))  # noqa: TID251
@@ -43,7 +43,7 @@ async def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_don
 
 
 @simulated
-async def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
+async def test_earlier_acknowledgements_and_sweeps_stay_when_work_fails() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = (await realm.create_channel("orders", Definition(ttl=1))).channel
         await publish(realm, number, body([b"a"]))
@@ -60,7 +60,7 @@ async def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
 
 
 @simulated
-async def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_stored() -> None:
+async def test_work_that_fails_after_a_fact_ends_the_realm_and_is_not_stored() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     async with living(journal, blobs, breaks=Unforeseen) as realm:
         number = await opened(realm)

@@ -66,7 +66,7 @@ async def test_events_move_from_store_to_store_in_one_step(end: End) -> None:
 
 @pytest.mark.spec("X1", "D15", "T4", "X5")
 @simulated
-async def test_what_one_part_is_refused_with_keeps_all_of_it_out() -> None:
+async def test_one_refused_part_rejects_the_whole_unit_of_work() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("in", kind="queue")
@@ -93,7 +93,7 @@ async def test_what_one_part_is_refused_with_keeps_all_of_it_out() -> None:
 
 @pytest.mark.spec("X4")
 @simulated
-async def test_what_is_for_later_waits_and_the_rest_does_not() -> None:
+async def test_scheduled_events_of_a_unit_of_work_wait_and_the_others_do_not() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("out")
@@ -125,7 +125,7 @@ async def test_a_cumulative_durable_is_acknowledged_up_to_an_event() -> None:
 
 
 @simulated
-async def test_a_store_that_is_gone_is_said() -> None:
+async def test_a_deleted_store_refuses_the_unit_of_work() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("out")

@@ -64,12 +64,12 @@ def test_the_refusal_names_the_attribute_and_the_nodes_that_hold_the_upgrade_bac
     )
 
 
-def test_where_every_node_has_the_newer_version_only_the_end_of_the_upgrade_is_missing() -> None:
+def test_if_all_nodes_have_the_newer_version_the_error_asks_to_finish_the_upgrade() -> None:
     with pytest.raises(IllegalState, match="every node can read it: run penstock cluster upgrade"):
         refuse_newer(PublishingPauseSet(paused=True), Upgrading())
 
 
-def test_attributes_within_others_count_and_those_that_are_as_they_always_were_do_not() -> None:
+def test_nested_attributes_count_and_those_with_their_default_do_not() -> None:
     storage = Storage(sync_batch_time=7)
     with pytest.raises(IllegalState, match="attribute sync_batch_time is new in format 2"):
         refuse_newer(ChannelCreated(ChannelId(1), "o", Definition(storage=storage)), Upgrading())
@@ -84,7 +84,7 @@ def test_attributes_within_others_count_and_those_that_are_as_they_always_were_d
 
 
 @simulated
-async def test_nothing_is_done_of_what_is_refused_and_all_of_it_once_the_upgrade_is_over() -> None:
+async def test_a_refused_request_changes_nothing_and_succeeds_after_the_upgrade() -> None:
     upgrading = Upgrading("n1 (0.1.0, format 1)")
     kept = Definition(type="persistent", retain_consumed=True)
     async with living(MemoryJournal(), MemoryBlobs()) as realm:

@@ -51,7 +51,7 @@ def columns_in(lives: Lives, name: str, at: int) -> list[str]:
     return [field.name for field in schema.field("properties").type]
 
 
-async def known(lives: Lives, name: str) -> list[str]:
+async def property_names(lives: Lives, name: str) -> list[str]:
     schema = ChannelSchema.from_bytes(
         await columns(lives.realm.shard, ChannelId(lives.number(name)))
     ).arrow
@@ -60,7 +60,7 @@ async def known(lives: Lives, name: str) -> list[str]:
 
 @pytest.mark.slow
 @simulated
-async def test_files_hold_the_columns_they_need_and_joins_take_nothing_else_along() -> None:
+async def test_files_have_the_columns_they_need_and_joins_copy_no_others() -> None:
     lives = Lives(1)
     names = ["sku", "price", *WIDE]
     async with lives.life():
@@ -76,19 +76,21 @@ async def test_files_hold_the_columns_they_need_and_joins_take_nothing_else_alon
             assert after < 1.1 * before
             assert columns_in(lives, name, 1) == ["sku", "price"]
             assert columns_in(lives, name, 2) == ["sku", "price"]
-            assert await known(lives, name) == names
+            assert await property_names(lives, name) == names
     async with lives.life():
         for name in ("orders", "copies"):
-            assert await known(lives, name) == names, "what a file leaves out is not forgotten"
-            found = await lives.stored(name, "p042 = 42")
-            assert [event.properties for event in found] == [{"sku": "w", **WIDE}]
+            assert await property_names(lives, name) == names, (
+                "what a file leaves out is not forgotten"
+            )
+            matches = await lives.stored(name, "p042 = 42")
+            assert [event.properties for event in matches] == [{"sku": "w", **WIDE}]
             assert len(await lives.stored(name, "price >= 0")) == 3 * SPINDLE - 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False], ids=["one publish", "many publishes"])
 @simulated
-async def test_a_single_file_stays_small_and_is_mended_by_maintenance(together: bool) -> None:
+async def test_a_single_file_stays_small_and_is_rewritten_by_maintenance(together: bool) -> None:
     lives = Lives(1)
     async with lives.life():
         await lives.create("orders", storage=Storage(events_per_spindle=0))
@@ -111,15 +113,15 @@ async def test_a_single_file_stays_small_and_is_mended_by_maintenance(together: 
         assert sum(await sealed_sizes(lives, "orders")) < 5 * before
         await lives.realm.maintain("orders")
         assert sum(await sealed_sizes(lives, "orders")) < 5 * before
-        assert len(await known(lives, "orders")) == 252
+        assert len(await property_names(lives, "orders")) == 252
     async with lives.life():
-        assert len(await known(lives, "orders")) == 252
-        (found,) = await lives.stored("orders", "p249 = 249")
-        assert found.properties == {"sku": "w", **WIDE}
+        assert len(await property_names(lives, "orders")) == 252
+        (match,) = await lives.stored("orders", "p249 = 249")
+        assert match.properties == {"sku": "w", **WIDE}
 
 
 @simulated
-async def test_columns_that_come_while_a_file_is_rewritten_stay_in_a_file_of_their_own() -> None:
+async def test_new_columns_during_a_rewrite_stay_in_a_separate_file() -> None:
     lives = Lives(1)
     async with lives.life():
         await lives.create("orders", storage=Storage(events_per_spindle=0))
@@ -127,17 +129,17 @@ async def test_columns_that_come_while_a_file_is_rewritten_stay_in_a_file_of_the
         await lives.put("orders", *orders(0, 50))
         await sealer._seal(ChannelId(number), everything=True)
         real = sealer.maintainer._offload
-        left = [Event(properties={"colour": "red"})]
+        remaining = [Event(properties={"colour": "red"})]
 
         async def meanwhile(call: Any, /) -> Any:
-            if left:
-                await lives.put("orders", left.pop())
+            if remaining:
+                await lives.put("orders", remaining.pop())
                 await sealer._seal(ChannelId(number), everything=True)
             return await real(call)
 
         sealer.maintainer._offload = meanwhile
         await lives.realm.maintain("orders")
-        assert not left
+        assert not remaining
         assert [e.properties for e in await lives.stored("orders", "colour = 'red'")] == [
             {"colour": "red"}
         ]
@@ -148,7 +150,7 @@ async def test_columns_that_come_while_a_file_is_rewritten_stay_in_a_file_of_the
 
 @pytest.mark.slow
 @simulated
-async def test_events_of_many_kinds_are_sent_in_the_columns_they_need() -> None:
+async def test_events_of_many_kinds_are_sent_with_the_columns_they_need() -> None:
     lives = Lives(1)
     async with lives.life():
         await lives.create("orders")
@@ -164,7 +166,7 @@ async def test_events_of_many_kinds_are_sent_in_the_columns_they_need() -> None:
 
 
 @simulated
-async def test_a_channel_has_so_many_names_and_who_brings_more_is_told() -> None:
+async def test_a_publish_above_the_limit_of_property_names_is_refused() -> None:
     limits = Limits(memory=MemoryLimits(property_names_max=5))
     lives = Lives(1, limits=limits)
     async with lives.life():
@@ -172,14 +174,14 @@ async def test_a_channel_has_so_many_names_and_who_brings_more_is_told() -> None
         await lives.create("other")
         await lives.put("orders", Event(properties={"a": 1, "d": {"x": 1, "l": [{"y": 1}]}}))
         await lives.put("orders", Event(properties={"a": "of another type"}))
-        said = (
+        message = (
             r"orders has 5 property names, and 'b' would make it 6; the limit is 5 "
             r"\(limits.property_names_max\)"
         )
         for late in (Event(properties={"b": 1}), Event(properties={"b": [1, "x"]})):
-            with pytest.raises(LimitReached, match=said):
+            with pytest.raises(LimitReached, match=message):
                 await lives.put("orders", late)
-            with pytest.raises(LimitReached, match=said):
+            with pytest.raises(LimitReached, match=message):
                 await lives.transact("t", {"orders": [late], "other": [late]})
         with pytest.raises(LimitReached, match=r"'d\.k0' and 2 others would make it 8"):
             await lives.put("orders", Event(properties={"d": {f"k{n}": n for n in range(3)}}))
