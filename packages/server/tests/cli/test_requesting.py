@@ -87,7 +87,7 @@ def test_a_durable_keeps_the_requests_until_they_are_replied_to(
         "reply", "orders", "--durable", "team", "--data", "ok", "--timeout", "0"
     )
 
-    assert "request 1: there is no channel or queue gone" in told.stderr
+    assert "request 1: channel or queue gone, to which" in told.stderr
     assert "request 2 asks for no reply" not in told.stderr
     assert "event 2 asks for no reply" in told.stderr
     assert told.stderr.endswith("1 request answered\n")

@@ -302,7 +302,7 @@ async def test_a_file_that_can_neither_be_made_nor_removed_is_the_end_until_the_
         with pytest.raises(StorageFailed, match="no room for block 2"):
             await journal.append(1, [b"y" * 200])
 
-    with pytest.raises(StorageFailed, match=r"00000000000000000002\.log.*might come back"):
+    with pytest.raises(StorageFailed, match=r"00000000000000000002\.log.*might reappear"):
         await journal.append(1, [b"z"])
     await journal.close()
     journal = open_journal(disk, file_bytes_max=300)
@@ -425,7 +425,7 @@ async def test_a_stranger_at_the_tail_is_fenced(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     await append_all(journal, b"one")
 
-    with pytest.raises(Deposed, match="expected the tail to be 0, it is 1"):
+    with pytest.raises(Deposed, match="expected the tail to be 0, but it is 1"):
         await journal.append(0, [b"other"])
 
 

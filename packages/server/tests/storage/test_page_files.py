@@ -84,10 +84,10 @@ async def test_what_is_not_a_page_is_left_alone(disk: FaultyDisk) -> None:
 
 async def test_room_has_to_be_reserved_and_what_is_in_use_said_first(disk: FaultyDisk) -> None:
     pages = open_store("/realm", disk).pages
-    with pytest.raises(AssertionError, match="restore says what is in use"):
+    with pytest.raises(AssertionError, match="marks the used slots"):
         await pages.reserve(1, [1])
     await pages.restore({})
-    with pytest.raises(AssertionError, match="said once"):
+    with pytest.raises(AssertionError, match="is called once"):
         await pages.restore({})
     with pytest.raises(AssertionError, match="no room was reserved for a body of 3 bytes"):
         pages.allocate(1, b"one")

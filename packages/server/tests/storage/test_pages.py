@@ -219,9 +219,9 @@ async def test_a_file_that_was_cut_or_is_gone_is_damage(disk: FaultyDisk) -> Non
     assert "ends 304 bytes before the body does" in damaged[0].reason
     assert "cannot be opened" in damaged[1].reason
     assert bytes(pages.view(1, places[0])) == b"a" * 500
-    with pytest.raises(Damaged, match="ends at byte 700, before the body at its 1004"):
+    with pytest.raises(Damaged, match="ends at byte 700, before the end of a body at byte 1004"):
         pages.view(1, places[1])
-    with pytest.raises(Damaged, match=r"0002\.page is not there"):
+    with pytest.raises(Damaged, match=r"0002\.page does not exist"):
         pages.view(1, places[2])
     more = await put(pages, [b"d" * 500])
     assert await pages.check(1, [places[0], *more]) == []

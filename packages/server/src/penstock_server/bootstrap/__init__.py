@@ -36,7 +36,7 @@ from penstock_server.storage.audit_file import NAMES, FileAudit
 from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.embedded import Embedded
 from penstock_server.storage.embedded.copying import Capture
-from penstock_server.storage.embedded.looking import inspect_directory as inspect_directory
+from penstock_server.storage.embedded.inspection import inspect_directory as inspect_directory
 from penstock_server.storage.embedded.repairing import check_exists
 from penstock_server.storage.secrecy import mend
 from penstock_server.storage.secrecy import openness as openness

@@ -39,7 +39,8 @@ class FileAudit:
         name: str = NAMES["acts"],
         files_max: int = 0,
     ) -> None:
-        """``files_max`` is how many renamed files are kept, newest first; 0 keeps all."""
+        """Prepare a log; the file is opened on first use. ``files_max`` is how many renamed files
+        are kept, newest first; 0 keeps all."""
         self._root = root
         self._name = name
         self._path = f"{root}/{name}"
@@ -58,7 +59,7 @@ class FileAudit:
         self._append(line)
 
     async def newest(self, count: int) -> Sequence[bytes]:
-        """The last ``count`` lines, oldest first. Raises ``StorageFailed``."""
+        """Return the last ``count`` lines, oldest first. Raises ``StorageFailed``."""
         lines: list[bytes] = await self._offload(self._last_lines)
         return lines[-count:]
 
@@ -96,20 +97,21 @@ class FileAudit:
                 self._file = self._disk.open(self._path, create=True, private=True)
                 self._disk.sync_directory(self._root)
             self._size = self._disk.size(self._file)
+            # End a line that a crash has torn, so that the next record starts a new line.
             if self._size and self._disk.pread(self._file, 1, self._size - 1) != b"\n":
                 self._disk.pwrite(self._file, [b"\n"], self._size)
                 self._size += 1
         return self._file
 
     def _put_aside(self) -> None:
-        found = aside(self._disk, self._root, self._name)
-        number = max(found, default=0) + 1
+        numbers = aside(self._disk, self._root, self._name)
+        number = max(numbers, default=0) + 1
         self.close()
         self._disk.rename(
             self._path, f"{self._root}/{_numbered(self._name, number)}", replace=False
         )
         if self._files_max:
-            for old in sorted([*found, number])[: -self._files_max]:
+            for old in sorted([*numbers, number])[: -self._files_max]:
                 self._disk.unlink(f"{self._root}/{_numbered(self._name, old)}")
         self._disk.sync_directory(self._root)
 
@@ -119,17 +121,17 @@ def _numbered(name: str, number: int) -> str:
 
 
 def aside(disk: Disk, root: str, name: str) -> list[int]:
-    """The numbers of the renamed files of one log, oldest first."""
-    wanted = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
-    found = (wanted.fullmatch(entry.name) for entry in disk.list(root))
-    return sorted(int(each[1]) for each in found if each)
+    """Return the numbers of a log's renamed files, oldest first."""
+    pattern = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
+    matches = (pattern.fullmatch(entry.name) for entry in disk.list(root))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def files_of(disk: Disk, root: str) -> list[list[str]]:
-    """The files of each log, in the order in which they were written."""
-    there = {entry.name for entry in disk.list(root)}
+    """Return the existing files of each log, oldest first."""
+    existing = {entry.name for entry in disk.list(root)}
     logs = [
         [*(_numbered(name, number) for number in aside(disk, root, name)), name]
         for name in NAMES.values()
     ]
-    return [[name for name in log if name in there] for log in logs]
+    return [[name for name in log if name in existing] for log in logs]

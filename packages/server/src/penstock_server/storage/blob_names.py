@@ -19,7 +19,8 @@ _PART = re.compile(r"[A-Za-z0-9_#~\-][A-Za-z0-9_#~.\-]*")
 def check_blob_name(name: str, *, of_shard: bool = False) -> None:
     """Raise ``InvalidName`` unless ``name`` is a relative path that stays inside the store.
 
-    With ``of_shard`` it may begin with the folder of a shard, for several share the store.
+    With ``of_shard`` it may begin with the folder of a shard, because several shards may share a
+    store.
     """
     parts = name.split("/")
     if of_shard and _SHARD.fullmatch(parts[0]):
@@ -35,8 +36,8 @@ def check_blob_name(name: str, *, of_shard: bool = False) -> None:
 
 
 def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
-    """Where the range ends that a ``get`` asks for, in a blob of ``size`` bytes; without a
-    ``length`` with the blob. Raises ``InvalidArgument`` for one that is not in it."""
+    """Return the end of a requested range in a blob of ``size`` bytes; without a ``length`` the
+    range ends with the blob. Raises ``InvalidArgument`` if it is not inside the blob."""
     end = size if length is None else offset + length
     if not 0 <= offset <= end <= size:
         raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
@@ -45,11 +46,11 @@ def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
 
 def check_same(name: str, stored: memoryview, chunks: Sequence[Buffer]) -> None:
     """Raise ``Conflict`` unless a blob that exists has the bytes of ``chunks``."""
-    at = 0
+    offset = 0
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
-        if stored[at : at + len(view)] != view:
+        if stored[offset : offset + len(view)] != view:
             raise Conflict(f"{name} exists with other bytes")
-        at += len(view)
-    if at != len(stored):
-        raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")
+        offset += len(view)
+    if offset != len(stored):
+        raise Conflict(f"{name} exists with {len(stored)} bytes, not {offset}")

@@ -55,11 +55,11 @@ class Disk(Protocol):
         ...
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
+        """Return up to ``size`` bytes; fewer only at the end of the file."""
         ...
 
     def map(self, file: int) -> memoryview:
-        """The whole file at its current length, mapped without a copy where possible.
+        """Return the whole file at its current length, mapped without a copy where possible.
 
         The view shows later writes, and stays valid after ``close`` and ``unlink``.
         """
@@ -84,15 +84,16 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """The entries of a directory by name. ``FileNotFoundError`` if it does not exist."""
+        """Return the entries of a directory, sorted by name. Raises ``FileNotFoundError`` if it
+        does not exist."""
         ...
 
     def make_directory(self, path: str, *, private: bool = False) -> None:
-        """Make one directory unless it exists. ``private`` restricts it to its owner."""
+        """Create a directory unless it exists. ``private`` restricts it to its owner."""
         ...
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory. ``OSError`` if it is not empty."""
+        """Remove an empty directory. Raises ``OSError`` if it is not empty."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -107,7 +108,7 @@ class Disk(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """The path under which other processes find this file; None if they cannot."""
+        """Return a path that other processes can open; None if they cannot reach the file."""
         ...
 
 
@@ -122,21 +123,23 @@ class RealDisk:
         os.close(file)
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        # A single chunk is written without the lists that the general case needs.
         if len(chunks) == 1:
-            whole = memoryview(chunks[0]).cast("B")
-            written = os.pwritev(file, [whole], offset)
-            if written == whole.nbytes:
+            chunk_bytes = memoryview(chunks[0]).cast("B")
+            written = os.pwritev(file, [chunk_bytes], offset)
+            if written == chunk_bytes.nbytes:
                 return
-            chunks, offset = [whole[written:]], offset + written
+            chunks, offset = [chunk_bytes[written:]], offset + written
         views = [memoryview(chunk) for chunk in chunks]
         if len(views) > 1 and sum(view.nbytes for view in views) < _JOIN_BELOW:
             views = [memoryview(b"".join(views))]
-        queue = [whole for view in views if (whole := view.cast("B")).nbytes]
+        queue = [byte_view for view in views if (byte_view := view.cast("B")).nbytes]
         start = 0
         while start < len(queue):
             written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)
             if written == 0:
                 raise OSError(errno.EIO, "the disk accepted no bytes")
+            # The system may write less than asked: skip complete chunks, cut a partial one.
             offset += written
             while start < len(queue) and written >= queue[start].nbytes:
                 written -= queue[start].nbytes
@@ -146,10 +149,10 @@ class RealDisk:
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
         parts = []
-        while size and (found := os.pread(file, size, offset)):
-            parts.append(found)
-            size -= len(found)
-            offset += len(found)
+        while size and (part := os.pread(file, size, offset)):
+            parts.append(part)
+            size -= len(part)
+            offset += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def map(self, file: int) -> memoryview:
@@ -168,7 +171,7 @@ class RealDisk:
         os.ftruncate(file, size)
 
     def allocate(self, file: int, offset: int, size: int) -> None:
-        if sys.platform != "darwin":  # it cannot preallocate: files just grow
+        if sys.platform != "darwin":  # macOS has no preallocation; files grow as they are written
             os.posix_fallocate(file, offset, size)
 
     def size(self, file: int) -> int:
@@ -178,12 +181,14 @@ class RealDisk:
         if replace:
             os.replace(old, new)
             return
+        # A hard link fails if `new` exists, which a rename would overwrite.
         try:
             os.link(old, new)
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            if os.path.lexists(new):  # no hard links; safe because of the lock
+            # Without hard links, check first: the lock keeps other processes out of the directory.
+            if os.path.lexists(new):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
             os.rename(old, new)
         else:
@@ -193,14 +198,14 @@ class RealDisk:
         os.unlink(path)
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        with os.scandir(path) as found:
+        with os.scandir(path) as scanned:
             entries = [
                 DirectoryEntry(
                     entry.name,
                     entry.stat(follow_symlinks=False).st_size,
                     entry.is_dir(follow_symlinks=False),
                 )
-                for entry in found
+                for entry in scanned
             ]
         return sorted(entries)
 
@@ -238,7 +243,7 @@ class RealDisk:
 
 
 def make_directories(disk: Disk, path: str, below: str, *, private: bool = False) -> None:
-    """Make ``path`` and missing directories between it and ``below``, each synced to disk."""
+    """Create ``path`` and missing directories between it and ``below``, each synced to disk."""
     parts = path.removeprefix(below).strip("/").split("/")
     parent = below.rstrip("/") or "/"
     for part in parts:
@@ -248,7 +253,7 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
         except FileNotFoundError:
             disk.make_directory(child, private=private)
             is_used = False
-        if not is_used:  # its maker may have crashed before the sync
+        if not is_used:  # also an existing empty one: a crash may have prevented its sync
             disk.sync_directory(parent)
         parent = child
 
@@ -267,7 +272,7 @@ def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool 
 
 
 def read_all(disk: Disk, path: str) -> bytes:
-    """The bytes of a small file."""
+    """Return the bytes of a small file."""
     file = disk.open(path)
     try:
         return disk.pread(file, disk.size(file), 0)

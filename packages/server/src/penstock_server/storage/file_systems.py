@@ -24,7 +24,7 @@ from penstock_core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock_server.storage.blob_names import check_blob_name, check_same, end_of_range
 
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
-"""Stores in which an object appears atomically when its upload is complete."""
+"""Types of stores whose objects appear atomically when an upload is complete."""
 _ASIDE: Final = ".put-"
 
 
@@ -44,8 +44,8 @@ class FileSystemBlobs:
         offload: Offload,
         grows: bool = True,
     ) -> None:
-        """``shown`` is the name of the folder in error messages. Where several nodes write, no blob
-        ``grows``."""
+        """Use a folder of a file system. ``shown`` is its name in error messages. If several nodes
+        write to it, no blob ``grows``."""
         self.grows: Final = grows
         self._files = files
         self._folder = folder
@@ -61,7 +61,10 @@ class FileSystemBlobs:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`. A failure changes nothing."""
         check_blob_name(name, of_shard=True)
         if not self.grows:
-            raise IllegalState(f"{self._shown}/{name} cannot be extended: these blobs do not grow")
+            raise IllegalState(
+                f"{self._shown}/{name} cannot be extended, because blobs of this store do not "
+                f"grow; put another blob"
+            )
         await self._offload(lambda: self._extend(name, at, chunks))
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
@@ -80,7 +83,7 @@ class FileSystemBlobs:
         await self._offload(lambda: self._delete(name))
 
     def local_path(self, name: str) -> str | None:
-        """None, because the file system may be on another machine."""
+        """Return None, because the file system may be on another machine."""
         check_blob_name(name, of_shard=True)
         return None
 
@@ -95,7 +98,7 @@ class FileSystemBlobs:
         with self._explained(name, "extended"):
             size = self._size(name)
             if size is None:
-                raise NameDoesNotExist(f"there is no blob {name} at {self._shown}")
+                raise NameDoesNotExist(f"blob {name} does not exist at {self._shown}")
             if not 0 <= at <= size:
                 raise InvalidArgument(f"{name} has {size} bytes; byte {at} is not in it")
             kept = (self._get(name, 0, at),) if at else ()
@@ -106,13 +109,13 @@ class FileSystemBlobs:
             try:
                 opened = self._files.open_input_file(self._path(name))
             except FileNotFoundError:
-                raise NameDoesNotExist(f"there is no blob {name} at {self._shown}") from None
+                raise NameDoesNotExist(f"blob {name} does not exist at {self._shown}") from None
             with opened as file:
                 end = end_of_range(name, file.size(), offset, length=length)
                 return bytes(file.read_at(end - offset, offset)) if end > offset else b""
 
     def _list(self, prefix: str) -> Sequence[BlobInfo]:
-        found = []
+        blobs = []
         with self._explained(prefix, "listed"):
             # List only the folder of the prefix, so that the store reads no other names.
             inside = prefix.rpartition("/")[0]
@@ -121,8 +124,8 @@ class FileSystemBlobs:
                 name = info.path[len(self._folder) :].lstrip("/")
                 is_blob = info.type == fs.FileType.File and not info.base_name.startswith(_ASIDE)
                 if is_blob and name.startswith(prefix):
-                    found.append(BlobInfo(name, info.size))
-        return sorted(found, key=lambda info: info.name)
+                    blobs.append(BlobInfo(name, info.size))
+        return sorted(blobs, key=lambda info: info.name)
 
     def _delete(self, name: str) -> None:
         with self._explained(name, "removed"), suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What adapters share whose blobs never change after they are written."""
+"""Base class of adapters whose blobs never change after they are written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FixedBlobs:
     """The reason in the error of :meth:`extend`."""
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``."""
+        """Raise ``IllegalState``, because blobs do not grow."""
         check_blob_name(name)
         raise IllegalState(f"{name} cannot be extended: {self._fixed_because}")
 
     def local_path(self, name: str) -> str | None:
-        """None: the bytes are elsewhere, or may be removed at any time."""
+        """Return None, because the bytes are elsewhere, or may be removed at any time."""
         check_blob_name(name)
         return None

@@ -1,4 +1,4 @@
-"""Checks of what callers ask of a journal, the same for every adapter."""
+"""Checks of the arguments of journal calls, shared by all adapters."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from penstock_core.vocabulary.errors import InvalidArgument, Trimmed
 def check_room(size: int) -> None:
     """Raise ``InvalidArgument`` for a number of bytes that cannot be reserved."""
     if size < 0:
-        raise InvalidArgument(f"cannot reserve {size} bytes")
+        raise InvalidArgument(f"cannot reserve {size} bytes; the size has to be 0 or more")
 
 
 def check_read(first: int, limit: int, *, floor: int) -> None:
-    """Raise ``Trimmed`` if block ``first`` is at or below the floor, ``InvalidArgument`` for a
-    limit of no blocks."""
+    """Raise ``Trimmed`` if block ``first`` is at or below the floor, ``InvalidArgument`` if
+    ``limit`` is less than 1."""
     if first <= floor:
-        raise Trimmed(f"block {first} is gone: the journal starts after {floor}")
+        raise Trimmed(f"block {first} was trimmed: the journal starts after {floor}")
     if limit < 1:
-        raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        raise InvalidArgument(f"limit is {limit}; read at least 1 block")
 
 
 def check_trim(through: int, *, tail: int) -> None:
     """Raise ``InvalidArgument`` for blocks that are not stored yet."""
     if through > tail:
-        raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+        raise InvalidArgument(f"cannot trim through block {through}; the newest is {tail}")

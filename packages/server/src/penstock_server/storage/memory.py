@@ -1,4 +1,4 @@
-"""In-memory implementations of the ports, for realms that keep nothing and for tests."""
+"""Implementations of the ports in memory, for realms without a data directory and for tests."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class MemoryJournal:
         if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
             return expected + 1
         raise Deposed(
-            f"expected the tail to be {expected}, it is {tail}: another writer has been here"
+            f"expected the tail to be {expected}, but it is {tail}: another writer has appended"
         )
 
     async def reserve(self, size: int) -> None:
-        """Nothing to do: there is no disk that could be full."""
+        """Check the arguments only; memory needs no reservation."""
         self._check_open()
         check_room(size)
 
@@ -69,20 +69,20 @@ class MemoryJournal:
         self._check_open()
         check_read(first, limit, floor=self._floor)
         start = first - self._floor - 1
-        found: list[Block | DamagedBlock] = []
+        blocks: list[Block | DamagedBlock] = []
         for i, block in enumerate(self._blocks[start : start + limit]):
             bytes_max -= len(block)
-            if found and bytes_max < 0:
+            if blocks and bytes_max < 0:
                 break
-            found.append(Block(first + i, memoryview(block)))
-        return found
+            blocks.append(Block(first + i, memoryview(block)))
+        return blocks
 
     async def sync(self) -> None:
-        """Nothing to do: there is no disk."""
+        """Do nothing but check that the journal is open."""
         self._check_open()
 
     async def free(self) -> None:
-        """Nothing to do: :meth:`trim` gives back the room itself."""
+        """Do nothing: :meth:`trim` has freed the memory."""
 
     async def trim(self, through: int) -> None:
         """Forget blocks up to ``through``."""
@@ -124,25 +124,28 @@ class MemoryBlobs:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
         check_blob_name(name, of_shard=True)
         if not self.grows:
-            raise IllegalState(f"{name} cannot be extended: these blobs do not grow")
+            raise IllegalState(
+                f"{name} cannot be extended, because blobs of this store do not grow; put another "
+                f"blob"
+            )
         if name not in self._blobs:
-            raise NameDoesNotExist(f"there is no blob {name}")
-        whole = self._blobs[name]
-        if not 0 <= at <= len(whole):
-            raise InvalidArgument(f"{name} has {len(whole)} bytes; byte {at} is not in it")
-        self._blobs[name] = whole[:at] + b"".join(chunks)
+            raise NameDoesNotExist(f"blob {name} does not exist")
+        content = self._blobs[name]
+        if not 0 <= at <= len(content):
+            raise InvalidArgument(f"{name} has {len(content)} bytes; byte {at} is not in it")
+        self._blobs[name] = content[:at] + b"".join(chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
         blob."""
         check_blob_name(name, of_shard=True)
         if name not in self._blobs:
-            raise NameDoesNotExist(f"there is no blob {name}")
-        whole = memoryview(self._blobs[name])
-        return whole[offset : end_of_range(name, len(whole), offset, length=length)]
+            raise NameDoesNotExist(f"blob {name} does not exist")
+        content = memoryview(self._blobs[name])
+        return content[offset : end_of_range(name, len(content), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """Blobs whose name starts with ``prefix``, ordered by name."""
+        """Return the blobs whose names start with ``prefix``, sorted by name."""
         names = sorted(name for name in self._blobs if name.startswith(prefix))
         return [BlobInfo(name, len(self._blobs[name])) for name in names]
 
@@ -152,7 +155,7 @@ class MemoryBlobs:
         self._blobs.pop(name, None)
 
     def local_path(self, name: str) -> str | None:
-        """None, because other processes cannot see this memory."""
+        """Return None, because other processes cannot see this memory."""
         check_blob_name(name, of_shard=True)
         return None
 
@@ -167,7 +170,7 @@ class MemoryPages:
         self._closed = False
 
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
-        """Nothing to do: there is no disk that could be full."""
+        """Do nothing but check that the pages are open; memory needs no reservation."""
         self._check_open()
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
@@ -194,12 +197,12 @@ class MemoryPages:
         return memoryview(body)
 
     async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
-        """The bodies that are missing. Bodies in memory cannot be damaged."""
+        """Return the missing bodies; bodies in memory cannot be damaged."""
         self._check_open()
         held = self._channels.get(channel, {})
         where = f"channel {channel} in memory"
         return [
-            DamagedBody(place, where, "there is no such body")
+            DamagedBody(place, where, "the body does not exist")
             for place in places
             if place not in held
         ]
@@ -207,17 +210,17 @@ class MemoryPages:
     async def restore(
         self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
-        """Nothing to do: memory is empty at the start."""
+        """Do nothing but check that the pages are open; memory is empty at the start."""
         self._check_open()
 
     async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
         self._check_open()
-        held, gone = self._channels.get(channel, {}), set(places)
+        bodies, released = self._channels.get(channel, {}), set(places)
         for place in places:
-            held.pop(place, None)
+            bodies.pop(place, None)
         self._pending = [
-            body for body in self._pending if body[0] != channel or body[1] not in gone
+            body for body in self._pending if body[0] != channel or body[1] not in released
         ]
 
     async def drop(self, channel: int) -> None:
@@ -276,7 +279,7 @@ class MemoryRegistry:
         return sorted(key for key in self._records if key.startswith(prefix))
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Changes from now on. A slow watcher may miss intermediate records."""
+        """Yield changes from now on. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 
 

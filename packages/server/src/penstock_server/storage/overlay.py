@@ -11,7 +11,7 @@ from penstock_server.storage.disk import DirectoryEntry, Disk
 
 
 class OverlayDisk:
-    """Reads another :class:`~penstock_server.storage.disk.Disk`, and changes nothing on it but
+    """Reads another :class:`~penstock_server.storage.disk.Disk` without changing it, except for
     locks."""
 
     def __init__(self, disk: Disk) -> None:
@@ -21,8 +21,8 @@ class OverlayDisk:
         self._directories: set[str] = set()
         self._open: dict[int, str] = {}
         self._beneath: dict[int, int] = {}
-        """By open file, its number on the other disk."""
-        self._numbers = 1 << 30
+        """Numbers of open files on the other disk, by their numbers here."""
+        self._numbers = 1 << 30  # far above the numbers of the other disk, which locks keep
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         self._numbers += 1
@@ -45,7 +45,7 @@ class OverlayDisk:
             self._disk.close(beneath)
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
-        content, written = self._own(file), b"".join(chunks)
+        content, written = self._private_copy(file), b"".join(chunks)
         content.extend(bytes(max(offset + len(written) - len(content), 0)))
         content[offset : offset + len(written)] = written
 
@@ -62,15 +62,15 @@ class OverlayDisk:
         )
 
     def datasync(self, file: int) -> None:
-        """Nothing to do: changes are in memory only."""
+        """Do nothing: changes are in memory only."""
 
     def truncate(self, file: int, size: int) -> None:
-        content = self._own(file)
+        content = self._private_copy(file)
         del content[size:]
         content.extend(bytes(size - len(content)))
 
     def allocate(self, file: int, offset: int, size: int) -> None:
-        content = self._own(file)
+        content = self._private_copy(file)
         content.extend(bytes(max(offset + size - len(content), 0)))
 
     def size(self, file: int) -> int:
@@ -81,7 +81,7 @@ class OverlayDisk:
         if not replace and self._exists(new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
         file = self.open(old)
-        self._changed[new] = self._own(file)
+        self._changed[new] = self._private_copy(file)
         self.close(file)
         self._removed.discard(new)
         self.unlink(old)
@@ -91,16 +91,16 @@ class OverlayDisk:
         self._removed.add(path)
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        found = {entry.name: entry for entry in self._listed(path)}
+        entries = {entry.name: entry for entry in self._listed(path)}
         for changed, content in self._changed.items():
             parent, _, name = changed.rpartition("/")
             if parent == path:
-                found[name] = DirectoryEntry(name, len(content), is_directory=False)
+                entries[name] = DirectoryEntry(name, len(content), is_directory=False)
         for directory in self._directories:
             parent, _, name = directory.rpartition("/")
             if parent == path:
-                found.setdefault(name, DirectoryEntry(name, 0, is_directory=True))
-        return sorted(found.values())
+                entries.setdefault(name, DirectoryEntry(name, 0, is_directory=True))
+        return sorted(entries.values())
 
     def make_directory(self, path: str, *, private: bool = False) -> None:
         self._directories.add(path)
@@ -111,7 +111,7 @@ class OverlayDisk:
         self._removed.add(path)
 
     def sync_directory(self, path: str) -> None:
-        """Nothing to do: changes are in memory only."""
+        """Do nothing: changes are in memory only."""
 
     def lock(self, path: str, holder: str) -> int:
         return self._disk.lock(path, holder)
@@ -119,8 +119,8 @@ class OverlayDisk:
     def local_path(self, path: str) -> str | None:
         return None
 
-    def _own(self, file: int) -> bytearray:
-        """The file's bytes as a private copy that may be changed."""
+    def _private_copy(self, file: int) -> bytearray:
+        """Return the file's bytes as a private copy that may be changed."""
         path = self._open[file]
         if path not in self._changed:
             beneath = self._beneath[file]

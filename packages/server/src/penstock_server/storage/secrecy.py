@@ -21,29 +21,29 @@ _log = logger("penstock.storage")
 
 def mend(root: str) -> None:
     """Remove other users' access to secrets in the data directory ``root``, and log what it was."""
-    found = openness(Path(root))
-    if found:
+    access = openness(Path(root))
+    if access:
         _log.warning(
-            "secrets.open_directory", path=root, others=found, remedy=f"chmod g-w,o= {root}"
+            "secrets.open_directory", path=root, others=access, remedy=f"chmod g-w,o= {root}"
         )
     for path, mode in _secret(Path(root)):
         _mend(path, mode)
 
 
 def openness(root: Path) -> str:
-    """Describe access to a data directory that is too open; empty if there is none.
+    """Describe the permissions of a data directory that are too open; empty if none is.
 
     Its group may read, for DuckDB and Spark, but not write. Other users may do neither.
     """
     mode = root.stat().st_mode
-    found = []
+    faults = []
     if mode & stat.S_IWGRP:
-        found.append("its group may write to it")
+        faults.append("its group may write to it")
     if mode & stat.S_IWOTH:
-        found.append("every user may write to it")
+        faults.append("every user may write to it")
     elif mode & stat.S_IRWXO:
-        found.append("every user may read it")
-    return ", ".join(found)
+        faults.append("every user may read it")
+    return ", ".join(faults)
 
 
 def _secret(root: Path) -> Iterator[tuple[Path, int]]:
@@ -58,10 +58,10 @@ def _secret(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _mend(path: Path, mode: int) -> None:
-    found = path.lstat().st_mode
-    if stat.S_ISLNK(found) or not found & _OTHERS:
+    present = path.lstat().st_mode
+    if stat.S_ISLNK(present) or not present & _OTHERS:  # chmod would follow a link
         return
-    was = f"{stat.S_IMODE(found):04o}"
+    was = f"{stat.S_IMODE(present):04o}"
     try:
         path.chmod(mode)
     except OSError as error:

@@ -48,7 +48,8 @@ class Watches:
         return watch
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
-        found = [(held, watch) for held in self._open if (watch := held()) is not None]
-        for _, watch in found:
+        """Tell all watches of a change, and forget watches that are no longer referenced."""
+        alive = [(held, watch) for held in self._open if (watch := held()) is not None]
+        for _, watch in alive:
             watch.note(key, record)
-        self._open = [held for held, _ in found]
+        self._open = [held for held, _ in alive]

@@ -3,7 +3,7 @@
 ::
 
     LOCK          held while a realm has the directory open
-    registry/     one file per record; ``format`` says what wrote the directory
+    registry/     one file per record; ``format`` has the format of the directory
     journal/      <first sequence>.log
     segments/     <channel>/<first id>-<last id>.arrow
     snapshots/
@@ -53,11 +53,11 @@ _OURS = {"LOCK", *AUDIT_LOGS.values(), "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
 NODE_FILE = "node.json"
-"""Makes a directory that of a cluster's node, which has no events."""
+"""Marks a directory of a cluster's node, which has no events."""
 
 
 class Embedded(NamedTuple):
-    """An open data directory. Closing the journal gives the directory back: close it last."""
+    """An open data directory. Closing the journal unlocks the directory, so close it last."""
 
     journal: FileJournal
     blobs: FileBlobs
@@ -164,32 +164,33 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
         return disk.lock(f"{root}/LOCK", holder)
     except LockHeld as error:
         raise DataDirectoryInUse(
-            f"the data directory {root} is in use by {error}; stop that process, or give this "
-            f"realm its own directory"
+            f"the data directory {root} is in use by {error}; stop that process, or use another "
+            f"directory for this realm"
         ) from None
 
 
 def _check_ours(disk: Disk, root: str) -> bool:
-    """True if the directory is new. Raises unless it is new or has a format this version reads."""
+    """Return whether the directory is new. Raises an error if it is neither new nor has a format
+    that this version reads."""
     entries = _entries(disk, root)
     names = {entry.name for entry in entries or ()} - _IGNORED
     if not names:
         return True
-    found = None
+    record = None
     if "registry" in names:
-        found = RecordFiles(disk, f"{root}/registry").load(_FORMAT_KEY)
-    if found is not None:
-        _format_in(root, found.value)
+        record = RecordFiles(disk, f"{root}/registry").load(_FORMAT_KEY)
+    if record is not None:
+        _format_in(root, record.value)
         return False
     if NODE_FILE in names:
         raise InvalidArgument(
             f"{root} belongs to a node of a cluster, and has no events; start it with --cluster "
-            f"URL, or give the realm a directory of its own"
+            f"URL, or use another directory for the realm"
         )
     if not names <= _OURS:
         strange = ", ".join(sorted(names - _OURS)[:5])
         raise InvalidArgument(
-            f"{root} is not a Penstock data directory and not empty (it has {strange}); give an "
+            f"{root} is not a Penstock data directory and not empty (it has {strange}); use an "
             "empty directory or one that does not exist yet"
         )
     if any(_entries(disk, f"{root}/{name}") for name in _EVENTS):
@@ -200,7 +201,7 @@ def _check_ours(disk: Disk, root: str) -> bool:
 
 
 def _format_in(root: str, value: bytes) -> int:
-    """The format in a record. Raises ``NewerFormat`` for one this version cannot read."""
+    """Return the format in a record. Raises ``NewerFormat`` if this version cannot read it."""
     try:
         number = msgspec.json.decode(value, type=dict[str, int])["format"]
     except (msgspec.DecodeError, KeyError, RecursionError) as error:
@@ -215,9 +216,9 @@ def _format_in(root: str, value: bytes) -> int:
 
 def _upgrade(root: str, records: RecordFiles) -> None:
     """Write this version's format to the directory, so that older versions refuse to open it."""
-    found = records.load(_FORMAT_KEY)
-    if found is not None and _format_in(root, found.value) < DIRECTORY_FORMAT:
-        records.store(_FORMAT_KEY, _format_record(found.version + 1))
+    record = records.load(_FORMAT_KEY)
+    if record is not None and _format_in(root, record.value) < DIRECTORY_FORMAT:
+        records.store(_FORMAT_KEY, _format_record(record.version + 1))
 
 
 def _format_record(version: int) -> VersionedRecord:

@@ -24,10 +24,10 @@ _ZEROS: Final = memoryview(bytes(ZEROS_BYTES))
 
 
 def zeros_behind(file: JournalFile, size: int, reserved: int) -> memoryview:
-    """The zeros to write behind a block of ``size`` bytes at the end of a file.
+    """Return the zeros to write after a block of ``size`` bytes at the end of a file.
 
-    Space is reserved up to offset ``reserved``. Empty if zeros are there already, or if there is
-    no space.
+    Space is reserved up to offset ``reserved``. The result is empty if the zeros were written
+    before, or if no space is reserved.
     """
     end = file.end + size
     if size > BLOCK_BYTES_MAX or end <= file.zeroed:

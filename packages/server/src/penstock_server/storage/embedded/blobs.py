@@ -54,7 +54,7 @@ class FileBlobs:
         check_blob_name(name)
         size = self._sizes.get(name)
         if size is None:
-            raise NameDoesNotExist(f"there is no blob {name}")
+            raise NameDoesNotExist(f"blob {name} does not exist")
         if not 0 <= at <= size:
             raise InvalidArgument(f"{name} has {size} bytes; byte {at} is not in it")
         await self._offload(lambda: self._extend(name, at, chunks))
@@ -66,18 +66,18 @@ class FileBlobs:
         blob."""
         check_blob_name(name)
         if name not in self._sizes:
-            raise NameDoesNotExist(f"there is no blob {name}")
-        whole = self._open(name)
-        return whole[offset : end_of_range(name, len(whole), offset, length=length)]
+            raise NameDoesNotExist(f"blob {name} does not exist")
+        content = self._open(name)
+        return content[offset : end_of_range(name, len(content), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
-        found = []
+        blobs = []
         for name in self._names[bisect_left(self._names, prefix) :]:
             if not name.startswith(prefix):
                 break
-            found.append(BlobInfo(name, self._sizes[name]))
-        return found
+            blobs.append(BlobInfo(name, self._sizes[name]))
+        return blobs
 
     async def delete(self, name: str) -> None:
         """Remove a blob and sync the removal, so that its name may be used again."""
@@ -88,7 +88,7 @@ class FileBlobs:
         await self._offload(lambda: self._delete(name))
 
     def local_path(self, name: str) -> str | None:
-        """The path under which other processes on this machine find the blob."""
+        """Return the path of the blob for other processes on this machine."""
         check_blob_name(name)
         return self._disk.local_path(self._path(name))
 
@@ -123,6 +123,7 @@ class FileBlobs:
                 check_same(name, self._open(name), chunks)
                 return
             make_directories(self._disk, directory, self._root)
+            # Written and synced under another name: after a crash, a blob is complete or absent.
             write_all(self._disk, temporary, chunks)
             self._publish(name, temporary, chunks)
             self._disk.sync_directory(directory)
@@ -158,7 +159,7 @@ class FileBlobs:
             finally:
                 self._disk.close(file)
         except FileNotFoundError:
-            raise NameDoesNotExist(f"there is no blob {name}") from None
+            raise NameDoesNotExist(f"blob {name} does not exist") from None
         except OSError as error:
             raise StorageFailed(f"{path} could not be extended: {error}") from error
 
@@ -187,6 +188,6 @@ class FileBlobs:
             finally:
                 self._disk.close(file)
         except FileNotFoundError:
-            raise NameDoesNotExist(f"there is no blob {name}") from None
+            raise NameDoesNotExist(f"blob {name} does not exist") from None
         except OSError as error:
             raise StorageFailed(f"{path} could not be read: {error}") from error

@@ -18,7 +18,7 @@ class Changes:
     __slots__ = ("_offload", "_refusal", "alone", "failed", "is_busy")
 
     def __init__(self, refusal: str, offload: Offload) -> None:
-        """``refusal`` is the error text for changes that are refused after a failure; ``offload``
+        """Create changes without a failure. ``refusal`` is the error text after one; ``offload``
         runs blocking calls off the event loop."""
         self._refusal = refusal
         self._offload = offload
@@ -27,7 +27,7 @@ class Changes:
         self.alone = threading.Lock()
         """Held during each change, because a cancelled change may still run in its thread."""
         self.failed = ""
-        """Why changes are refused; empty while none has failed.
+        """The reason for refusing changes; empty until one has failed.
 
         A sync is never retried: after a failure, the system may report success for data that it
         has dropped.
@@ -47,7 +47,7 @@ class Changes:
     async def make(self, call: Callable[[], None], *, inline: bool) -> None:
         """Make a change: on the event loop if it is quick (``inline``), else in a thread.
 
-        Raises ``StorageFailed``. If it is interrupted midway, it is unknown what is on disk, and
+        Raises ``StorageFailed``. If it is interrupted midway, the content on disk is unknown, and
         all further changes are refused.
         """
         assert not self.is_busy, "one writer awaits each change before the next"

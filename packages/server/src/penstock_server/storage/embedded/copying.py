@@ -1,8 +1,8 @@
 """Captures the data directory of a running realm at one moment, for a copy made meanwhile.
 
-The captured content stays readable whatever the realm does. The journal and pages are held open:
-they change only beyond the length they had. So are growing files, whose tails are copied, because
-the next extension writes over them. Other files are mapped.
+The captured content stays readable while the realm continues. The journal and pages are held open,
+because they change only beyond their captured length. Growing files are held open, too, and their
+tails are copied, because the next extension overwrites them. Other files are mapped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HeldFile:
         """The open file; None if the content is in memory, or released."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes, none beyond the captured length. Raises ``StorageFailed``."""
+        """Return up to ``size`` bytes within the captured length. Raises ``StorageFailed``."""
         wanted = min(size, self.size - offset)
         try:
             return self._read(wanted, offset) if wanted > 0 else b""
@@ -71,7 +71,7 @@ class Capture:
         held: list[HeldFile] = []
         try:
             for capture in self._files(blobs, growing):
-                # A file that is gone by now is not referred to by anything captured.
+                # A file that was deleted meanwhile is not referred to by any captured file.
                 with suppress(FileNotFoundError):
                     held.append(capture())
         except OSError as error:
@@ -81,10 +81,10 @@ class Capture:
 
     def release(self, held: Sequence[HeldFile]) -> None:
         """Close captured files."""
-        for each in held:
-            if each.file is not None:
-                self._disk.close(each.file)
-                each.file = None
+        for captured in held:
+            if captured.file is not None:
+                self._disk.close(captured.file)
+                captured.file = None
 
     def _files(
         self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
@@ -107,9 +107,9 @@ class Capture:
 
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")
-        found = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
-        # Other files are not part of a realm, and no client would accept them.
-        return [name for name in found if directory == "pages" or is_data_file(name)]
+        names = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+        # Other files are not part of a realm, and clients refuse them.
+        return [name for name in names if directory == "pages" or is_data_file(name)]
 
     def _opened(self, name: str, size: int) -> HeldFile:
         """Hold a file open."""
@@ -123,7 +123,7 @@ class Capture:
     def _growing(self, name: str, index: SegmentIndex) -> HeldFile:
         """Hold a file open as far as its batches are recorded, and copy its tail.
 
-        The next extension begins where the tail is, and may be under way already.
+        The next extension overwrites the tail, and may have begun already.
         """
         file = self._disk.open(f"{self._root}/{name}")
         end = end_of_batches(index.batches)
@@ -147,9 +147,9 @@ class Capture:
         return HeldFile(name, min(size, len(view)), _reader(view), stamp=stamp)
 
     def _stamp(self, path: str) -> int:
-        """A stamp of the content: after a removal, other content may get the same name later."""
-        found = self._disk.local_path(path)
-        return 0 if found is None else os.stat(found).st_mtime_ns
+        """Return a stamp of the content: after a removal, other content may get the same name."""
+        local_path = self._disk.local_path(path)
+        return 0 if local_path is None else os.stat(local_path).st_mtime_ns
 
     def _copied(self, name: str) -> HeldFile:
         """Read a small file that is replaced as a whole whenever it changes."""

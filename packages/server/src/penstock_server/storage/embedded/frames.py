@@ -43,13 +43,17 @@ BLOCK_HEADER_SIZE = _BLOCK.size
 
 
 class FileHeader(NamedTuple):
+    """The header of a journal file."""
+
     identity: int
     first: int
     previous: int
-    """Checksum of the block before ``first``; 0 if there is none, or it is unknown."""
+    """Checksum of the block before ``first``; 0 for the first block, or if it is unknown."""
 
 
 class BlockHeader(NamedTuple):
+    """The header of a block."""
+
     seq: int
     length: int
     synced: int
@@ -67,7 +71,7 @@ class JournalRange(NamedTuple):
     end: int
     header: BlockHeader | None
     reason: str
-    """Why it cannot be served; empty for an intact block."""
+    """The reason why it cannot be served; empty for an intact block."""
 
 
 class Scan(NamedTuple):
@@ -83,11 +87,11 @@ class Scan(NamedTuple):
 
 
 BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8
-"""No block takes more bytes than this beside its payload."""
+"""Most bytes of a block in addition to its payload: the header and the padding."""
 
 
 def padded(length: int) -> int:
-    """Bytes of a block with a payload of ``length`` bytes, including header and padding."""
+    """Return the bytes of a block with a payload of ``length``, including header and padding."""
     return BLOCK_HEADER_SIZE + (length + 7 & ~7)
 
 
@@ -97,7 +101,7 @@ def file_header(header: FileHeader) -> bytes:
 
 
 def read_file_header(data: Buffer) -> FileHeader | None:
-    """The header of a journal file; None if it is damaged."""
+    """Return the header of a journal file; None if it is damaged."""
     if len(data) < FILE_HEADER_SIZE:
         return None
     magic, number, identity, first, previous, check = _FILE.unpack_from(data)
@@ -111,7 +115,7 @@ def read_file_header(data: Buffer) -> FileHeader | None:
 def frame(
     chunks: Sequence[Buffer], identity: int, *, seq: int, synced: int, previous: int
 ) -> tuple[list[Buffer], BlockHeader]:
-    """The chunks to write for one block, and its header."""
+    """Return the chunks to write for one block, and its header."""
     length = 0
     for chunk in chunks:
         length += memoryview(chunk).nbytes
@@ -132,7 +136,7 @@ def frame(
 
 
 def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | None:
-    """The block header at ``at``; None if the bytes there are not a header of this journal."""
+    """Return the block header at ``at``; None if these bytes are not a header of this journal."""
     if at + BLOCK_HEADER_SIZE > len(data):
         return None
     magic, seq, length, synced, previous, checksum, check = _BLOCK.unpack_from(data, at)
@@ -144,7 +148,7 @@ def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | Non
 
 
 def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
-    """True if the block at ``at`` is complete and its checksum is right."""
+    """Whether the block at ``at`` is complete and its checksum is right."""
     body = at + BLOCK_HEADER_SIZE
     if body + header.length > len(data):
         return False
@@ -156,16 +160,17 @@ def scan(data: bytes, identity: int, first: int) -> Scan:
     """Read all blocks in the bytes of a file; ``first`` is the sequence it should start with."""
     view = memoryview(data)
     pieces: list[JournalRange] = []
-    at, expected, synced = FILE_HEADER_SIZE, first, 0
-    while (found := _next_header(data, at, identity, expected=expected)) is not None:
-        start, header = found
-        if start > at and header.seq > expected:
+    position, expected, synced = FILE_HEADER_SIZE, first, 0
+    while (located := _next_header(data, position, identity, expected=expected)) is not None:
+        start, header = located
+        # Bytes before the header, or a gap in the sequence, stand for damaged or missing blocks.
+        if start > position and header.seq > expected:
             count = header.seq - expected
             pieces.append(
                 JournalRange(
                     expected,
                     count,
-                    at,
+                    position,
                     end=start,
                     header=None,
                     reason="the block header is damaged",
@@ -173,29 +178,34 @@ def scan(data: bytes, identity: int, first: int) -> Scan:
             )
         elif header.seq > expected:
             count = header.seq - expected
-            pieces.append(JournalRange(expected, count, at, end=at, header=None, reason="missing"))
+            pieces.append(
+                JournalRange(expected, count, position, end=position, header=None, reason="missing")
+            )
         end = min(start + padded(header.length), len(data))
         reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
         pieces.append(JournalRange(header.seq, 1, start, end=end, header=header, reason=reason))
         synced = max(synced, header.synced)
-        at, expected = end, header.seq + 1
-    return Scan(pieces, at, _significant(view[at:]), synced=synced)
+        position, expected = end, header.seq + 1
+    return Scan(pieces, position, _significant(view[position:]), synced=synced)
 
 
 def _next_header(
-    data: bytes, at: int, identity: int, expected: int
+    data: bytes, start: int, identity: int, expected: int
 ) -> tuple[int, BlockHeader] | None:
-    """The first header at or after ``at`` with a sequence of ``expected`` or more."""
-    while at >= 0:
-        header = read_block_header(data, at, identity)
+    """Return the first header from ``start`` on with a sequence of ``expected`` or more, and its
+    offset."""
+    position = start
+    while position >= 0:
+        header = read_block_header(data, position, identity)
         if header is not None and header.seq >= expected:
-            return at, header
-        at = data.find(_BLOCK_MAGIC, at + 1)
+            return position, header
+        position = data.find(_BLOCK_MAGIC, position + 1)
     return None
 
 
-def _significant(rest: memoryview) -> int:
-    """Length of ``rest`` without the zeros at its end."""
-    if not rest.nbytes or not np.frombuffer(rest, dtype=np.uint8).any():
+def _significant(trailing: memoryview) -> int:
+    """Return the length of ``trailing`` without the zeros at its end."""
+    # Usually it is all zeros, reserved space of many megabytes: check that without a copy.
+    if not trailing.nbytes or not np.frombuffer(trailing, dtype=np.uint8).any():
         return 0
-    return len(bytes(rest).rstrip(b"\0"))
+    return len(bytes(trailing).rstrip(b"\0"))

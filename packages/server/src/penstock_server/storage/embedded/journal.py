@@ -61,23 +61,27 @@ RECORD_KEY = "journal"
 
 
 class JournalLimits(Struct, frozen=True, kw_only=True):
+    """Sizes of files, and limits for work on the event loop."""
+
     file_bytes_max: int = 64 << 20
-    """Bytes after which a file is not written to any more."""
+    """Bytes of a file after which a new one begins."""
     allocation_bytes: int = 8 << 20
-    """Bytes of space reserved ahead at a time, because writes into reserved space sync faster. 0:
-    none."""
+    """Bytes of space reserved ahead at once, because writes into reserved space sync faster; 0
+    reserves none."""
     trimmed_bytes_max: int = 1 << 20
     """Bytes of trimmed blocks in the newest file above which a new file begins."""
     inline_bytes_max: int = 128 << 10
     """Bytes above which a block that is synced is written, or read, off the event loop."""
     inline_unsynced_bytes_max: int = 1 << 20
     """Bytes above which a block that is not synced is written off the event loop. The limit is
-    higher than for synced blocks: up to here copying costs less than the hand-over."""
+    higher than for synced blocks, because copying up to here costs less than using a thread."""
     inline_sync_us_max: int = 1_000
-    """Syncs slower than this on average are done off the event loop."""
+    """Average microseconds of a sync above which syncs are done off the event loop."""
 
 
 class JournalRecord(Struct, frozen=True):
+    """The journal's own record in the registry."""
+
     id: int
     floor: int
     synced: int
@@ -85,7 +89,7 @@ class JournalRecord(Struct, frozen=True):
 
 
 class _Extent(NamedTuple):
-    """A run of neighbouring blocks that are read together."""
+    """Consecutive blocks of a file that are read together."""
 
     file: JournalFile
     first: int
@@ -103,8 +107,8 @@ class FileJournal:
     """The :class:`~penstock_core.vocabulary.ports.Journal` in a directory, with one writer that
     makes one append at a time.
 
-    After a failed sync, or an append cancelled while writing, it is unknown what is on disk. Then
-    everything but reads is refused until the journal is opened again.
+    After a failed sync, or an append cancelled while writing, the content on disk is unknown. Then
+    all calls except reads are refused until the journal is opened again.
     """
 
     def __init__(
@@ -133,12 +137,12 @@ class FileJournal:
         self._retired: list[JournalFile] = []
         """Files below the floor, which :meth:`free` deletes."""
         self._deleting = threading.Lock()
-        """Held meanwhile, because a cancelled deletion may still run in its thread."""
+        """Held during a deletion, because a cancelled one may still run in its thread."""
         quarantine = QuarantineFolder(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
         self._floor = record.floor
-        found = Recovery(
+        recovered = Recovery(
             disk,
             self._path,
             quarantine,
@@ -146,12 +150,12 @@ class FileJournal:
             floor=record.floor,
             synced=record.synced,
         ).run()
-        self._files = found.files
-        self._damage = found.damage
-        self._tail = found.tail
-        self._previous = found.previous
-        self._cut = found.cut
-        if not self._files or found.roll:
+        self._files = recovered.files
+        self._damage = recovered.damage
+        self._tail = recovered.tail
+        self._previous = recovered.previous
+        self._cut = recovered.cut
+        if not self._files or recovered.roll:
             self._roll()
         self._reserved = disk.size(self._files[-1].file)
         self._synced = self._tail
@@ -162,7 +166,7 @@ class FileJournal:
 
     @property
     def damage(self) -> Sequence[DamagedBlock]:
-        """The damaged blocks that were found when the journal was opened, oldest first."""
+        """The blocks that were damaged when the journal was opened, oldest first."""
         return tuple(self._damage)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
@@ -170,7 +174,7 @@ class FileJournal:
         if self._changes.failed or self._changes.is_busy:
             self._changes.check_idle()
         if expected != self._tail:
-            return await self._again(expected, block, sync=sync)
+            return await self._append_again(expected, block, sync=sync)
         seq, length = self._tail + 1, 0
         for chunk in block:
             length += memoryview(chunk).nbytes
@@ -184,13 +188,13 @@ class FileJournal:
         if self._changes.failed or self._changes.is_busy:
             self._changes.check_idle()
         if size < 0:
-            raise InvalidArgument(f"cannot reserve {size} bytes")
-        taken = size + BLOCK_BYTES_BESIDE
-        end = self._files[-1].end + taken
+            raise InvalidArgument(f"cannot reserve {size} bytes; the size has to be 0 or more")
+        block_size = size + BLOCK_BYTES_BESIDE
+        end = self._files[-1].end + block_size
         if end > self._reserved or end > self._limits.file_bytes_max:
             await self._change(
-                lambda: self._try_make_room(taken, promised=True),
-                inline=not self._is_full_for(taken),
+                lambda: self._try_make_room(block_size, promised=True),
+                inline=not self._is_full_for(block_size),
                 syncs=False,
             )
 
@@ -204,26 +208,26 @@ class FileJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Each block is checked again."""
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Every block is checked again."""
         check_read(first, limit, floor=self._floor)
         if not self._files:
             raise StorageFailed(self._changes.failed)
-        found: list[Block | DamagedBlock] = []
+        blocks: list[Block | DamagedBlock] = []
         seq = first
-        while seq <= self._tail and len(found) < limit:
-            hurt = self._damage_at(seq)
-            if hurt is not None:
-                found.append(hurt)
-                seq += hurt.count
+        while seq <= self._tail and len(blocks) < limit:
+            damage = self._damage_at(seq)
+            if damage is not None:
+                blocks.append(damage)
+                seq += damage.count
                 continue
-            extent = self._extent(seq, limit - len(found), bytes_max)
+            extent = self._extent(seq, limit - len(blocks), bytes_max)
             bytes_max -= extent.size
-            if found and bytes_max < 0:
+            if blocks and bytes_max < 0:
                 break
-            blocks = await self._read_extent(extent)
-            found.extend(blocks)
-            seq += len(blocks)
-        return found
+            read_blocks = await self._read_extent(extent)
+            blocks.extend(read_blocks)
+            seq += len(read_blocks)
+        return blocks
 
     async def trim(self, through: int) -> None:
         """Forget blocks up to ``through``. The floor is durable on return; whole files are left to
@@ -246,11 +250,14 @@ class FileJournal:
         self._floor = through
         while len(self._files) > 1 and self._files[1].first - 1 <= through:
             self._retired.append(self._files.pop(0))
-        self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
+        self._damage = [
+            damage for damage in self._damage if damage.seq + damage.count - 1 > through
+        ]
 
     async def free(self) -> None:
-        """Delete the files that hold trimmed blocks only: a large one takes up to 100 ms, during
-        which others append. Readers that have them open can finish. Raises ``StorageFailed``."""
+        """Delete files that have only trimmed blocks. Deleting a large file takes up to 100 ms;
+        appends continue meanwhile. Readers that have a file open can finish. Raises
+        ``StorageFailed``."""
         retired, self._retired = self._retired, []
         if retired:
             for file in retired:
@@ -259,7 +266,8 @@ class FileJournal:
             await self._offload(lambda: self._delete(retired, unread))
 
     def _delete(self, retired: Sequence[JournalFile], unread: Sequence[JournalFile]) -> None:
-        """A closed journal may be another's already: then the files are left to the next start."""
+        """Delete retired files, and close the unread ones. After the journal is closed, another
+        process may use it: then the files are left to the next start."""
         failed: StorageFailed | None = None
         with self._deleting:
             for file in retired if self._files else ():
@@ -273,8 +281,8 @@ class FileJournal:
             raise failed
 
     def _leave_behind(self, through: int) -> None:
-        """Begin a new file if the newest holds many trimmed bytes, so that it can be deleted now,
-        or once its few live blocks are trimmed, too. On a full disk this waits."""
+        """Begin a new file if the newest has many trimmed bytes, so that it can be deleted now, or
+        once its few remaining blocks are trimmed, too. A full disk postpones this."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return
@@ -285,7 +293,7 @@ class FileJournal:
                 raise StorageFailed(self._changes.failed) from error
 
     async def close(self) -> None:
-        """Sync, record an orderly close, and close the files. Closing twice is harmless."""
+        """Sync, record an orderly close, and close the files. A second call does nothing."""
         with self._deleting, self._changes.alone:
             if not self._files:
                 return
@@ -349,7 +357,7 @@ class FileJournal:
             raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
 
     def _begin_file(self) -> None:
-        """Begin a new file, and give back the reserved space of the newest one."""
+        """Begin a new file, and free the reserved space of the present one."""
         file = self._files[-1]
         self._sync_tail()
         self._disk.truncate(file.file, file.end)
@@ -362,12 +370,12 @@ class FileJournal:
         return file.end > FILE_HEADER_SIZE and file.end + size > self._limits.file_bytes_max
 
     def _allocate(self, end: int) -> bool:
-        """Reserve space in the newest file up to ``end``; gives whether there was enough."""
+        """Reserve space in the newest file up to ``end``; return False if the disk is full."""
         file = self._files[-1].file
         try:
             self._disk.allocate(file, self._reserved, end - self._reserved)
         except OSError:
-            # give back what was reserved before it failed
+            # Free the space that was reserved before the failure.
             self._disk.truncate(file, self._reserved)
             return False
         self._reserved = end
@@ -391,19 +399,19 @@ class FileJournal:
             raise
 
     def _forget(self, path: str, error: OSError) -> None:
-        """Make sure that a file which could not be made is gone, also after a power cut. If that
-        fails as well, all further changes are refused.
+        """Make sure that a file whose creation failed does not exist, also after a power cut. If
+        that fails as well, all further changes are refused.
 
-        Blocks go on in the newest file. If the name came back, the next start would look in that
-        file for no block from ``path`` on, and so lose them.
+        Later blocks are appended to the present file. If the failed file reappeared, the next start
+        would expect these blocks in it, and so lose them.
         """
         try:
             self._disk.sync_directory(self._path)
-            is_left = any(found == path for _, found in journal_files(self._disk, self._path))
+            exists = any(listed == path for _, listed in journal_files(self._disk, self._path))
         except OSError:
-            is_left = True
-        if is_left:
-            self._changes.failed = f"{error}; and the new file {path} might come back"
+            exists = True
+        if exists:
+            self._changes.failed = f"{error}; and the new file {path} might reappear"
 
     def _undo(self, error: OSError) -> None:
         """Undo a failed write. If that fails as well, all further changes are refused."""
@@ -439,42 +447,47 @@ class FileJournal:
         except OSError as error:
             raise StorageFailed(f"{self._path}: was not closed properly: {error}") from error
 
-    # The same append again
+    # Repeated appends
 
-    async def _again(self, expected: int, block: Sequence[Buffer], *, sync: bool) -> int:
+    async def _append_again(self, expected: int, block: Sequence[Buffer], *, sync: bool) -> int:
+        """Accept an append that was made before, as a retry; refuse any other."""
         seq = expected + 1
         if self._floor < seq <= self._tail and self._damage_at(seq) is None:
-            found = (await self.read(seq, 1))[0]
-            if isinstance(found, Block) and found.data == b"".join(block):
+            stored = (await self.read(seq, 1))[0]
+            if isinstance(stored, Block) and stored.data == b"".join(block):
                 if sync and seq > self._synced:
                     await self.sync()
                 return seq
         raise Deposed(
-            f"expected the tail to be {expected}, it is {self._tail}: another writer has been here"
+            f"expected the tail to be {expected}, but it is {self._tail}: another writer has "
+            f"appended"
         )
 
     # Reading
 
     def _damage_at(self, seq: int) -> DamagedBlock | None:
-        at = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq) - 1
-        if at < 0:
+        """Return the damage that covers block ``seq``, from that block on."""
+        index = bisect_right(self._damage, seq, key=lambda damage: damage.seq) - 1
+        if index < 0:
             return None
-        hurt = self._damage[at]
-        behind = seq - hurt.seq
-        if behind >= hurt.count:
+        damage = self._damage[index]
+        skipped = seq - damage.seq
+        if skipped >= damage.count:
             return None
-        return msgspec.structs.replace(hurt, seq=seq, count=hurt.count - behind)
+        return msgspec.structs.replace(damage, seq=seq, count=damage.count - skipped)
 
     def _extent(self, seq: int, limit: int, bytes_max: int) -> _Extent:
-        at = bisect_right(self._files, seq, key=lambda file: file.first) - 1
-        file = self._files[at]
+        """Return blocks from ``seq`` on that can be read at once: in one file, without damaged
+        ones between them, and not too large."""
+        index = bisect_right(self._files, seq, key=lambda file: file.first) - 1
+        file = self._files[index]
         last = min(file.last, seq + limit - 1)
-        following = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq)
+        following = bisect_right(self._damage, seq, key=lambda damage: damage.seq)
         if following < len(self._damage):
             last = min(last, self._damage[following].seq - 1)
         start = file.offsets[seq - file.first]
-        most = min(bytes_max, _EXTENT_BYTES)
-        while last > seq and file.offsets[last - file.first] - start > most:
+        size_max = min(bytes_max, _EXTENT_BYTES)
+        while last > seq and file.offsets[last - file.first] - start > size_max:
             last = seq + (last - seq) // 2
         return _Extent(file, seq, last + 1)
 
@@ -498,20 +511,21 @@ class FileJournal:
         except OSError as error:
             if extent.end == first + 1:
                 return [self._newly_damaged(file, first, f"the disk cannot read it: {error}")]
+            # Halve the extent until only the blocks with unreadable sectors fail.
             half = (first + extent.end) // 2
             parts = extent._replace(end=half), extent._replace(first=half)
             return [block for part in parts for block in self._read_blocks(part)]
-        found: list[Block | DamagedBlock] = []
+        blocks: list[Block | DamagedBlock] = []
         for seq in range(first, extent.end):
             body = file.offsets[seq - file.first] - base
             header = read_block_header(data, body - BLOCK_HEADER_SIZE, self._identity)
             if header is None or header.seq != seq:
-                found.append(self._newly_damaged(file, seq, "the block header is damaged"))
+                blocks.append(self._newly_damaged(file, seq, "the block header is damaged"))
             elif not is_whole(data, body - BLOCK_HEADER_SIZE, header):
-                found.append(self._newly_damaged(file, seq, "the payload fails its checksum"))
+                blocks.append(self._newly_damaged(file, seq, "the payload fails its checksum"))
             else:
-                found.append(Block(seq, data[body : body + header.length]))
-        return found
+                blocks.append(Block(seq, data[body : body + header.length]))
+        return blocks
 
     def _newly_damaged(self, file: JournalFile, seq: int, reason: str) -> DamagedBlock:
         start = file.offsets[seq - file.first] - BLOCK_HEADER_SIZE
@@ -531,14 +545,14 @@ class FileJournal:
         if stored is not None:
             return msgspec.json.decode(stored.value, type=JournalRecord), stored.version
         listed = journal_files(self._disk, self._path)
-        known = identity_in(self._disk, self._path)
-        if listed and known is None:
+        stored_id = identity_in(self._disk, self._path)
+        if listed and stored_id is None:
             raise Damaged(
-                f"{self._path}: no file header is whole and the registry record "
-                f"{RECORD_KEY!r} is gone; restore either from a copy"
+                f"{self._path}: all file headers are damaged and the registry record "
+                f"{RECORD_KEY!r} is missing; restore either from a copy"
             )
         floor = listed[0][0] - 1 if listed else 0
-        record = JournalRecord(identity() if known is None else known, floor, 0)
+        record = JournalRecord(identity() if stored_id is None else stored_id, floor, 0)
         self._records.store(RECORD_KEY, VersionedRecord(1, msgspec.json.encode(record)))
         return record, 1
 
@@ -556,4 +570,4 @@ class FileJournal:
 
 
 _EXTENT_BYTES = 16 << 20
-"""Bytes that are read at a time, about."""
+"""Bytes, roughly, that are read at once."""

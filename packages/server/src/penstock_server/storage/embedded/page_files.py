@@ -27,7 +27,8 @@ _KEPT = ".kept"
 
 
 def padded(size: int) -> int:
-    """Bytes that a body of ``size`` bytes takes in a page, at least one unit, also when empty."""
+    """Return the bytes that a body of ``size`` bytes occupies in a page: a multiple of the
+    alignment, and at least one unit for an empty body."""
     return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
 
 
@@ -69,7 +70,7 @@ class PageFile:
 
 
 class PageFiles:
-    """Makes, writes, reads and removes page files. All calls but ``view`` block on the disk."""
+    """Creates, writes, reads and removes page files. All calls but ``view`` block on the disk."""
 
     def __init__(self, root: str, disk: Disk) -> None:
         self._root = root
@@ -81,8 +82,8 @@ class PageFiles:
     def path(self, channel: int, number: int) -> str:
         return f"{self._directory}/{channel}/{number:04}{_PAGE}"
 
-    def found(self) -> Iterator[tuple[int, list[PageFile], int]]:
-        """Each channel with files: its number, its pages in order, the highest number seen.
+    def channels(self) -> Iterator[tuple[int, list[PageFile], int]]:
+        """Yield each channel with files: its id, its pages in order, and the highest page number.
 
         Files and directories with other names are ignored.
         """
@@ -102,15 +103,15 @@ class PageFiles:
             yield channel, sorted(pages, key=lambda page: page.number), highest
 
     def make(self, channel: int, sizes: Mapping[int, int]) -> list[PageFile]:
-        """Make pages with these sizes by page number, and sync their names; all of them or none."""
-        made: list[PageFile] = []
+        """Create pages with these sizes by page number, and sync their names; all or none."""
+        created: list[PageFile] = []
         directory = f"{self._directory}/{channel}"
         try:
             make_directories(self._disk, directory, self._root)
             for number, size in sizes.items():
                 page = PageFile(self.path(channel, number), number, size)
                 file = self._disk.open(page.path, create=True)
-                made.append(page)
+                created.append(page)
                 try:
                     self._disk.allocate(file, 0, size)
                     if self._disk.size(file) < size:  # a file system that cannot reserve space
@@ -119,12 +120,12 @@ class PageFiles:
                     self._disk.close(file)
             self._disk.sync_directory(directory)
         except OSError as error:
-            for page in made:
-                with suppress(OSError):  # an empty page is harmless: the next start removes it
+            for page in created:
+                with suppress(OSError):  # the next start removes empty pages
                     self._disk.unlink(page.path)
             wanted = sum(sizes.values())
             raise StorageFailed(f"{directory}: no room for {wanted} bytes: {error}") from error
-        return made
+        return created
 
     def write(self, page: PageFile, chunks: Sequence[Buffer], offset: int) -> None:
         try:
@@ -143,7 +144,7 @@ class PageFiles:
             raise StorageFailed(f"{page.path} could not be synced: {error}") from error
 
     def sync_all(self, pages: Iterable[PageFile]) -> None:
-        """Sync what an earlier process wrote to these pages.
+        """Sync the bytes that an earlier process has written to these pages.
 
         A page that cannot be opened is skipped; a check will report it as damaged.
         """
@@ -160,21 +161,23 @@ class PageFiles:
                 page.file = None
 
     def view(self, page: PageFile, place: PageSlot) -> memoryview:
-        """The mapped bytes of a place. Raises ``Damaged`` if the file is too short."""
-        whole = self._mapped.get(page)
-        if whole is None:
-            whole = self._mapped[page] = self._map(page)
+        """Return the mapped bytes of a slot. Raises ``Damaged`` if the file is too short."""
+        mapping = self._mapped.get(page)
+        if mapping is None:
+            mapping = self._mapped[page] = self._map(page)
             if len(self._mapped) > MAPPED_MAX:
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(page)
         end = place.offset + place.size
-        if end > len(whole):
-            raise Damaged(f"{page.path} ends at byte {len(whole)}, before the body at its {end}")
-        return whole[place.offset : end]
+        if end > len(mapping):
+            raise Damaged(
+                f"{page.path} ends at byte {len(mapping)}, before the end of a body at byte {end}"
+            )
+        return mapping[place.offset : end]
 
     def unmap(self, page: PageFile) -> None:
-        """Drop the mapping. Views that were given out keep it alive."""
+        """Drop the mapping. Views returned before keep it alive."""
         self._mapped.pop(page, None)
 
     def damaged(
@@ -207,7 +210,7 @@ class PageFiles:
             else:
                 self._disk.unlink(page.path)
         except FileNotFoundError:
-            return  # it is removed already
+            return  # it was removed before
         except OSError as error:
             raise StorageFailed(f"{page.path} could not be removed: {error}") from error
 
@@ -224,7 +227,7 @@ class PageFiles:
         except OSError as error:
             raise StorageFailed(f"{directory} could not be removed: {error}") from error
 
-    # Inside
+    # Internal
 
     def _list(self, path: str) -> list[DirectoryEntry]:
         try:
@@ -243,7 +246,7 @@ class PageFiles:
             raise Damaged(f"{page.path} cannot be mapped: {error}") from error
 
     def _fault(self, file: int, channel: int, place: PageSlot) -> str:
-        """What is wrong with a body; empty if it is intact."""
+        """Return a description of a body's damage; empty if it is intact."""
         try:
             content = self._disk.pread(file, place.size, place.offset)
         except OSError as error:

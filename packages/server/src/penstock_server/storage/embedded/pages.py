@@ -21,14 +21,16 @@ from penstock_server.storage.embedded.page_files import PageFile, PageFiles, pad
 
 
 class PageLimits(Struct, frozen=True, kw_only=True):
+    """Sizes of pages, and limits for work on the event loop."""
+
     page_bytes_min: int = 1 << 20
-    """Bytes of a channel's first page. Each new page is as large as all before it together."""
+    """Bytes of a channel's first page. Each new page is as large as all earlier ones together."""
     page_bytes_max: int = 16 << 20
     """Largest page in bytes, except for a single body that is larger itself."""
     inline_bytes_max: int = 128 << 10
     """Bytes above which a write is done off the event loop."""
     inline_sync_us_max: int = 1_000
-    """Syncs slower than this on average are done off the event loop."""
+    """Average microseconds of a sync above which syncs are done off the event loop."""
 
 
 class _Body(NamedTuple):
@@ -54,13 +56,13 @@ class _Channel:
         return sum(page.size for page in self.pages)
 
     def page(self, number: int) -> PageFile | None:
-        at = bisect_left(self.pages, number, key=lambda page: page.number)
-        found = at < len(self.pages) and self.pages[at].number == number
-        return self.pages[at] if found else None
+        index = bisect_left(self.pages, number, key=lambda page: page.number)
+        exists = index < len(self.pages) and self.pages[index].number == number
+        return self.pages[index] if exists else None
 
     def remove(self, page: PageFile) -> None:
         index = self.pages.index(page)
-        assert index < self.at, "a page with room stays"
+        assert index < self.at, "a page with free space is never removed"
         del self.pages[index]
         self.at -= 1
 
@@ -68,8 +70,8 @@ class _Channel:
 class FilePages:
     """The :class:`~penstock_core.vocabulary.ports.Pages` in ``<root>/pages``.
 
-    After a failed sync, or a flush cancelled while writing, it is unknown what is on disk. Then
-    everything but reads is refused until the pages are opened again.
+    After a failed sync, or a flush cancelled while writing, the content on disk is unknown. Then
+    all calls except reads are refused until the pages are opened again.
     """
 
     def __init__(
@@ -91,11 +93,11 @@ class FilePages:
         self._pending: list[_Body] = []
         self._unsynced: dict[PageFile, None] = {}
         self._channels: dict[int, _Channel] = {}
-        for number, pages, highest in self._files.found():
+        for number, pages, highest in self._files.channels():
             channel = self._channels[number] = _Channel(number)
             channel.pages, channel.at, channel.numbered = pages, len(pages), highest
-            # Synced before the journal that refers to it: after a crash it may be in the
-            # system's cache only.
+            # Synced before the journal, which refers to these bodies: after a crash they may be in
+            # the system's cache only.
             self._files.sync_all(pages)
 
     # Writing
@@ -103,17 +105,17 @@ class FilePages:
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.reserve`."""
         self._changes.check()
-        assert self._restored, "restore says what is in use before anything is added"
+        assert self._restored, "`restore` marks the used slots before bodies are added"
         held = self._channels.setdefault(channel, _Channel(channel))
         wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
         if not wanted:
             return
         held.numbered += len(wanted)  # even if this fails: no number is used twice
-        made: list[PageFile] = []
+        created: list[PageFile] = []
         await self._changes.make(
-            lambda: made.extend(self._files.make(channel, wanted)), inline=False
+            lambda: created.extend(self._files.make(channel, wanted)), inline=False
         )
-        held.pages.extend(made)
+        held.pages.extend(created)
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
@@ -158,40 +160,40 @@ class FilePages:
         """See :meth:`penstock_core.vocabulary.ports.Pages.view`."""
         page = self._page(channel, place)
         if page is None:
-            raise Damaged(f"{self._files.path(channel, place.page)} is not there")
+            raise Damaged(f"{self._files.path(channel, place.page)} does not exist")
         return self._files.view(page, place)
 
     async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
         """See :meth:`penstock_core.vocabulary.ports.Pages.check`. A copy goes to ``quarantine``."""
-        found: list[DamagedBody] = []
+        damaged: list[DamagedBody] = []
 
-        def look() -> None:
+        def check_pages() -> None:
             ordered = sorted(places, key=lambda place: (place.page, place.offset))
             for number, within in groupby(ordered, key=lambda place: place.page):
                 held = self._channels.get(channel)
                 page = held.page(number) if held else None
-                found.extend(self._files.damaged(channel, number, page, places=list(within)))
+                damaged.extend(self._files.damaged(channel, number, page, places=list(within)))
 
-        await self._changes.make(look, inline=False)
-        return found
+        await self._changes.make(check_pages, inline=False)
+        return damaged
 
     def info(self, channel: int) -> PagesInfo:
         """See :class:`penstock_core.vocabulary.ports.PagesInfo`."""
         held = self._channels.get(channel) or _Channel(channel)
         return PagesInfo(len(held.pages), held.size, sum(page.used for page in held.pages))
 
-    # Going
+    # Removing
 
     async def restore(
         self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.restore`.
 
-        With ``keep_rest`` page files in which nothing is in use are renamed to ``<number>.kept``;
-        no start removes those.
+        With ``keep_rest``, page files without used slots are renamed to ``<number>.kept``, which no
+        start removes.
         """
         self._changes.check()
-        assert not self._restored, "what is in use is said once"
+        assert not self._restored, "`restore` is called once"
         for number, places in in_use.items():
             for place in places:
                 page = self._page(number, place)
@@ -219,24 +221,24 @@ class FilePages:
         free = [page for page in held.pages[: held.at] if not page.bodies]
         if not free:
             return
-        gone: list[PageFile] = []
+        removed: list[PageFile] = []
 
         def remove() -> None:
             for page in free:
                 self._files.remove(page)
-                gone.append(page)
+                removed.append(page)
 
         try:
             await self._changes.make(remove, inline=False)
         finally:
-            for page in gone:
+            for page in removed:
                 self._files.unmap(page)
                 held.remove(page)
 
     async def drop(self, channel: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.drop`.
 
-        Files that are kept because of damage stay.
+        Files kept because of damage are not removed.
         """
         self._changes.check()
         held = self._channels.pop(channel, None)
@@ -259,27 +261,28 @@ class FilePages:
                 self._unsynced.clear()
                 self._changes.failed = self._changes.failed or "they are closed"
 
-    # Inside
+    # Internal
 
     def _page(self, channel: int, place: PageSlot) -> PageFile | None:
         held = self._channels.get(channel)
         return held.page(place.page) if held else None
 
     def _missing(self, held: _Channel, sizes: Sequence[int]) -> list[int]:
-        """The sizes of the new pages that bodies of these ``sizes`` need."""
+        """Return the sizes of the new pages that bodies of these ``sizes`` need."""
         rooms = [page.size - page.end for page in held.pages[held.at :]]
         limits, total = self._limits, held.size
         missing: list[int] = []
-        at = 0
+        index = 0
+        # The same choice of pages that `allocate` makes, body by body.
         for size in map(padded, sizes):
-            while at < len(rooms) and rooms[at] < size:
-                at += 1
-            if at == len(rooms):
+            while index < len(rooms) and rooms[index] < size:
+                index += 1
+            if index == len(rooms):
                 grown = min(max(total, limits.page_bytes_min), limits.page_bytes_max)
                 missing.append(padded(max(grown, size)))
                 rooms.append(missing[-1])
                 total += missing[-1]
-            rooms[at] -= size
+            rooms[index] -= size
         return missing
 
     def _forget_pending(self) -> None:

@@ -12,7 +12,7 @@ _NAME_MAX: Final = 230
 
 
 class QuarantineFolder:
-    """The directory ``quarantine`` of a data directory, made on first use."""
+    """The directory ``quarantine`` of a data directory, created on first use."""
 
     __slots__ = ("_disk", "_path", "_root")
 
@@ -24,11 +24,11 @@ class QuarantineFolder:
     def keep(self, name: str, damaged: Buffer) -> str:
         """Store a synced copy of ``damaged`` and return its path. Equal bytes are stored once."""
         make_directories(self._disk, self._path, self._root, private=True)
-        taken = {entry.name: entry.size for entry in self._disk.list(self._path)}
+        existing = {entry.name for entry in self._disk.list(self._path)}
         if len(name) > _NAME_MAX:  # keep both ends: channel at the start, ids at the end
             name = f"{name[: _NAME_MAX // 2]}~~{name[-_NAME_MAX // 2 :]}"
         number, target = 1, name
-        while target in taken:
+        while target in existing:
             if self._holds(target, damaged):
                 return f"{self._path}/{target}"
             number += 1

@@ -40,7 +40,7 @@ def decode_record(stored: bytes, where: str) -> VersionedRecord:
 
 
 def record_name(key: str) -> str:
-    """The file name for ``key``. Raises ``InvalidArgument`` for a key that is too long or empty."""
+    """Return the file name for ``key``. Raises ``InvalidArgument`` if it is empty or too long."""
     name = quote(key, safe="")
     if name.startswith("."):
         name = f"%2E{name[1:]}"
@@ -63,7 +63,7 @@ class RecordFiles:
         self._path = path
 
     def all_keys(self) -> list[str]:
-        """Every key that has a file."""
+        """Return every key that has a file, sorted."""
         return sorted(
             unquote(entry.name)
             for entry in self._disk.list(self._path)
@@ -77,11 +77,12 @@ class RecordFiles:
                 self._disk.unlink(f"{self._path}/{entry.name}")
 
     def raw(self, key: str) -> bytes:
-        """The bytes of the file, unchecked. ``FileNotFoundError`` if there is none."""
+        """Return the unchecked bytes of the file. Raises ``FileNotFoundError`` if it does not
+        exist."""
         return read_all(self._disk, self.where(key))
 
     def load(self, key: str) -> VersionedRecord | None:
-        """The record, or ``None`` if there is none. Raises ``Damaged``."""
+        """Return the record; None if it does not exist. Raises ``Damaged``."""
         try:
             stored = self.raw(key)
         except FileNotFoundError:
@@ -121,4 +122,4 @@ class RecordFiles:
 
 
 class Unsettled(OSError):
-    """Raised if a directory sync failed: what is on disk is unknown until the next start."""
+    """Raised if a directory sync failed: the content on disk is unknown until the next start."""

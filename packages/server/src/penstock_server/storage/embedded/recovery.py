@@ -1,12 +1,11 @@
 """Opens a journal directory: finds blocks, damage, and the place to continue (SEM S1).
 
-The main question is how to treat bytes that fail their checksum. If there is evidence that they
-had been synced (a later block, a newer file, the mark of an orderly close), they are damage: it
-is reported in their place, they are copied to quarantine, and the blocks after them are served.
-Otherwise they and everything after them are the tail of a power cut, which was never
-acknowledged: the journal is cut back to the last block before them, and the cut bytes are kept
-in quarantine. Intact blocks are synced again before they are served, so that they also survive
-the next power cut.
+The main question is how to treat bytes that fail their checksum. If a later block, a newer file or
+the mark of an orderly close proves that they had been synced, they are damage: it is reported in
+their place, they are copied to quarantine, and the blocks after them are served. Otherwise they and
+all bytes after them are the tail of a power cut, which was never acknowledged: the journal is cut
+back to the last block before them, and the cut bytes are kept in quarantine. Intact blocks are
+synced again before they are served, so that they also survive the next power cut.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _HEADER = "the block header is damaged"
 
 
 class JournalFile:
-    """One open file of the journal and where its blocks are."""
+    """An open file of the journal, with the positions of its blocks."""
 
     __slots__ = ("end", "file", "first", "offsets", "path", "readers", "retired", "sizes", "zeroed")
 
@@ -49,7 +48,7 @@ class JournalFile:
         self.readers = 0
         self.retired = False
         self.zeroed = 0
-        """Offset up to which zeros were written into reserved space (module ``ahead``)."""
+        """End offset of the zeros written into reserved space (module ``ahead``)."""
 
     @property
     def last(self) -> int:
@@ -73,7 +72,7 @@ class RecoveredJournal(NamedTuple):
     damage: list[DamagedBlock]
     tail: int
     previous: int
-    """Checksum of the newest block; 0 if there is none, or it is unknown."""
+    """Checksum of the newest block; 0 without a block, or if it is unknown."""
     cut: int
     roll: bool
     """True if the newest file ends in damage, so that writing continues in a new file."""
@@ -82,7 +81,7 @@ class RecoveredJournal(NamedTuple):
 class _Candidate(NamedTuple):
     file: JournalFile
     data: bytes
-    found: Scan
+    scan: Scan
     start: int
     """Checksum of the block before its first one, from its header; 0 if unknown."""
     is_known: bool
@@ -94,34 +93,35 @@ def file_name(first: int) -> str:
 
 
 def journal_files(disk: Disk, path: str) -> list[tuple[int, str]]:
-    """First sequence and path of every journal file; other files are ignored."""
-    found = []
+    """Return first sequence and path of every journal file; other files are ignored."""
+    files = []
     for entry in disk.list(path):
         stem = entry.name.removesuffix(".log")
         if entry.name.endswith(".log") and len(stem) == 20 and stem.isdecimal():
-            found.append((int(stem), f"{path}/{entry.name}"))
-    return found
+            files.append((int(stem), f"{path}/{entry.name}"))
+    return files
 
 
 def read_patiently(disk: Disk, file: int) -> bytes:
-    """All bytes of a file. Unreadable parts are returned as zeros, so their checksums fail."""
+    """Return all bytes of a file. Unreadable parts become zeros, so that their checksums fail."""
     size = disk.size(file)
     try:
         return disk.pread(file, size, 0)
     except OSError:
-        return b"".join(_page(disk, file, at, size=size) for at in range(0, size, _RETRY_SIZE))
+        offsets = range(0, size, _RETRY_SIZE)
+        return b"".join(_part(disk, file, offset, size=size) for offset in offsets)
 
 
-def _page(disk: Disk, file: int, at: int, size: int) -> bytes:
-    length = min(_RETRY_SIZE, size - at)
+def _part(disk: Disk, file: int, offset: int, size: int) -> bytes:
+    length = min(_RETRY_SIZE, size - offset)
     try:
-        return disk.pread(file, length, at)
+        return disk.pread(file, length, offset)
     except OSError:
         return bytes(length)
 
 
 def identity_in(disk: Disk, path: str) -> int | None:
-    """The journal id in the headers of the files; None if no header is intact."""
+    """Return the journal id in the headers of the files; None if no header is intact."""
     for _, file_path in journal_files(disk, path):
         file = disk.open(file_path)
         try:
@@ -150,7 +150,7 @@ class Recovery:
         self._quarantine = quarantine
         self._identity = identity
         self._floor = floor
-        self._known = max(floor, synced)
+        self._newest_synced = max(floor, synced)
         """The newest sequence known to have been synced."""
         self._files: list[JournalFile] = []
         self._damage: list[DamagedBlock] = []
@@ -165,10 +165,10 @@ class Recovery:
         listed = journal_files(self._disk, self._path)
         if listed:
             self._tail = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
-            self._known = max(self._known, listed[-1][0] - 1)
+            self._newest_synced = max(self._newest_synced, listed[-1][0] - 1)
         last = self._load(*listed[-1]) if listed else None
         if last is not None:
-            self._known = max(self._known, last.found.synced)
+            self._newest_synced = max(self._newest_synced, last.scan.synced)
         for (first, path), (following, _) in pairwise(listed):
             self._take(self._load(first, path), following)
         if last is not None:
@@ -176,7 +176,7 @@ class Recovery:
         if self._files:
             self._write_again(self._files[-1])
         self._note_lost_tail()
-        damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > self._floor]
+        damage = [block for block in self._damage if block.seq + block.count - 1 > self._floor]
         return RecoveredJournal(
             self._files, damage, self._tail, previous=self._previous, cut=self._cut, roll=self._roll
         )
@@ -187,8 +187,8 @@ class Recovery:
         After a crash they may be in the system's cache only. A sync alone is not enough: after a
         failed sync the system may treat unwritten pages as written.
         """
-        fresh = file.offsets[max(0, self._known + 1 - file.first) :]
-        start = min((at for at in fresh if at >= 0), default=0) - BLOCK_HEADER_SIZE
+        fresh = file.offsets[max(0, self._newest_synced + 1 - file.first) :]
+        start = min((offset for offset in fresh if offset >= 0), default=0) - BLOCK_HEADER_SIZE
         if start > 0:
             content = self._disk.pread(file.file, file.end - start, start)
             self._disk.pwrite(file.file, [content], start)
@@ -205,13 +205,15 @@ class Recovery:
         file = self._disk.open(path)
         data = read_patiently(self._disk, file)
         header = read_file_header(data)
-        found = scan(data, self._identity, first)
-        known = header is not None and header.identity == self._identity
-        start = header.previous if header is not None and known else 0
-        return _Candidate(JournalFile(path, file, first), data, found, start=start, is_known=known)
+        content = scan(data, self._identity, first)
+        is_known = header is not None and header.identity == self._identity
+        start = header.previous if header is not None and is_known else 0
+        return _Candidate(
+            JournalFile(path, file, first), data, content, start=start, is_known=is_known
+        )
 
     def _take(self, candidate: _Candidate, limit: int | None) -> None:
-        """Read one file; ``limit`` is the first sequence of the next file, if there is one."""
+        """Add the blocks of a file; ``limit`` is the first sequence of the next file, or None."""
         file = candidate.file
         if file.first > self._tail + 1:
             gap = JournalRange(
@@ -223,23 +225,23 @@ class Recovery:
             return
         self._roll = False
         self._files.append(file)
-        file.end = candidate.found.end
+        file.end = candidate.scan.end
         if not self._take_pieces(candidate, limit):
             return
-        if candidate.found.trailing:
+        if candidate.scan.trailing:
             self._take_trailing(candidate, limit)
 
     def _is_worth_keeping(self, candidate: _Candidate, limit: int | None) -> bool:
-        """Decide on a file with a damaged header, which is copied to quarantine.
+        """Copy a damaged file header to quarantine, and return whether the file has blocks.
 
-        False for the newest file if a crash interrupted its creation: it is deleted.
+        The newest file may have none, if a crash has interrupted its creation; it is deleted.
         """
         file, data = candidate.file, candidate.data
         if data[:FILE_HEADER_SIZE].strip(b"\0"):
             self._quarantine.keep(f"journal-{file.first:020d}.header", data[:FILE_HEADER_SIZE])
-        if limit is not None or candidate.found.pieces or self._known >= file.first:
+        if limit is not None or candidate.scan.pieces or self._newest_synced >= file.first:
             return True
-        if candidate.found.trailing:
+        if candidate.scan.trailing:
             self._cut_bytes(candidate, FILE_HEADER_SIZE, is_last=False)
         self._disk.close(file.file)
         self._disk.unlink(file.path)
@@ -248,76 +250,83 @@ class Recovery:
         return False
 
     def _take_pieces(self, candidate: _Candidate, limit: int | None) -> bool:
-        """Take the blocks of a file. True if it was taken to its end without a cut."""
-        for piece in candidate.found.pieces:
-            if piece.seq <= self._tail:
+        """Add the blocks of a file. True if all were added, without a cut."""
+        for block_range in candidate.scan.pieces:
+            if block_range.seq <= self._tail:
                 continue
-            if limit is not None and piece.seq + piece.span > limit:
-                if limit > piece.seq:
-                    self._keep(candidate, piece._replace(span=limit - piece.seq), _HEADER)
+            if limit is not None and block_range.seq + block_range.span > limit:
+                # Sequences from `limit` on are in the next file.
+                if limit > block_range.seq:
+                    span = limit - block_range.seq
+                    self._keep(candidate, block_range._replace(span=span), _HEADER)
                 return False
-            reason = piece.reason or self._break(piece.header)
-            if reason and piece.seq + piece.span - 1 > self._known:
-                self._cut_at(candidate, piece, reason)
+            reason = block_range.reason or self._break(block_range.header)
+            if reason and block_range.seq + block_range.span - 1 > self._newest_synced:
+                self._cut_at(candidate, block_range, reason)
                 return False
-            self._keep(candidate, piece, reason)
+            self._keep(candidate, block_range, reason)
         return True
 
     def _take_trailing(self, candidate: _Candidate, limit: int | None) -> None:
         """Handle the bytes after the last readable header."""
-        at = candidate.found.end
-        known = self._known if limit is None else limit - 1
-        if known > self._tail:
-            end = at + candidate.found.trailing
-            hurt = JournalRange(
-                self._tail + 1, known - self._tail, at, end=end, header=None, reason=_HEADER
+        start = candidate.scan.end
+        newest_synced = self._newest_synced if limit is None else limit - 1
+        if newest_synced > self._tail:
+            count = newest_synced - self._tail
+            end = start + candidate.scan.trailing
+            damaged = JournalRange(
+                self._tail + 1, count, start, end=end, header=None, reason=_HEADER
             )
-            self._keep(candidate, hurt, _HEADER)
+            self._keep(candidate, damaged, _HEADER)
         else:
-            self._cut_bytes(candidate, at, is_last=limit is None)
+            self._cut_bytes(candidate, start, is_last=limit is None)
 
     def _break(self, header: BlockHeader | None) -> str:
         if header is None or not self._previous or header.previous == self._previous:
             return ""
         return f"it does not follow block {header.seq - 1}: the hash chain is broken"
 
-    def _keep(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
+    def _keep(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
         if reason:
-            where = f"{candidate.file.path} bytes {piece.start}-{piece.end}"
-            self._report(piece._replace(reason=reason), where=where, data=candidate.data)
+            where = f"{candidate.file.path} bytes {block_range.start}-{block_range.end}"
+            self._report(block_range._replace(reason=reason), where=where, data=candidate.data)
         else:
-            assert piece.header is not None, "a whole block has a header"
-            body = piece.start + BLOCK_HEADER_SIZE
-            candidate.file.place(piece.seq, body, piece.header.length)
-        self._tail = piece.seq + piece.span - 1
-        self._previous = piece.header.checksum if piece.header is not None else 0
+            assert block_range.header is not None, "an intact block has a header"
+            body = block_range.start + BLOCK_HEADER_SIZE
+            candidate.file.place(block_range.seq, body, block_range.header.length)
+        self._tail = block_range.seq + block_range.span - 1
+        self._previous = block_range.header.checksum if block_range.header is not None else 0
         self._roll = bool(reason)
 
-    def _report(self, piece: JournalRange, *, where: str, data: bytes) -> None:
-        hurt = data[piece.start : piece.end]
-        if hurt:
-            self._quarantine.keep(f"journal-{piece.seq:020d}.block", hurt)
+    def _report(self, block_range: JournalRange, *, where: str, data: bytes) -> None:
+        damaged = data[block_range.start : block_range.end]
+        if damaged:
+            self._quarantine.keep(f"journal-{block_range.seq:020d}.block", damaged)
         self._damage.append(
             DamagedBlock(
-                piece.seq, where, piece.reason, size=piece.end - piece.start, count=piece.span
+                block_range.seq,
+                where,
+                block_range.reason,
+                size=block_range.end - block_range.start,
+                count=block_range.span,
             )
         )
-        self._tail = max(self._tail, piece.seq + piece.span - 1)
+        self._tail = max(self._tail, block_range.seq + block_range.span - 1)
 
-    def _cut_at(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
+    def _cut_at(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
         """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
-        if piece.seq <= self._known:
-            known = piece._replace(span=self._known - piece.seq + 1)
-            self._keep(candidate, known, reason)
-        candidate.file.end = piece.start
-        self._cut_bytes(candidate, piece.start, is_last=True)
+        if block_range.seq <= self._newest_synced:
+            synced = block_range._replace(span=self._newest_synced - block_range.seq + 1)
+            self._keep(candidate, synced, reason)
+        candidate.file.end = block_range.start
+        self._cut_bytes(candidate, block_range.start, is_last=True)
 
     def _cut_bytes(self, candidate: _Candidate, at: int, *, is_last: bool) -> None:
-        end = candidate.found.end + candidate.found.trailing
-        hurt = candidate.data[at:end].rstrip(b"\0")
-        if hurt:
+        end = candidate.scan.end + candidate.scan.trailing
+        cut = candidate.data[at:end].rstrip(b"\0")
+        if cut:
             name = f"journal-{self._tail + 1:020d}.{'tail' if is_last else 'rest'}"
-            self._quarantine.keep(name, hurt)
+            self._quarantine.keep(name, cut)
         if is_last and not self._roll:
             self._cut += end - at
             self._disk.truncate(candidate.file.file, at)
@@ -325,9 +334,14 @@ class Recovery:
 
     def _note_lost_tail(self) -> None:
         """Report blocks that are known to have been on disk but are missing completely."""
-        if self._known > self._tail:
+        if self._newest_synced > self._tail:
             lost = JournalRange(
-                self._tail + 1, self._known - self._tail, 0, end=0, header=None, reason="missing"
+                self._tail + 1,
+                self._newest_synced - self._tail,
+                0,
+                end=0,
+                header=None,
+                reason="missing",
             )
             self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")
             self._previous, self._roll = 0, True

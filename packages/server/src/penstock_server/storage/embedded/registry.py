@@ -35,7 +35,7 @@ class FileRegistry:
             self._read(key, QuarantineFolder(disk, root))
 
     async def get(self, key: str) -> VersionedRecord | None:
-        """The record under ``key``. Raises ``Damaged`` if its file fails its checksum."""
+        """Return the record under ``key``. Raises ``Damaged`` if its file fails its checksum."""
         self._check_whole(key)
         return self._records.get(key)
 
@@ -63,12 +63,14 @@ class FileRegistry:
             self._watches.note(key, None)
 
     async def list(self, prefix: str = "") -> Sequence[str]:
-        """Keys that start with ``prefix``, in order, including those of damaged records."""
+        """Return the keys that start with ``prefix``, sorted, including those of damaged
+        records."""
         keys = self._records.keys() | self._damaged.keys()
         return sorted(key for key in keys if key.startswith(prefix))
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Changes made through this registry. A slow watcher may miss intermediate records."""
+        """Yield changes made through this registry. A slow watcher may miss intermediate
+        records."""
         return self._watches.add(prefix)
 
     def _read(self, key: str, quarantine: QuarantineFolder) -> None:
@@ -102,7 +104,8 @@ class FileRegistry:
             return True
 
     def _checked(self, key: str, expected: int) -> int:
-        """The version of a key, 0 for none. Raises ``Conflict`` if another one is expected."""
+        """Return the version of a key; 0 if it does not exist. Raises ``Conflict`` if another
+        version is expected."""
         if self._failed:
             raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
         held = self._records.get(key)

@@ -1,4 +1,4 @@
-"""Repairs of a data directory, made before it can be opened or after."""
+"""Repairs of a data directory before or after it is opened."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ def check_exists(disk: Disk, root: str) -> None:
     except OSError as error:
         raise InvalidArgument(f"{root} cannot be read: {error.strerror}") from None
     if not {"registry", "journal"} <= names:
-        raise InvalidArgument(f"{root} is not a Penstock data directory")
+        raise InvalidArgument(
+            f"{root} is not a Penstock data directory: it has no registry/ and journal/"
+        )
 
 
 def check_records(disk: Disk, root: str) -> dict[str, str]:
-    """For each file of a registry record what is wrong with it; empty if it is intact."""
+    """Return the damage of each file of a registry record; an empty text for intact files."""
     records = RecordFiles(disk, f"{root}/registry")
-    found = {}
+    damage = {}
     for key in records.all_keys():
         file = f"registry/{record_name(key)}"
         try:
             records.load(key)
         except Damaged as error:
-            found[file] = str(error).removeprefix(f"{records.where(key)}: ")
+            damage[file] = str(error).removeprefix(f"{records.where(key)}: ")
         else:
-            found[file] = ""
-    return found
+            damage[file] = ""
+    return damage
 
 
 def mend_format(disk: Disk, root: str, holder: str) -> str:
-    """Rewrite a damaged format record from what the journal says.
+    """Rewrite a damaged format record, if the journal shows the format.
 
-    Returns the path to which the damaged record was copied. Raises ``Damaged`` if the format
-    cannot be determined.
+    Return the path of the damaged record's copy. Raises ``Damaged`` if the format cannot be
+    determined.
     """
     records = RecordFiles(disk, f"{root}/registry")
     try:
@@ -67,7 +69,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
         kept = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(
-            f"{root}: no complete journal file tells the format; restore registry/ from a copy"
+            f"{root}: no intact journal file shows the format; restore registry/ from a copy"
         )
     records.store(_FORMAT_KEY, VersionedRecord(1, b'{"format": %d}' % DIRECTORY_FORMAT))
     return kept
@@ -94,7 +96,7 @@ def remove_damaged_records(disk: Disk, root: str) -> list[str]:
 
 
 def in_quarantine(disk: Disk, root: str) -> list[str]:
-    """The names of the files in quarantine."""
+    """Return the names of the files in quarantine."""
     try:
         return [entry.name for entry in disk.list(f"{root}/quarantine")]
     except FileNotFoundError:
