@@ -67,4 +67,4 @@ def test_what_is_acknowledged_in_time_leaves_nothing_behind() -> None:
         deadlines.discard(IdSet((span(10 * n, 10 * n + 9),)))
         assert not deadlines.due(n * SECOND // 10)
         assert deadlines.next_us == 0
-    assert len(deadlines._by_time) == len(deadlines._left) == 0
+    assert len(deadlines._by_time) == len(deadlines._ended) == 0

@@ -1,4 +1,4 @@
-"""A durable as a snapshot keeps it: made of one, and made into one again (SEM D4)."""
+"""Conversion of a durable to the form that a snapshot keeps, and back (SEM D4)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock_core.vocabulary.stored_ids import id_set, written
 
 
 def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> DurableState:
-    """What a snapshot keeps of ``durable``, without ``lost``, which no restart finds; with the next
-    id of its channel."""
+    """Return the state of ``durable`` for a snapshot, without ``lost`` events, which do not survive
+    a restart. ``next_id`` is that of its channel."""
     outstanding, rolled_back = durable.outstanding, durable.rolled_back
     levels = sorted(durable.levels.items())
     if lost:
@@ -37,7 +37,7 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
 
 
 def durable_of(state: DurableState, kind: DurableKind) -> Durable:
-    """The durable that :func:`state_of` has described; nobody holds anything."""
+    """Return the durable that :func:`state_of` has described; no client holds events."""
     durable = Durable(
         state.name,
         kind,

@@ -1,9 +1,9 @@
 """Lanes (SEM D11): a durable with ``order_by`` keeps order among events with the same value of a
 property, and serves different values to different clients at the same time.
 
-A lane has one owner from the first of its events that is sent until none of them is in flight. This
-is soft state: the shell is asked for the lane of an event once, when somebody has room for it. A
-durable that nobody reads, or a restart, costs nothing.
+A lane has one owner from its first event sent until none of its events is in flight. Lanes are soft
+state: the shell finds the lane of an event once, when some client has credit for it. A durable
+without clients, or a restart, costs nothing.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from penstock_core.ids.ids import IdSet
 from penstock_core.messages.delivery import AssignLanes
 
 LOOK_EVENTS_MAX = 4_096
-"""Events whose lanes are asked for at once."""
+"""Most events whose lanes the shell finds at once."""
 LOOKS_MAX = 16
-"""Before others on the channel are served again."""
+"""Most such searches for one durable before other clients of the channel are served again."""
 _STALE_MIN = 1_024
+"""Entries of events that have left are removed only above this number, to amortize the cost."""
 
 
 class _Lane:
-    """The events of one value that are due: those waiting, in order, and those in flight."""
+    """The examined events with one value: the waiting ones in order, and those in flight."""
 
     __slots__ = ("at", "back", "held", "key", "owner", "queue")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.queue: array[int] = array("q")
-        """Ids ascending, eight bytes each: a lane may be blocked for long."""
+        """Ids, ascending, eight bytes each because a blocked lane may become long."""
         self.at = 0
         """The first entry of ``queue`` that is still in use."""
         self.back: list[int] = []
-        """Given back: a heap."""
+        """Heap of returned events, which are served before the queue."""
         self.held: set[int] | None = None
         self.owner: Seat | None = None
 
     @property
     def head(self) -> int | None:
-        """The next to be served."""
+        """Id of the next event to be served; None: no event waits."""
         queued = self.queue[self.at] if self.at < len(self.queue) else None
         if self.back and (queued is None or self.back[0] < queued):
             return self.back[0]
@@ -61,7 +62,7 @@ class _Lane:
             self.at = 0
 
     def keep(self, ready: IdSet) -> None:
-        """Forget the waiting that have left."""
+        """Drop waiting events that are not in ``ready`` any more."""
         kept = array("q", (i for i in self.queue[self.at :] if i in ready))
         self.queue, self.at = kept, 0
         self.back = sorted(i for i in self.back if i in ready)
@@ -84,133 +85,135 @@ class Lanes:
 
     def __init__(self) -> None:
         self.through = 0
-        """Id below which events have been examined."""
+        """Id below which all events have been examined."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._in_flight: dict[int, _Lane] = {}
         self._heads: dict[int, _Lane] = {}
-        """The first of each lane, and some that were."""
+        """Lanes by the id of their head; some entries are out of date."""
         self._free: list[int] = []
-        """Heads of lanes without an owner: a heap, and some that are not any more."""
+        """Heap of the heads of lanes without owner; some entries are out of date."""
         self._own: dict[int, list[int]] = {}
-        """For each seat, a heap of the first events of the lanes it owns."""
+        """For each seat, a heap of the heads of the lanes it owns."""
         self.waiting = 0
-        """Events that wait, and some that have left."""
+        """Number of waiting events, including some that have left."""
         self.asleep = IdSet()
-        """Events that wait for their time after a rollback: a lane waits behind its own (SEM
-        D18)."""
+        """Events that are delayed after a rollback; a lane waits behind its delayed head
+        (SEM D18)."""
         self._stale = 0
-        """Number of entries in the queues whose events have left."""
+        """Number of queue entries whose events have left."""
 
-    # --- who comes and goes ----------------------------------------------------------------
+    # --- changes of events and seats -------------------------------------------------------
 
-    def assigned(self, looked: AssignLanes) -> None:
-        """Note the lanes of events that were examined."""
-        self.through = looked.through
+    def assigned(self, command: AssignLanes) -> None:
+        """Add examined events to their lanes."""
+        self.through = command.through
         first = 0
-        for key, end in zip(looked.keys, looked.ends, strict=True):
+        for key, end in zip(command.keys, command.ends, strict=True):
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = _Lane(key)
             was_empty = lane.head is None
-            lane.queue += looked.ids[first:end]
+            lane.queue += command.ids[first:end]
             first = end
             if was_empty:
-                self._show(lane)
-        self.waiting += len(looked.ids)
+                self._add_head(lane)
+        self.waiting += len(command.ids)
 
     def settled(self, ids: IdSet, waited: int, ready: IdSet) -> None:
-        """Forget events that are settled or gone. ``waited`` of them were ready; ``ready`` are
-        those that are ready now."""
+        """Drop events that are settled or have left. ``waited`` of them were ready; ``ready`` are
+        the events that are ready now."""
         for event_id in self._held_of(ids):
-            self._let_go(event_id)
+            self._end_flight(event_id)
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
             self._forget(ready)
 
     def woken(self, ids: IdSet) -> None:
-        """The time of these has come, or they have left: their lanes go on."""
+        """Continue the lanes of events whose delay is over or that have left."""
         if not ids:
             return
         self.asleep.discard_all(ids)
         few = len(ids) <= len(self._heads)
-        for event_id in list(ids) if few else [each for each in self._heads if each in ids]:
+        for event_id in list(ids) if few else [head for head in self._heads if head in ids]:
             if (lane := self._heads.get(event_id)) is not None:
-                self._show(lane)
+                self._add_head(lane)
 
     def returned(self, ids: IdSet) -> None:
-        """Put events back at the heads of their lanes: no client has them any more."""
+        """Put events that no client holds any more back at the heads of their lanes."""
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
             heapq.heappush(lane.back, event_id)
             self.waiting += 1
-            self._let_go(event_id)
+            self._end_flight(event_id)
             if lane.held is not None:
-                self._show(lane)
+                self._add_head(lane)
 
     def after(self, ids: IdSet) -> IdSet:
-        """The events in flight behind the first of ``ids``, themselves in flight, in each lane."""
+        """Return, for each lane, the events in flight behind the first of ``ids``, which are in
+        flight themselves."""
         lowest: dict[int, tuple[int, _Lane]] = {}
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
             lowest.setdefault(id(lane), (event_id, lane))
-        found = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
-        later = IdSet.from_ids(found)
+        held = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
+        later = IdSet.from_ids(held)
         later.discard_all(ids)
         return later
 
     def remove_seat(self, seat: Seat) -> None:
-        """Remove a seat; all it held has been returned."""
+        """Remove a seat, whose events have been returned before."""
         self._own.pop(seat.subscription, None)
 
-    # --- who is served ---------------------------------------------------------------------
+    # --- granting --------------------------------------------------------------------------
 
     def shares(
         self, seats: Iterable[Seat], below: int, chunk: int, ready: IdSet
     ) -> list[tuple[Seat, IdSet]]:
-        """Share out events among ``seats`` in turn, one at a time: each gets the lowest event that
-        it may have, until its credit ends."""
+        """Share out events among ``seats`` in turn, one at a time. Each seat gets the lowest event
+        that it may have, until its credit is used up."""
         turns = [(seat, min(seat.credit, chunk)) for seat in seats if seat.credit > 0]
-        taken: dict[int, list[int]] = {seat.subscription: [] for seat, _ in turns}
-        left = turns
-        while left:
+        granted: dict[int, list[int]] = {seat.subscription: [] for seat, _ in turns}
+        turns_left = turns
+        while turns_left:
             following = []
-            for seat, room in left:
+            for seat, room in turns_left:
                 event_id = self._next(seat, below, ready)
                 if event_id is None:
                     continue
                 self._take(seat, event_id)
-                taken[seat.subscription].append(event_id)
+                granted[seat.subscription].append(event_id)
                 if room > 1:
                     following.append((seat, room - 1))
-            left = following
+            turns_left = following
         return [
-            (seat, IdSet.from_ids(ids)) for seat, _ in turns if (ids := taken[seat.subscription])
+            (seat, IdSet.from_ids(ids)) for seat, _ in turns if (ids := granted[seat.subscription])
         ]
 
     def _next(self, seat: Seat, below: int, ready: IdSet) -> int | None:
-        own = self._own.get(seat.subscription)
-        mine = None if own is None else self._wanted(own, seat, seat.refused, ready)
-        free = self._wanted(self._free, None, seat.refused, ready)
-        if mine is None or (free is not None and free < mine):
-            mine = free
-        return None if mine is None or mine >= below else mine
+        own_heads = self._own.get(seat.subscription)
+        lowest = None if own_heads is None else self._wanted(own_heads, seat, seat.refused, ready)
+        free_head = self._wanted(self._free, None, seat.refused, ready)
+        if lowest is None or (free_head is not None and free_head < lowest):
+            lowest = free_head
+        return None if lowest is None or lowest >= below else lowest
 
     def _wanted(
         self, heap: list[int], owner: Seat | None, refused: IdSet, ready: IdSet
     ) -> int | None:
-        """The lowest next event of a lane that does not begin with a ``refused`` one: those lanes
-        are left to other seats."""
-        found = self._first(heap, owner, ready)
+        """Return the lowest head of the lanes that do not begin with a ``refused`` event; other
+        seats serve those lanes."""
+        head = self._first(heap, owner, ready)
         aside = []
-        while found is not None and found in refused:
+        while head is not None and head in refused:
             aside.append(heapq.heappop(heap))
-            found = self._first(heap, owner, ready)
+            head = self._first(heap, owner, ready)
         for event_id in aside:
             heapq.heappush(heap, event_id)
-        return found
+        return head
 
     def _first(self, heap: list[int], owner: Seat | None, ready: IdSet) -> int | None:
-        """The lowest head of the lanes of ``owner``."""
+        """Return the lowest head of the lanes of ``owner``, and drop entries that are out of
+        date."""
         while heap:
             event_id = heap[0]
             lane = self._heads.get(event_id)
@@ -218,7 +221,7 @@ class Lanes:
                 heapq.heappop(heap)
                 continue
             if event_id in self.asleep:
-                heapq.heappop(heap)  # it is shown again when it is woken
+                heapq.heappop(heap)  # it is added again when its delay is over
                 continue
             if event_id in ready:
                 return event_id
@@ -227,7 +230,7 @@ class Lanes:
                 self._heads.pop(head, None)
                 lane.drop_head()
                 self.waiting -= 1
-            self._show(lane)
+            self._add_head(lane)
             self._end_if_empty(lane)
         return None
 
@@ -240,27 +243,27 @@ class Lanes:
             lane.held = set()
         lane.held.add(event_id)
         lane.owner = seat
-        self._show(lane)
+        self._add_head(lane)
 
-    # --- inside ----------------------------------------------------------------------------
+    # --- internal --------------------------------------------------------------------------
 
     def _held_of(self, ids: IdSet) -> list[int]:
-        """The part of ``ids`` that are in flight, ascending."""
+        """Return the part of ``ids`` that is in flight, ascending."""
         if len(ids) <= len(self._in_flight):
             return [event_id for event_id in ids if event_id in self._in_flight]
         return sorted(event_id for event_id in self._in_flight if event_id in ids)
 
-    def _let_go(self, event_id: int) -> None:
+    def _end_flight(self, event_id: int) -> None:
         lane = self._in_flight.pop(event_id)
-        assert lane.held is not None, "one of them is in flight"
+        assert lane.held is not None, "the event is in flight"
         lane.held.remove(event_id)
         if not lane.held:
             lane.held = lane.owner = None
-            self._show(lane)
+            self._add_head(lane)
             self._end_if_empty(lane)
 
-    def _show(self, lane: _Lane) -> None:
-        """Let the head be found by those who may have it."""
+    def _add_head(self, lane: _Lane) -> None:
+        """Add the head of a lane to the heap of its owner, or to that of free lanes."""
         head = lane.head
         if head is None:
             return
@@ -274,11 +277,11 @@ class Lanes:
             self._lanes.pop(lane.key, None)
 
     def _forget(self, ready: IdSet) -> None:
-        """Many have left while they waited: make room."""
+        """Rebuild all heaps without the events that have left while they waited."""
         self._stale = 0
         self._heads, self._free, self._own = {}, [], {}
         for lane in list(self._lanes.values()):
             lane.keep(ready)
-            self._show(lane)
+            self._add_head(lane)
             self._end_if_empty(lane)
         self.waiting = sum(lane.waiting for lane in self._lanes.values())

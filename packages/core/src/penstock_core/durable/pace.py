@@ -1,9 +1,9 @@
-"""Pace: the window of a client that asked for none grows by what it acknowledges (SEM D9).
+"""Pace: the default window of a client grows with the speed at which it acknowledges (SEM D9).
 
-What a client may hold is what it works off in a short time, whatever an event costs it and however
-long the way to it is, as a connection's window is in TCP. A client to which one event is much work
-keeps the window it began with, so its colleagues get their share; one to which it is little does
-not wait for the realm between two windows.
+A client may hold as many events as it processes in a short time, whatever the cost of an event and
+the latency of its connection; the window of a TCP connection adapts in the same way. A client for
+which an event is much work keeps its first window, so other clients get their share. A fast client
+does not wait for the realm between two windows.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 GROWN_MAX: Final = 5_000
-"""The largest window that is not asked for, in events."""
+"""Largest window that grows by itself, in events."""
 SHORT_US: Final = 200_000
-"""A client that settles a window in no more than this gets one twice as large."""
+"""A client that settles a window within this time gets a window twice as large."""
 LONG_US: Final = 4 * SHORT_US
-"""A client that takes longer than this for a window gets half of it."""
+"""A client that needs longer than this for a window gets half of it."""
 
 
 class Pace:
-    """How fast one client settles what it is given."""
+    """The speed at which one client settles events."""
 
     __slots__ = ("_before", "_since_us", "_smallest")
 
@@ -29,8 +29,8 @@ class Pace:
         self._before = 0
 
     def window(self, window: int, settled: int, now_us: int) -> int:
-        """The window from now on; ``settled`` are all events that the client has had and has no
-        more, since it attached."""
+        """Return the new window. ``settled`` is the number of events since the attach that the
+        client does not hold any more."""
         took_us = now_us - self._since_us
         if settled - self._before >= window:
             if took_us <= SHORT_US:
@@ -43,6 +43,6 @@ class Pace:
         return window
 
     def again(self, settled: int, now_us: int) -> int:
-        """The window after the client has given something back: the one it began with."""
+        """Return the first window again, after the client has rolled events back."""
         self._since_us, self._before = now_us, settled
         return self._smallest

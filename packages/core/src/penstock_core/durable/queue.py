@@ -1,6 +1,6 @@
 """A queue: a channel with one built-in group of readers (SEM Q).
 
-Each event goes to one reader, and leaves when that reader commits. The mechanism is that of a
+Each event goes to one reader, and leaves when that reader commits it. The mechanism is that of a
 durable (``penstock_core.durable.durable``); this module is its policy.
 """
 
@@ -14,7 +14,7 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.durable_attributes import DurableAttributes
 
 READERS = ""
-"""The name of a queue's own durable. No user's durable is called so."""
+"""Name of the built-in durable of a queue; durables of users have other names."""
 
 
 class Readers:
@@ -45,7 +45,7 @@ KIND: DurableKind = Readers()
 
 
 def readers_of(definition: Definition, *, persistent: bool) -> Durable:
-    """The reader group of a new queue."""
+    """Return the reader group of a new queue."""
     return Durable(
         READERS,
         KIND,
@@ -56,5 +56,5 @@ def readers_of(definition: Definition, *, persistent: bool) -> Durable:
 
 
 def readers_attributes(definition: Definition) -> DurableAttributes:
-    """What the reader group of a queue has of the queue's attributes."""
+    """Return the attributes of a queue that apply to its reader group."""
     return DurableAttributes(max_deliveries=definition.max_deliveries, backoff=definition.backoff)

@@ -1,4 +1,4 @@
-"""How often events of a durable were given back after a delivery (SEM T10)."""
+"""Numbers of redeliveries of a durable's events (SEM T10)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from penstock_core.ids.ids import IdSet, Spans
 
 
 class RedeliveryCounts(dict[int, IdSet]):
-    """Event ids by their redelivery count; an event that was never given back is in none."""
+    """Event ids by redelivery count; events without redelivery are in no set."""
 
     def raise_by_one(self, back: IdSet) -> None:
-        """Count events that were given back once more."""
+        """Count one more redelivery of events."""
         for count in sorted(self, reverse=True):
             level = self[count]
             risen = level.remove_all(back)
@@ -24,19 +24,19 @@ class RedeliveryCounts(dict[int, IdSet]):
             self.setdefault(1, IdSet()).add_all(back)
 
     def at_least(self, least: int, ids: IdSet) -> IdSet:
-        """The part of ``ids`` that was given back so often, or more often."""
-        found = IdSet()
+        """Return the part of ``ids`` that was redelivered at least ``least`` times."""
+        counted = IdSet()
         for count, level in self.items():
             if count >= least:
-                found.add_all(level.overlap(ids))
-        return found
+                counted.add_all(level.overlap(ids))
+        return counted
 
     def within(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
-        """The events of ``spans`` that were given back, by how often."""
+        """Return the events of ``spans`` that were redelivered, by redelivery count."""
         if not self:
             return ()
-        found = []
+        by_count = []
         for count, level in sorted(self.items()):
             if parts := tuple([part for span in spans for part in level.within(span).spans]):
-                found.append((count, parts))
-        return tuple(found)
+                by_count.append((count, parts))
+        return tuple(by_count)

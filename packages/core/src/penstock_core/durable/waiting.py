@@ -1,7 +1,7 @@
-"""Events of a durable that were given back and wait for their time (SEM D18).
+"""Events of a durable that are delayed after a rollback (SEM D18).
 
-One entry for each time and range of ids, in a heap, however many events wait: what is settled,
-granted or published meanwhile costs a look at one set of ids, and nothing where none wait.
+A heap has one entry for each end of a delay and set of ranges, however many events wait. Settling,
+granting or publishing events costs one set operation meanwhile, and nothing if no event waits.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.stored_ids import Ids, id_set, written
 
 _STALE_MIN = 1_024
+"""The heap is rebuilt only above this number of entries, to amortize the cost."""
 
 
 class Waiting:
-    """The waiting events, by when they may come again."""
+    """Delayed events, by the end of their delay."""
 
     __slots__ = ("_heap", "ids")
 
     def __init__(self) -> None:
         self.ids = IdSet()
-        """All that wait."""
+        """All delayed events."""
         self._heap: list[tuple[int, Spans]] = []
-        """By time; some of these ids do not wait any more."""
+        """Heap by end of delay; some of its ids do not wait any more."""
 
     def __bool__(self) -> bool:
         return bool(self.ids)
@@ -34,19 +35,19 @@ class Waiting:
 
     @property
     def next_us(self) -> int:
-        """When the first of them may come again; 0: none waits."""
-        while self._heap and not _some_of(self._heap[0][1], self.ids):
+        """The earliest end of a delay; 0: no event waits."""
+        while self._heap and not _has_some(self._heap[0][1], self.ids):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else 0
 
     @property
     def lowest(self) -> int | None:
-        """The id of the first of them."""
+        """The lowest delayed id."""
         return self.ids.lowest
 
     def held_up(self, below: int, parked: IdSet) -> int:
-        """The id, at most ``below``, under which nothing waits. ``parked`` events come only with
-        the next attach, and hold up nobody before."""
+        """Return the highest id up to ``below`` under which no event is delayed. ``parked`` events
+        wait for the next attach and hold up no others."""
         late = self.ids
         if parked:
             late = late.copy()
@@ -54,7 +55,7 @@ class Waiting:
         return below if late.lowest is None else min(below, late.lowest)
 
     def add(self, ids: IdSet, until_us: int) -> None:
-        """Have ``ids`` wait until then, whatever they waited for before."""
+        """Delay ``ids`` until ``until_us``; this replaces earlier delays."""
         if self.ids and (again := self.ids.overlap(ids)):
             self._keep(without=again)
         self.ids.add_all(ids)
@@ -63,11 +64,11 @@ class Waiting:
             self._keep()
 
     def discard(self, ids: IdSet) -> IdSet:
-        """Forget those of ``ids``, which are settled or gone; gives which waited."""
+        """Drop events that are settled or have left; return those that waited."""
         return self.ids.remove_all(ids) if self.ids else IdSet()
 
     def take_due(self, now_us: int) -> IdSet:
-        """Take out the events whose time has come."""
+        """Remove and return the events whose delay is over."""
         due = IdSet()
         while self._heap and self._heap[0][0] <= now_us:
             for span in heapq.heappop(self._heap)[1]:
@@ -75,20 +76,21 @@ class Waiting:
         return due
 
     def come_earlier(self, by_us: int) -> None:
-        """Have all events come again ``by_us`` earlier: the clock was ahead by that."""
+        """Shorten all delays by ``by_us``, because the clock was ahead by that time."""
         self._heap = [(max(1, until_us - by_us), spans) for until_us, spans in self._heap]
 
     def by_time(self, among: IdSet | None = None) -> list[tuple[int, IdSet]]:
-        """What waits (of ``among``) by the time until which it does, the earliest first."""
-        found: dict[int, IdSet] = {}
+        """Return the delayed events (of ``among``) by the end of their delay, earliest first."""
+        ids_by_time: dict[int, IdSet] = {}
         wanted = self.ids if among is None else self.ids.overlap(among)
         for until_us, spans in self._heap if wanted else ():
-            if own := IdSet(spans).overlap(wanted):
-                found.setdefault(until_us, IdSet()).add_all(own)
-        return sorted(found.items())
+            if ids := IdSet(spans).overlap(wanted):
+                ids_by_time.setdefault(until_us, IdSet()).add_all(ids)
+        return sorted(ids_by_time.items())
 
     def state(self, lost: IdSet | None = None) -> tuple[tuple[int, Ids], ...]:
-        """The form in which a snapshot keeps it, without ``lost``, which no restart finds."""
+        """Return the delays for a snapshot, without ``lost`` events, which do not survive a
+        restart."""
         kept = []
         for until_us, ids in self.by_time():
             if lost:
@@ -99,18 +101,18 @@ class Waiting:
 
     @classmethod
     def restored(cls, state: Iterable[tuple[int, Ids]]) -> Waiting:
-        """What :meth:`state` gave."""
+        """Return the delays that :meth:`state` has written."""
         made = cls()
         for until_us, ids in state:
             made.add(id_set(ids), until_us)
         return made
 
     def _keep(self, without: IdSet | None = None) -> None:
-        """Drop the entries whose ids do not wait any more, and those of ``without``."""
+        """Rebuild the heap without ids that do not wait any more, and without ``without``."""
         if without:
             self.ids.remove_all(without)
         self._heap = [(until_us, ids.spans) for until_us, ids in self.by_time()]
 
 
-def _some_of(spans: Spans, ids: IdSet) -> bool:
+def _has_some(spans: Spans, ids: IdSet) -> bool:
     return any(ids.count(Span(*span)) for span in spans)
