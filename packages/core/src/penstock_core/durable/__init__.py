@@ -1,1 +1,1 @@
-"""Durables and queues: what is outstanding, in whose hands, in which lane."""
+"""Durables and queues: outstanding events, the seats that hold them, and their lanes."""

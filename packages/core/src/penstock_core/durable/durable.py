@@ -95,8 +95,7 @@ class Durable:
         since. Acknowledging a later event covers them only if they were delivered again."""
         self.seats: list[Seat] = []
         self.places: dict[str, KeptPlace] = {}
-        """Hard state: seats that are reserved over a failover, in the order in which they were
-        taken (SEM N6)."""
+        """Hard state: seats that are reserved over a failover, oldest first (SEM N6)."""
         self.newest_rank = 0
         """Soft state: the rank of the newest seat."""
         self.read_us = 0
@@ -274,8 +273,8 @@ class Durable:
             seat.rank = self.newest_rank = self.newest_rank + 1
         else:
             seat.rank = kept.rank
-            for other in self.seats:  # a former connection whose loss was not noticed yet
-                other.place = "" if other.place == seat.place else other.place
+            for former in self.seats:  # a former connection whose loss was not noticed yet
+                former.place = "" if former.place == seat.place else former.place
         if not self.seats:
             self._unpark()
         position = len(self.seats)

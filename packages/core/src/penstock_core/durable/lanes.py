@@ -93,7 +93,7 @@ class Lanes:
         self._free: list[int] = []
         """Heap of the heads of lanes without owner; some entries are out of date."""
         self._own: dict[int, list[int]] = {}
-        """For each seat, a heap of the heads of the lanes it owns."""
+        """Heaps of the heads of owned lanes, by seat."""
         self.waiting = 0
         """Number of waiting events, including some that have left."""
         self.asleep = IdSet()

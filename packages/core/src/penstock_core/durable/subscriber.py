@@ -94,7 +94,7 @@ class Subscriber:
         self.lost_us: int | None = None
         """Time when its connection was lost; None: it is connected."""
         self.until = 1 << 62
-        """Id from which on no event is kept for it, because it was disconnected for too long."""
+        """No event from this id on is kept for it, because it was disconnected for too long."""
         self.missed = IdSet()
         """Events that are not kept for it any more, and events that arrived out of order before its
         connection was lost."""

@@ -1,1 +1,1 @@
-"""The words of the core: commands, facts, effects, errors and the ports of the shells."""
+"""Vocabulary of the core: attributes, names, effects, errors, and the ports to the outside."""

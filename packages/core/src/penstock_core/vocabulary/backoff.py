@@ -1,7 +1,7 @@
-"""How long an event that failed waits before it comes again: each time longer (SEM D18).
+"""Backoff: the delay of a rolled-back event, longer each time (SEM D18).
 
-The wait is a function of the attribute, the event and its count alone: no draw is made that a
-replay, or another node, would make differently.
+The delay is a function of the attribute, the event id and its redelivery count only. It uses no
+random number, because a replay or another node must compute the same delay.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from msgspec import Struct
 from penstock_core.vocabulary.errors import InvalidArgument
 
 DELAY_MS_MAX: Final = 366 * 86_400_000
-"""The longest wait after a rollback: a year."""
+"""Longest delay after a rollback: a year."""
 FACTOR_MAX: Final = 1_000.0
 SEED_MAX: Final = (1 << 32) - 1
 MOST_DEFAULT: Final = 300_000
 PIECES_MAX: Final = 16
-"""Events given back together with the same count come again at so many different times, at most."""
+"""Most different delays of events that are rolled back together with the same redelivery count."""
 
 _MASK: Final = (1 << 64) - 1
 
 
 class Backoff(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long rolled-back events wait (SEM D18): an attribute of durables and queues."""
+    """Delays of rolled-back events (SEM D18): an attribute of durables and queues."""
 
     first: int
-    """Milliseconds that an event waits after its first delivery has failed."""
+    """Delay after the first delivery has failed, in milliseconds."""
     factor: float = 2.0
-    """How many times longer it waits after each further one."""
+    """Factor between a delay and the next one."""
     most: int = MOST_DEFAULT
-    """Milliseconds that it waits at most."""
+    """Longest delay, in milliseconds."""
     jitter: float = 0.0
-    """The share of the wait, 0 to 1, by which it may be shorter, so that events which failed
-    together do not come again together."""
+    """Largest reduction of the delay, as a share from 0 to 1. It spreads the redeliveries of events
+    that failed together."""
     seed: int = 0
-    """Decides, with the id and the count of an event, by how much."""
+    """Determines the share of ``jitter``, together with the id and the redelivery count of an
+    event."""
 
     def wait_us(self, count: int, event_id: int) -> int:
-        """How long an event waits that has been redelivered ``count`` times, this one included."""
+        """Return the delay in microseconds before the redelivery number ``count`` of an event."""
         try:
             wait_ms = min(float(self.most), self.first * self.factor ** (count - 1))
         except OverflowError:
@@ -61,7 +62,7 @@ def check_backoff(backoff: Backoff | None) -> None:
 
 
 def bounds_of(backoff: Backoff) -> Iterator[tuple[str, float, float, float]]:
-    """Every number of a backoff with the least and the highest that is allowed."""
+    """Yield every number of a backoff with its lowest and highest allowed value."""
     yield "first", backoff.first, 1, DELAY_MS_MAX
     yield "factor", backoff.factor, 1.0, FACTOR_MAX
     yield "most", backoff.most, backoff.first, DELAY_MS_MAX
@@ -70,7 +71,7 @@ def bounds_of(backoff: Backoff) -> Iterator[tuple[str, float, float, float]]:
 
 
 def check_delay(delay_ms: int | None) -> None:
-    """Raise ``InvalidArgument`` for a wait that is out of bounds; None is without one."""
+    """Raise ``InvalidArgument`` for a delay that is out of bounds; None: no delay."""
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
         raise InvalidArgument(
             f"the delay of a rollback is {delay_ms} ms; allowed are 0 to {DELAY_MS_MAX}, a year"
@@ -82,7 +83,7 @@ def _unit(name: str) -> str:
 
 
 def _drawn(seed: int, count: int, event_id: int) -> float:
-    """A number from 0 on, below 1, that looks random: the finalizer of SplitMix64."""
+    """Return a pseudo-random number from 0 to below 1, by the finalizer of SplitMix64."""
     mixed = (seed * 0x9E3779B97F4A7C15 + event_id * 0xD1B54A32D192ED03 + count) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK

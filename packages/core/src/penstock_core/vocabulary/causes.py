@@ -1,4 +1,4 @@
-"""Why events leave a channel."""
+"""Causes of the removal of events from a channel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why an event left a channel. Every removal has exactly one (SEM T8)."""
+    """The cause of an event's removal. Every removal has exactly one (SEM T8)."""
 
     CONSUMED = "consumed"
     EXPIRED = "expired"
@@ -15,15 +15,15 @@ class Cause(StrEnum):
     REPLACED = "replaced"
     """Replaced by a newer event of the same publish key (SEM K1)."""
     RELAYED = "relayed"
-    """Never stored: it went to those who were there (SEM E8, C1e)."""
+    """Never stored, only delivered to connected clients (SEM E8, C1e)."""
     REDRIVEN = "redriven"
-    """Moved from a dead event store to where it is wanted again (SEM T10)."""
+    """Moved from a dead event store to another store (SEM T10)."""
     DROPPED = "dropped"
-    """Dropped because nobody waits for it any more (SEM J2)."""
+    """Dropped because no client waits for it any more (SEM J2)."""
     UNDELIVERABLE = "redelivery_limit"
     """Rolled back too often (SEM T10); counted as dead."""
     REJECTED = "rejected"
-    """A client has said that it can do nothing with it (SEM T11); counted as dead."""
+    """Rejected by a client (SEM T11); counted as dead."""
     BURIED = "buried"
-    """What REJECTED was called before; stored facts and origins have it still."""
+    """The old name of REJECTED, which stored facts and origins still contain."""
     QUARANTINED = "quarantined"

@@ -1,9 +1,9 @@
-"""The channels or queues that somebody names: one name, several, or patterns (SEM D21).
+"""A choice of channels or queues: names, patterns, or both (SEM D21).
 
-It is the one language of patterns: of subscriptions, of durables over a pattern, of the command
-line and of Spark. In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for
-any part across them, ``?`` for one character. A name that has one of these or a comma in it is
-written as :func:`penstock_core.vocabulary.names.escaped` does: ``%2C`` for the comma.
+Subscriptions, durables over a pattern, the command line and Spark all use this language of
+patterns. In a pattern ``*`` matches any part of a name up to the next ``/``, ``**`` any part
+including ``/``, and ``?`` one character. A name that contains one of these or a comma is escaped as
+by :func:`penstock_core.vocabulary.names.escaped`: ``%2C`` for the comma.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 WILD_IN_EXPRESSION_MAX: Final = 2
-"""Wildcards of a pattern that is matched by a regular expression."""
+"""Most wildcards of a pattern that is matched by a regular expression; more make it too slow."""
 TERMS_MAX: Final = 64
-"""Names and patterns in a choice that a realm looks at whenever a channel is made."""
+"""Most names and patterns in a choice that a realm evaluates whenever a channel is created."""
 
 
 class Choice(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Choice(Struct, frozen=True):
 
     @property
     def is_one(self) -> bool:
-        """Whether it can never be more than one channel."""
+        """Whether the choice can never match more than one channel."""
         return len(self.names) == 1 and not self.patterns
 
     @property
@@ -54,14 +54,16 @@ class Choice(Struct, frozen=True):
         return "queue" if self.queues else "channel"
 
     def takes(self, name: str) -> bool:
-        """Whether a channel of this name is meant."""
+        """Whether the choice includes a channel with this name."""
         return name in self.names or any(fits(name, pattern) for pattern in self.patterns)
 
-    def select(self, there: Iterable[str]) -> list[str]:
-        """The names that are read, in order: those that were named, and of those that are
-        ``there`` what the patterns take."""
-        found = {name for name in there if any(fits(name, pattern) for pattern in self.patterns)}
-        return sorted(found.union(self.names))
+    def select(self, existing: Iterable[str]) -> list[str]:
+        """Return the chosen names, sorted: all names of the choice, and those of ``existing`` that
+        match its patterns."""
+        matches = {
+            name for name in existing if any(fits(name, pattern) for pattern in self.patterns)
+        }
+        return sorted(matches.union(self.names))
 
 
 def choice_of(text: str, *, queues: bool = False) -> Choice:
@@ -80,29 +82,29 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
         bare = re.sub(r"[*?]+", "x", pattern)
         destination_name(unescaped(bare))  # the parts without wildcards must be valid in names
     if not parts:
-        raise InvalidArgument("no channel is given")
+        raise InvalidArgument("the list of channels is empty; name at least one channel or pattern")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
 
 
 def short_choice_of(text: str) -> Choice:
-    """Parse a choice that a realm looks at whenever a channel is made. Raises ``LimitReached`` for
-    one of many terms, and as :func:`choice_of`."""
+    """Parse a choice that a realm evaluates whenever a channel is created. Raises ``LimitReached``
+    for more than ``TERMS_MAX`` terms, and the errors of :func:`choice_of`."""
     choice = choice_of(text)
     if len(choice.names) + len(choice.patterns) > TERMS_MAX:
         raise LimitReached(
-            f"these are {len(choice.names) + len(choice.patterns)} names and patterns; at most "
-            f"{TERMS_MAX} are looked at: take a shorter pattern, or several subscriptions"
+            f"{len(choice.names) + len(choice.patterns)} names and patterns are too many; at most "
+            f"{TERMS_MAX} are allowed: use a shorter pattern, or several subscriptions"
         )
     return choice
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it has wildcards, which names in a list have escaped only."""
+    """Whether a term has wildcards; names in a list contain them only in escaped form."""
     return "*" in text or "?" in text
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a name is one of a pattern. Its time grows with both, and no faster."""
+    """Whether a name matches a pattern, in time proportional to the product of their lengths."""
     tokens = _tokens(pattern)
     if sum(wild for _, wild in tokens) <= WILD_IN_EXPRESSION_MAX:
         return _expression(pattern).fullmatch(name) is not None
@@ -111,34 +113,34 @@ def fits(name: str, pattern: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _tokens(pattern: str) -> tuple[tuple[str, bool], ...]:
-    """Characters and wildcards, each with whether it is one of the latter."""
-    found: list[tuple[str, bool]] = []
-    for piece in _pieces(pattern):
-        if piece in _WILD:
-            found.append((piece, True))
+    """Return the characters and wildcards of a pattern, each with whether it is a wildcard."""
+    tokens: list[tuple[str, bool]] = []
+    for part in _pieces(pattern):
+        if part in _WILD:
+            tokens.append((part, True))
         else:
-            found += [(sign, False) for sign in _literal(piece)]
-    return tuple(found)
+            tokens += [(sign, False) for sign in _literal(part)]
+    return tuple(tokens)
 
 
 def _pieces(pattern: str) -> list[str]:
     return re.split(r"(\*\*|\*|\?)", pattern)
 
 
-def _literal(piece: str) -> str:
-    return unicodedata.normalize("NFC", unescaped(piece))
+def _literal(part: str) -> str:
+    return unicodedata.normalize("NFC", unescaped(part))
 
 
 @lru_cache(maxsize=1_024)
 def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(
-        "".join(_WILD.get(piece) or re.escape(_literal(piece)) for piece in _pieces(pattern))
+        "".join(_WILD.get(part) or re.escape(_literal(part)) for part in _pieces(pattern))
     )
 
 
 def _leads_to_end(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
-    """Go through the name with all places of the pattern at once: a regular expression with many
-    wildcards tries one way after the other."""
+    """Match the name by following all positions in the pattern at once. A regular expression with
+    many wildcards would try the ways one after the other, which takes too long."""
     places = _with_skipped(tokens, {0})
     for sign in name:
         after = set()
@@ -155,10 +157,10 @@ def _leads_to_end(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
 
 
 def _with_skipped(tokens: tuple[tuple[str, bool], ...], places: set[int]) -> set[int]:
-    """The places given, and those behind wildcards there that may stand for nothing."""
-    found = set(places)
+    """Return the positions, and those behind wildcards at them that may match an empty text."""
+    reached = set(places)
     for place in places:
         while place < len(tokens) and tokens[place] in (("*", True), ("**", True)):
             place += 1
-            found.add(place)
-    return found
+            reached.add(place)
+    return reached

@@ -1,8 +1,8 @@
-"""How files of events may be compressed (SEM S)."""
+"""Compression of files of events (SEM S)."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Compression = Literal["none", "zstd", "lz4"]
-"""Each buffer of a record batch by itself, as the Arrow format has it."""
+"""Each buffer of a record batch is compressed separately, as in the Arrow format."""

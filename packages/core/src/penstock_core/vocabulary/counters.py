@@ -1,4 +1,4 @@
-"""Counters of the events that came to a channel and left it."""
+"""Counters of events that were published on a channel and have left it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from msgspec import Struct
 
 
 class Counters(Struct, array_like=True, gc=False):
-    """Conservation (SEM T8): published = live + all of the others but the redelivered."""
+    """Counters of a channel. Conservation (SEM T8): published = live + all others except
+    redelivered."""
 
     published: int = 0
     consumed: int = 0
     expired: int = 0
-    """Without a dead event store, or consumed by all who wanted them; so for ``evicted``."""
+    """Expired without moving to a dead event store, because the channel has none or the event was
+    consumed; likewise for ``evicted``."""
     evicted: int = 0
     purged: int = 0
     quarantined: int = 0
@@ -22,14 +24,14 @@ class Counters(Struct, array_like=True, gc=False):
     replaced: int = 0
     """Replaced by a newer event of the same publish key."""
     relayed: int = 0
-    """Transient: given to those who were there, never stored."""
+    """Transient: delivered to connected clients, never stored."""
     redriven: int = 0
-    """Moved from this dead event store to where they are wanted again."""
+    """Moved from this dead event store to another store."""
     dropped: int = 0
-    """Dropped by the JMS engine, because nobody waited for them."""
+    """Dropped by the JMS engine, because no client waited for them."""
 
     @property
     def departed_count(self) -> int:
-        """All events that have left."""
+        """Number of events that have left."""
         counted: int = sum(getattr(self, name) for name in self.__struct_fields__)
         return counted - self.published - self.redelivered

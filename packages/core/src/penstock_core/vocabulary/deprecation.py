@@ -1,5 +1,5 @@
-"""Types that work, but should not be used for anything new (SEM C, SEM D). The command line knows
-them without the types' modules, which take a tenth of a second to load."""
+"""Deprecated types (SEM C, SEM D). They are listed here for the command line, which avoids loading
+the modules of all types (a tenth of a second)."""
 
 from __future__ import annotations
 

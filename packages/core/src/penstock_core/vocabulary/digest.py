@@ -1,4 +1,4 @@
-"""Figures about the columns of a batch that the rules need."""
+"""Figures of a batch that the rules need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock_core.ids.ids import Spans
 
 
 class Digest(Struct, frozen=True):
-    """The facts about a batch that the rules need, computed from its columns at once.
+    """Figures of a batch that the rules need, computed from its columns in one pass.
 
     Spans here are offsets inside the batch: 0 is its first event.
     """
@@ -24,10 +24,11 @@ class Digest(Struct, frozen=True):
     transient: Spans = ()
     """Events flagged transient (SEM E8)."""
     ttls: tuple[tuple[int, Spans], ...] = ()
-    """Events with a TTL of their own, by TTL in ms (SEM T2)."""
+    """Events with an event TTL, by TTL in ms (SEM T2)."""
     matched: dict[str, Spans] = field(default_factory=dict)
-    """By selector in use on the channel: the events it matches. Others match none."""
+    """Matching events by selector in use on the channel; a selector that is left out matches
+    none."""
     superseded: bytes = b""
-    """The ids (``penstock_core.ids.id_lists``), of stored events and of this batch, that newer
-    values of a publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch
-    begins."""
+    """Ids (a list of ``penstock_core.ids.id_lists``) of stored events and of this batch that newer
+    events with the same publish key replace (SEM K1). These are ids instead of offsets, because the
+    shell knows the first id of the batch."""

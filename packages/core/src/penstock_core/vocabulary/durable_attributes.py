@@ -1,4 +1,5 @@
-"""Attributes of a durable besides its type, start and selector, and a durable as it is stored."""
+"""Attributes of a durable other than its type, start and selector, and the stored form of a
+durable."""
 
 from __future__ import annotations
 
@@ -14,29 +15,31 @@ from penstock_core.vocabulary.stored_ids import Ids
 
 
 class DurableAttributes(Struct, frozen=True, kw_only=True):
-    """The attributes of a durable that are handed on together, from a request to the answer.
+    """Attributes of a durable that are passed on together, from a request to the stored fact and
+    the answer.
 
-    A new one goes to the end, with a default, and to the end of
-    :class:`DurableState`; its bounds, if it needs any, go into
-    :class:`GivenDurableAttributes`, and the largest value of a number into :data:`DURABLE_MAXIMA`.
+    Add a new attribute at the end, with a default, and at the end of :class:`DurableState`. Its
+    bounds, if it needs any, go into :class:`GivenDurableAttributes`, and the largest value of a
+    number into :data:`DURABLE_MAXIMA`.
     """
 
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
-    """Exists on every node of a cluster (SEM C5, N1); refused on a realm without one."""
+    """Whether it exists on every node of a cluster (SEM C5, N1); refused on a realm without a
+    cluster."""
     strict_order: bool = False
-    """A rolled-back event comes before every later one, also before those already sent (SEM D11).
-    Only types whose ``orders_strictly`` is true have it."""
+    """Whether a rolled-back event is redelivered before every later one, also before those already
+    sent (SEM D11). Only types whose ``orders_strictly`` is true have it."""
     order_by: str = ""
-    """The property whose values are lanes: each is kept in order for itself (SEM D11). Empty: none.
-    Only types whose ``orders_strictly`` is true have it."""
+    """The property whose values are lanes; order is kept within each lane (SEM D11). Empty: no
+    lanes. Only types whose ``orders_strictly`` is true have it."""
     backoff: Backoff | None = None
-    """How long rolled-back events wait before they come again; None: not at all (SEM D18). Only
-    types that redeliver at once have it."""
+    """Delays of rolled-back events; None: no delay (SEM D18). Only types that redeliver at once
+    have it."""
     ack_timeout: int = 0
-    """Milliseconds that a client may have an event in hand; 0: as long as it likes (SEM D19). Only
-    types that redeliver at once have it."""
+    """Milliseconds that a client may hold an event; 0: no limit (SEM D19). Only types that
+    redeliver at once have it."""
 
 
 DURABLE_DEFAULTS: Final = DurableAttributes()
@@ -44,12 +47,12 @@ DURABLE_MAXIMA: Final[Mapping[str, int]] = {
     "max_deliveries": REDELIVERIES_MAX,
     "ack_timeout": DELAY_MS_MAX,
 }
-"""The largest value that a realm takes for a number."""
+"""Largest allowed value of each number."""
 
 
 class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):
-    """The attributes of a durable as a request has them, in the bounds of what comes from outside.
-    Stored ones are not checked again."""
+    """Attributes of a durable in a request, with bounds for outside values. Stored attributes are
+    not checked again."""
 
     max_deliveries: Count = 0
     order_by: Name = ""
@@ -57,8 +60,8 @@ class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):
 
 
 class DurableState(Struct, frozen=True, array_like=True):
-    """A durable as a snapshot keeps it: the order of its fields is stored, so that it has those of
-    :class:`DurableAttributes` itself."""
+    """A durable as a snapshot keeps it. The order of its fields is a stored format, so it repeats
+    the fields of :class:`DurableAttributes` instead of inheriting them."""
 
     name: str
     kind: str
@@ -72,15 +75,15 @@ class DurableState(Struct, frozen=True, array_like=True):
     strict_order: bool = False
     order_by: str = ""
     rolled_back: Ids = ()
-    """Given back and not settled since, where that does not come again at once."""
+    """Events rolled back and not settled since, at types that do not redeliver at once."""
     backoff: Backoff | None = None
     waiting: tuple[tuple[int, Ids], ...] = ()
-    """Given back and not to come again before a time, in microseconds, by that time."""
+    """Delayed events after a rollback, by the end of the delay in microseconds."""
     ack_timeout: int = 0
     last_seek: LastSeek | None = None
 
 
 def durable_attributes(source: DurableAttributes | DurableState) -> DurableAttributes:
-    """The attributes of a durable in ``source``, and nothing else of it."""
+    """Return only the attributes of a durable that ``source`` contains."""
     names = DurableAttributes.__struct_fields__
     return DurableAttributes(**{name: getattr(source, name) for name in names})

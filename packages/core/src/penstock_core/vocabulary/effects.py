@@ -1,4 +1,4 @@
-"""Effects: what a channel orders the shell to do."""
+"""Effects: orders of a channel to the shell."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from penstock_core.ids.ids import Spans
 
 
 class Effect(Struct, frozen=True):
-    """Something the shell must do in the world."""
+    """An action that the shell must perform."""
 
 
 class Deliver(Effect, frozen=True):
     subscription: int
     spans: Spans
     redeliveries: tuple[tuple[int, Spans], ...] = ()
-    """Redelivery counts, each with the part of ``spans`` that has it."""
+    """Redelivery counts, each with its part of ``spans``."""
 
 
 class FindInterested(Effect, frozen=True):
-    """Say which followers ``spans`` may be for, before the next effect: with a ``SingleOut``."""
+    """Find the followers that ``spans`` may match, and send a ``SingleOut`` before the next
+    effect."""
 
     spans: Spans
 
 
 class FindLanes(Effect, frozen=True):
-    """Say which lanes ``spans`` are in (SEM D11), before the next effect: with
-    an ``AssignLanes``."""
+    """Find the lanes of ``spans`` (SEM D11), and send an ``AssignLanes`` before the next effect."""
 
     durable: str
     property: str
@@ -35,13 +35,14 @@ class FindLanes(Effect, frozen=True):
 
 
 class Recall(Effect, frozen=True):
-    """``spans`` count as never delivered (SEM D11); nothing more is until the client confirms."""
+    """Tell a client that ``spans`` count as never delivered (SEM D11). No event is sent until it
+    confirms."""
 
     subscription: int
     spans: Spans
 
 
 class ReportEnd(Effect, frozen=True):
-    """A browse has seen everything, or a fetch got all it demanded."""
+    """Report that a browse has reached its end, or that a request for events is fulfilled."""
 
     subscription: int

@@ -1,4 +1,4 @@
-"""The room of a storage engine of several servers."""
+"""Free space of a storage engine with several servers."""
 
 from __future__ import annotations
 

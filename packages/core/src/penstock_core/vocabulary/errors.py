@@ -1,12 +1,13 @@
-"""Why the realm says no.
+"""Errors.
 
-Text is for people and may improve; ``code`` is the contract, stable for ever. The tree:
+The text of an error is for people and may be improved; ``code`` is the contract and never changes.
+The tree:
 
     PenstockError
-    ├── Refused             you may not; nothing has changed
-    ├── Unavailable         not now; trying again may help
-    ├── Internal            a fault of the realm; its log says which
-    ├── Corrupt             the disk says something it should not
+    ├── Refused             the request is not allowed; nothing has changed
+    ├── Unavailable         the request cannot be done now; a retry may succeed
+    ├── Internal            a fault of the realm, described in its log
+    ├── Corrupt             stored bytes are damaged
     ├── Fenced              another process was faster, or is the owner now
     └── ProtocolViolation   one side broke the protocol
         ├── LocalProtocolViolation    deprecated: nothing raises it
@@ -24,11 +25,11 @@ class PenstockError(Exception):
     code: ClassVar[str] = "penstock"
     retryable: ClassVar[bool] = False
     blames_input: ClassVar[bool] = False
-    """Whether an event or argument of the request is the cause: other input may succeed."""
+    """Whether an event or argument of the request is the cause, so that other input may succeed."""
 
 
 class Refused(PenstockError):
-    """The request is understood and will not be done. Nothing has changed."""
+    """The request is understood and is not performed. Nothing has changed."""
 
     code = "refused"
 
@@ -117,20 +118,21 @@ class DurableUnbound(Refused):
 
 
 class DataLost(Refused):
-    """Events that were to be read have left: expired, evicted, purged, consumed (SEM T8)."""
+    """Requested events have left the channel: expired, evicted, purged or consumed (SEM T8)."""
 
     code = "data-lost"
 
 
 class IllegalState(Refused):
-    """The operation does not fit the state of what it names (SEM D15)."""
+    """The operation is not possible in the current state of the channel, durable or event
+    (SEM D15)."""
 
     code = "illegal-state"
 
 
 class LeaseEnded(Refused):
-    """What a lease held has gone back (SEM H1): it was not settled in time, or the realm
-    restarted."""
+    """The events of a lease have been taken back (SEM H1), because they were not settled in time or
+    the realm restarted."""
 
     code = "lease-ended"
 
@@ -149,16 +151,15 @@ class DifferentContent(Refused):
 
 
 class NoSuchStage(Refused):
-    """Staged rows are unknown: never staged, dropped, expired, or lost in a restart or when another
-    node took over."""
+    """Staged rows are unknown: never staged, dropped, expired, or lost in a restart or failover."""
 
     code = "no-such-stage"
     retryable = True
 
 
 class NoSuchTransaction(Refused):
-    """Never begun here, or ended more than a day ago (SEM X2), or open when the realm restarted or
-    another node took over: then nothing of it is stored."""
+    """The transaction was never begun, or ended more than a day ago (SEM X2), or was open at a
+    restart or failover. In the last case none of its events is stored."""
 
     code = "no-such-transaction"
 
@@ -176,26 +177,26 @@ class AlreadyAborted(Refused):
 
 
 class PublishingPaused(Refused):
-    """An administrator has paused publishing; consumers and administration go on (SEM X5)."""
+    """An administrator has paused publishing; consumers and administration continue (SEM X5)."""
 
     code = "publishing-paused"
     retryable = True
 
 
 class DamagedExport(Refused):
-    """An export is incomplete, was altered or contradicts itself; nothing of it was imported."""
+    """An export is incomplete, was altered or contradicts itself; no part of it was imported."""
 
     code = "damaged-export"
 
 
 class DamagedBackup(Refused):
-    """A backup is incomplete or was altered; nothing of it was restored."""
+    """A backup is incomplete or was altered; no part of it was restored."""
 
     code = "damaged-backup"
 
 
 class AccessDenied(Refused):
-    """A right is missing; the message names it and what it is a right on (SEM A3)."""
+    """A right is missing; the message names the right and its object (SEM A3)."""
 
     code = "access-denied"
 
@@ -207,8 +208,8 @@ class AuthenticationFailed(Refused):
 
 
 class SignInLocked(AuthenticationFailed):
-    """Too many sign-ins of this user, or from this host, have failed: the password was not even
-    looked at. The message tells how many seconds to wait."""
+    """Too many sign-ins of this user, or from this host, have failed, so the password was not
+    checked. The message contains the seconds to wait."""
 
     code = "sign-in-locked"
     retryable = True
@@ -219,7 +220,7 @@ class SignInLocked(AuthenticationFailed):
 
 
 class CrossSite(Refused):
-    """A page of another site made a browser ask, or one that is found under a strange name."""
+    """A browser sent the request for a page of another site, or for an unknown host name."""
 
     code = "cross-site"
 
@@ -232,14 +233,14 @@ class Unavailable(PenstockError):
 
 
 class NoReply(Unavailable):
-    """No reply to a request came in time (SEM R1). The request may have been done all the same."""
+    """No reply to a request arrived in time (SEM R1). The request may have been performed."""
 
     code = "no-reply"
 
 
 class ConnectionLost(Unavailable):
-    """The connection ended before the answer came. The outcome is unknown, unless the text says
-    that nothing was done."""
+    """The connection ended before the answer arrived. The outcome is unknown, unless the text
+    states that the request was not performed."""
 
     code = "connection-lost"
 
@@ -258,8 +259,8 @@ class SessionClosed(Unavailable):
 
 
 class LimitReached(Unavailable):
-    """A limit of the realm or of one connection is reached; the message names it and its
-    setting. Nothing of the request was done, and the session goes on."""
+    """A limit of the realm or of one connection is reached; the message names it and its setting.
+    The request was not performed, and the session continues."""
 
     code = "limit-reached"
 
@@ -271,21 +272,21 @@ class RealmStopping(Unavailable):
 
 
 class StorageFailed(Unavailable):
-    """The disk refused a write (full, failing). Nothing of the request was kept."""
+    """The disk refused a write (full, failing). No part of the request was stored."""
 
     code = "storage-failed"
 
 
 class NoQuorum(Unavailable):
-    """The engine of the cluster has no majority of its servers: nothing can be stored until it has
-    one again. What was asked before is not refused; its outcome is open."""
+    """The engine of the cluster has no majority of its servers and cannot store anything until it
+    has one again. The outcome of earlier requests is open; they are not refused."""
 
     code = "no-quorum"
 
 
 class Elsewhere(Unavailable):
-    """Another node of the cluster owns what was asked about, or will soon; the message says which,
-    if it is known."""
+    """Another node of the cluster owns the requested channel, or will soon; the message names it if
+    it is known."""
 
     code = "elsewhere"
 
@@ -303,21 +304,21 @@ class DataDirectoryInUse(Unavailable):
 
 
 class InsecureConnection(Refused):
-    """A password or token came over the network without TLS. It was not checked, and anyone who can
-    listen to the network may have read it."""
+    """A password or token was sent over the network without TLS. It was not checked, and may have
+    been read by others on the network."""
 
     code = "insecure-connection"
 
 
 class Internal(PenstockError):
-    """The realm failed unexpectedly; its log describes the failure under the incident that the
-    message names. Whether anything was done is unknown."""
+    """The realm failed unexpectedly; its log describes the failure under the incident named in the
+    message. The outcome of the request is unknown."""
 
     code = "internal"
 
 
 class Corrupt(PenstockError):
-    """Stored bytes are not what was written. Nothing is deleted; someone should look."""
+    """Stored bytes differ from the bytes written. They are kept for an administrator to inspect."""
 
     code = "corrupt"
 
@@ -335,7 +336,8 @@ class NewerFormat(Corrupt):
 
 
 class Fenced(PenstockError):
-    """Another process has written to the same place. Root of the two below; never raised itself."""
+    """Another process has written to the same place. Base of ``Conflict`` and ``Deposed``; never
+    raised itself."""
 
     code = "fenced"
 
@@ -348,20 +350,20 @@ class Conflict(Fenced):
 
 
 class Deposed(Fenced):
-    """A newer owner writes to this journal. What the older owner knows may be out of date, its last
-    append may be stored or not: it answers and delivers nothing any more."""
+    """A newer owner writes to this journal. The state of the older owner may be out of date, and
+    its last append may be stored or not, so it stops answering and delivering."""
 
     code = "deposed"
 
 
 class Unknown(PenstockError):
-    """The store was closed while an answer was awaited: whether anything was stored is unknown."""
+    """The store was closed before it answered, so the outcome of the write is unknown."""
 
     code = "unknown"
 
 
 class Trimmed(PenstockError):
-    """A read below the journal's floor."""
+    """A read began at or below the journal's floor."""
 
     code = "trimmed"
 
@@ -373,31 +375,31 @@ class StepFailed(PenstockError):
 
 
 class ProtocolViolation(PenstockError):
-    """Root of the two below; never raised itself."""
+    """Base of the local and remote violations; never raised itself."""
 
     code = "protocol-violation"
 
 
 class LocalProtocolViolation(ProtocolViolation):
-    """Deprecated: nothing raises it. Catch ``ProtocolViolation``."""
+    """Deprecated: never raised. Catch ``ProtocolViolation``."""
 
     code = "local-protocol-violation"
 
 
 class RemoteProtocolViolation(ProtocolViolation):
-    """The other side sent what the protocol does not allow."""
+    """The other side sent data that the protocol does not allow."""
 
     code = "remote-protocol-violation"
 
 
 def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
-    found: dict[str, type[PenstockError]] = {root.code: root}
+    classes: dict[str, type[PenstockError]] = {root.code: root}
     for child in root.__subclasses__():
         for code, leaf in _leaves(child).items():
-            found.setdefault(code, leaf)  # a class that only adds details keeps its parent's code
-    return found
+            classes.setdefault(code, leaf)  # a class that only adds details keeps its parent's code
+    return classes
 
 
 def error_classes() -> dict[str, type[PenstockError]]:
-    """Every error class by its code; the wire carries codes."""
+    """Return all error classes by code; the wire protocol carries codes."""
     return _leaves(PenstockError)

@@ -1,4 +1,4 @@
-"""The format of what the nodes of a cluster write, which is also what a realm on its own writes."""
+"""The stored format, which is the same for a cluster and a realm on one machine."""
 
 from __future__ import annotations
 

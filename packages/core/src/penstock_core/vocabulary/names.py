@@ -1,9 +1,9 @@
-"""Rules for the names of channels, queues and durables (SEM C2, D1), and how a name is written
+"""Rules for the names of channels, queues and durables (SEM C2, D1), and the escaped form of names
 where not every character is allowed.
 
-The one rule of escaping: each byte of a name's UTF-8 that is no ASCII letter or digit and none of
-``- _ .`` is written as ``%`` and its two hexadecimal digits. In names of files and folders ``~``
-stands in place of ``%`` (:func:`file_part`).
+Each byte of a name's UTF-8 that is not an ASCII letter or digit or one of ``- _ .`` is written as
+``%`` and two hexadecimal digits. In names of files and folders ``~`` replaces ``%``
+(:func:`file_part`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, NAME_CHARACTERS_MAX
 from penstock_core.vocabulary.errors import InvalidName
 
 NAME_LENGTH_MAX = NAME_CHARACTERS_MAX
-"""Characters of a channel, queue or durable name."""
+"""Most characters of a channel, queue or durable name."""
 FILE_PART_MAX: Final = 235
-"""Characters of a name in the name of a file or folder: most file systems take 255."""
+"""Most characters of a name in a file or folder name; most file systems allow 255."""
 
 _PLAIN: Final = re.compile(r"(?!/)(?:(?:^|/)[A-Za-z0-9_#-][A-Za-z0-9_#.-]*)+")
 _WILD_ALONE: Final = frozenset({"*", ">", "?"})
@@ -39,10 +39,10 @@ _HASH_DIGITS: Final = 16
 
 
 def destination_name(given: object) -> str:
-    """The canonical form of a channel or queue name. Raises ``InvalidName``.
+    """Return the canonical form of a channel or queue name. Raises ``InvalidName``.
 
-    Its text is normalised (NFC); a backslash, ``::`` and ``//`` read as ``/``, and a ``/`` at
-    either end is dropped.
+    The text is normalised (NFC), a backslash, ``::`` and ``//`` become ``/``, and a ``/`` at either
+    end is dropped.
     """
     if not isinstance(given, str):
         raise InvalidName(f"a name is a string, not {type(given).__name__}")
@@ -51,7 +51,7 @@ def destination_name(given: object) -> str:
     name = _normal(given).replace("\\", "/").replace("::", "/")
     name = re.sub(r"/{2,}", "/", name).strip("/")
     if not name:
-        raise InvalidName(f"{given[:40]!r} is empty; give at least one character besides '/'")
+        raise InvalidName(f"{given[:40]!r} is empty; give at least one character other than '/'")
     _check_length(name)
     _check_characters(name)
     for part in name.split("/"):
@@ -60,8 +60,8 @@ def destination_name(given: object) -> str:
 
 
 def durable_name(given: object) -> str:
-    """A durable's name: of the characters of a channel's, but ``/``, ``\\`` and ``:`` are
-    characters as any other. Raises ``InvalidName``."""
+    """Return the canonical form of a durable's name. The same characters as in channel names are
+    allowed, without a special meaning of ``/``, ``\\`` and ``:``. Raises ``InvalidName``."""
     if not isinstance(given, str) or not given:
         raise InvalidName("a durable's name is a string of at least one character")
     name = _normal(given)
@@ -72,22 +72,22 @@ def durable_name(given: object) -> str:
 
 
 def escaped(name: str) -> str:
-    """A name as one part of a URL, a list or a pattern."""
+    """Return a name escaped for use as one part of a URL, a list or a pattern."""
     return quote(name, safe="").replace("~", "%7E")
 
 
 def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
-    """Undo :func:`escaped`, or with ``~`` :func:`file_part`, unless that has cut the name. A
-    ``sign`` without two hexadecimal digits stands for itself.
+    """Undo :func:`escaped`, or :func:`file_part` with ``~`` if it has not cut the name. A ``sign``
+    without two hexadecimal digits after it stays unchanged.
 
-    Raises ``InvalidName`` for bytes that are no UTF-8.
+    Raises ``InvalidName`` for bytes that are not UTF-8.
     """
 
-    def said(found: re.Match[str]) -> str:
-        return bytes.fromhex(found[0].replace(sign, "")).decode()
+    def decode(match: re.Match[str]) -> str:
+        return bytes.fromhex(match[0].replace(sign, "")).decode()
 
     try:
-        return _ESCAPES[sign].sub(said, text)
+        return _ESCAPES[sign].sub(decode, text)
     except UnicodeDecodeError as error:
         raise InvalidName(
             f"{text[:80]!r}: the escapes with {sign} are not UTF-8: {error}"
@@ -95,21 +95,23 @@ def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
 
 
 def file_part(name: str) -> str:
-    """A name as one part of the path of a file: as :func:`escaped`, with ``~`` for ``%``, which
-    programs that take paths for URLs would unescape. A ``.`` at its start is escaped, too. What is
-    longer than 235 characters is cut and ends in ``~~`` and a hash of the whole.
+    """Return a name escaped for use as one part of a file path.
+
+    It is escaped as by :func:`escaped`, with ``~`` for ``%``, because programs that treat paths as
+    URLs would unescape ``%``. A ``.`` at the start is escaped, too. A result longer than 235
+    characters is cut and ends in ``~~`` and a hash of the name.
     """
     part = escaped(name).replace("%", "~")
     if part.startswith("."):
         part = f"~2E{part[1:]}"
     if len(part) <= FILE_PART_MAX:
         return part
-    whole = sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{_cut(part, FILE_PART_MAX - _HASH_DIGITS - 2)}~~{whole}"
+    digest = sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{_cut(part, FILE_PART_MAX - _HASH_DIGITS - 2)}~~{digest}"
 
 
 def _cut(part: str, length: int) -> str:
-    """Cut a name, but not inside an escape."""
+    """Cut an escaped name, but not inside an escape."""
     last = part.rfind("~", length - 2, length)
     return part[: last if last >= 0 else length]
 

@@ -1,9 +1,8 @@
-"""One bound on how deep values from outside may be nested, checked before any parser sees them.
+"""A bound on the nesting of outside values, checked before a parser reads them.
 
-Parsers recurse over what they read, some of them in native code without a bound of their own: a
-few kilobytes of brackets then overflow the stack and end the process. Every place that decodes
-bytes from outside calls `check_json_nesting` first, or counts levels itself and refuses more than
-`NESTING_MAX`.
+Parsers recurse over their input, some of them in native code without a bound: a few kilobytes of
+brackets overflow the stack and end the process. All code that decodes bytes from outside calls
+`check_json_nesting` first, or counts levels itself and refuses more than `NESTING_MAX`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NEITHER_BRACKET_NOR_QUOTE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _RUNS: Final = re.compile(rb"\[+|\]+")
 _PASSES: Final = 8
-"""Innermost levels that are taken away by `bytes.replace` before runs are counted in Python: most
-long texts are flat, and are done after two or three."""
+"""Innermost levels that `bytes.replace` removes before runs are counted in Python. Most long texts
+are flat and need two or three passes."""
 
 
 def json_nesting(data: bytes | bytearray | memoryview | str) -> int:
-    """Return how many levels of arrays and objects a JSON text has inside one another; a larger
-    number than `NESTING_MAX` means only that there are more.
+    """Return the nesting depth of arrays and objects in a JSON text; a result above `NESTING_MAX`
+    only means that the depth exceeds it.
 
-    Brackets inside strings do not count. A text that is not JSON may get too large a number, but
-    never one that is smaller than the levels a parser enters before it finds the mistake.
+    Brackets inside strings do not count. For a text that is not JSON the result may be too large,
+    but never smaller than the depth that a parser reaches before it finds the error.
     """
     text = data.encode(errors="replace") if isinstance(data, str) else bytes(data)
     opened = text.count(b"[") + text.count(b"{")
@@ -51,9 +50,9 @@ def check_json_nesting(
 
 
 def _outside_strings(text: bytes) -> bytes:
-    """The brackets of a JSON text that are not in strings, all of them square."""
-    # Escapes first, from left to right: once a backslash pair and an escaped quote are gone, every
-    # quote that is left begins or ends a string.
+    """Return the brackets of a JSON text that are not in strings, all changed to square ones."""
+    # Escapes first, from left to right: after pairs of backslashes and escaped quotes are removed,
+    # every remaining quote begins or ends a string.
     unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = unescaped.translate(_TO_SQUARE, _NEITHER_BRACKET_NOR_QUOTE).split(b'"')[::2]
     return b"".join(outside)

@@ -1,8 +1,8 @@
-"""Whether a store exists on one node or on all nodes of a cluster, and what becomes of that where
-it is compared, copied or moved (SEM C5, N1, N5).
+"""The attribute ``cluster_wide``: whether a store exists on all nodes of a cluster or on one, and
+how the attribute changes when a store is compared, copied or moved (SEM C5, N1, N5).
 
-A definition says True or False in a cluster. On a realm alone it says None, or False for a store
-that once belonged to one node.
+In a cluster it is True or False. Without a cluster it is None, or False for a store that once
+belonged to one node.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ def is_everywhere(definition: Definition) -> bool:
 
 
 def tells_of_nodes(definition: Definition) -> bool:
-    """Whether the store is one of a cluster: only there it is known where a store exists."""
+    """Whether the store belongs to a cluster; only then its nodes are known."""
     return definition.cluster_wide is not None
 
 
 def leads_out(source: Definition, destination: Definition) -> bool:
-    """Whether events would leave what every node keeps, for what one of them does."""
+    """Whether events would move from a store of every node to a store of one node."""
     return is_everywhere(source) and not is_everywhere(destination)
 
 
 def decided(definition: Definition) -> Definition:
-    """The definition with yes or no, as documents show it."""
+    """Return the definition with True or False, as documents show it."""
     return replace(definition, cluster_wide=is_everywhere(definition))
 
 
 def on_one_node(definition: Definition) -> Definition:
-    """The definition of a store that other nodes do not see."""
+    """Return the definition of a store that exists on one node only."""
     return replace(definition, cluster_wide=False)
 
 
 def undecided(definition: Definition) -> Definition:
-    """The definition of a store for which the realm that takes it decides where it exists."""
+    """Return the definition without a choice, so that the receiving realm decides where the store
+    exists."""
     return replace(definition, cluster_wide=None)
 
 
 def check_for_all(name: str, definition: Definition, doors: Mapping[str, str]) -> None:
-    """Check that the store ``name`` is not asked for on one node alone; ``doors`` are the URLs by
-    node at which nodes have stores of their own. Raises ``InvalidArgument``, which names them."""
+    """Raise ``InvalidArgument`` if the store ``name`` is to exist on one node only. ``doors`` are
+    the URLs, by node, at which nodes serve their local stores; the error names them."""
     if definition.cluster_wide is False and doors:
         where = ", ".join(f"{node} at {url}" for node, url in sorted(doors.items()))
         raise InvalidArgument(
@@ -59,13 +60,14 @@ def check_for_all(name: str, definition: Definition, doors: Mapping[str, str]) -
 
 
 def without_cluster(definition: Definition) -> Definition:
-    """The definition on a realm alone, where nothing is cluster-wide. A store that belonged to one
-    node stays one that would, in case that the realm is moved into a cluster again."""
+    """Return the definition for a realm without a cluster, where no store is cluster-wide. A store
+    that belonged to one node keeps the value False, in case the realm is moved into a cluster
+    again."""
     return replace(definition, cluster_wide=None) if definition.cluster_wide else definition
 
 
 class NewHome(NamedTuple):
-    """What decides where a store exists after a move."""
+    """The destination of a move, which decides where the store exists afterwards."""
 
     is_cluster: bool
     clusterable: bool
@@ -85,28 +87,28 @@ def relocated(definition: Definition, deciding: Definition, to: NewHome) -> Defi
 def durables_of(
     definition: Definition, durables: Iterable[DurableState]
 ) -> tuple[DurableState, ...]:
-    """The durables of a store that has come from elsewhere: they exist where the store does, and
-    the readers of a queue have no place of their own."""
+    """Return the durables of an imported store: they exist on the same nodes as the store. The
+    readers of a queue are never cluster-wide themselves."""
     wide = is_everywhere(definition)
-    return tuple(replace(each, cluster_wide=wide and bool(each.name)) for each in durables)
+    return tuple(replace(durable, cluster_wide=wide and bool(durable.name)) for durable in durables)
 
 
-def comparable(wanted: Definition, found: Definition) -> Definition:
-    """``wanted`` in the form of ``found``: where nothing is said of nodes, or the same in another
-    form, it is as it is there."""
-    if wanted.cluster_wide is None or is_everywhere(found) == wanted.cluster_wide:
-        return replace(wanted, cluster_wide=found.cluster_wide)
+def comparable(wanted: Definition, existing: Definition) -> Definition:
+    """Return ``wanted`` with the ``cluster_wide`` of ``existing`` if it makes no choice or the same
+    one in another form, so that the two can be compared."""
+    if wanted.cluster_wide is None or is_everywhere(existing) == wanted.cluster_wide:
+        return replace(wanted, cluster_wide=existing.cluster_wide)
     return wanted
 
 
 def portable(definition: Definition, *, clusterable: bool) -> Definition:
-    """The definition with a word about nodes only where it is not the usual one for the type, so
-    that a realm without a cluster takes it, too."""
+    """Return the definition with ``cluster_wide`` only if it is not the default of the type, so
+    that a realm without a cluster accepts it, too."""
     if definition.cluster_wide == clusterable:
         return replace(definition, cluster_wide=None)
     return definition
 
 
 def portable_attributes(attributes: DurableAttributes, store: Definition) -> DurableAttributes:
-    """The attributes of a durable of a store, which say nothing that follows from the store."""
+    """Return the attributes of a durable without a ``cluster_wide`` that follows from its store."""
     return replace(attributes, cluster_wide=attributes.cluster_wide and not is_everywhere(store))

@@ -1,4 +1,4 @@
-"""What a durable remembers of its seeks (SEM D20)."""
+"""Remembered seeks of a durable (SEM D20)."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 SEEKS_KEPT = 8
-"""Seeks that a durable remembers, so that each can be asked for again."""
+"""Most seeks that a durable remembers to recognize repetitions."""
 
 
 class LastSeek(Struct, frozen=True, array_like=True):
-    """What a durable remembers of the last seek, and of some before it: whoever asks for one again,
-    because the answer was lost, gets the same answer, and nothing is moved twice. What an abandoned
-    connection has asked for may arrive when others have been asked for, and done, since."""
+    """The last seek of a durable, and some earlier ones.
+
+    A client that repeats a seek because the answer was lost gets the same answer, and the durable
+    is not moved again. Earlier seeks are remembered because a request of an abandoned connection
+    may arrive after newer seeks were performed.
+    """
 
     key: str = ""
-    """What the client called it; empty: there was none that could be asked for again."""
+    """The client's name for the seek; empty: the client does not repeat it."""
     start_id: int = 0
-    """The id from which the durable went on."""
+    """The id from which the durable continued."""
     again: int = 0
-    """Events that are outstanding because of it."""
+    """Events that became outstanding."""
     skipped: int = 0
-    """Events that are not outstanding any more because of it."""
+    """Events that are not outstanding any more."""
     taken_back: int = 0
-    """Events that were in clients' hands."""
+    """Events that were taken back from clients."""
     earlier: tuple[LastSeek, ...] = ()
-    """The seeks before it that have a key, newest first; they have no earlier ones of their own."""
+    """Earlier seeks that have a key, newest first; their ``earlier`` is empty."""
 
     def under(self, key: str) -> LastSeek | None:
-        """The seek that was done under ``key``, if it is remembered."""
+        """Return the remembered seek with this key, or None."""
         if not key:
             return None
-        return next((each for each in (self, *self.earlier) if each.key == key), None)
+        return next((seek for seek in (self, *self.earlier) if seek.key == key), None)
 
     def followed_by(self, seek: LastSeek) -> LastSeek:
-        """``seek`` with the seeks before it that are remembered."""
-        own = (replace(self, earlier=()),) if self.key else ()
-        earlier = (*own, *self.earlier)[: SEEKS_KEPT - bool(seek.key)]
+        """Return ``seek`` with the earlier seeks that stay remembered."""
+        last = (replace(self, earlier=()),) if self.key else ()
+        earlier = (*last, *self.earlier)[: SEEKS_KEPT - bool(seek.key)]
         return replace(seek, earlier=earlier)

@@ -1,4 +1,4 @@
-"""Where a subscription or durable begins (SEM E6)."""
+"""Start positions of subscriptions and durables (SEM E6)."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
-"""Sets of ids as stored facts and snapshots hold them: ranges while these are few, packed where
-ids are scattered (SEM D4). A durable with a million gaps is about as long as a bit an event."""
+"""Stored form of sets of ids in facts and snapshots: a few ranges, or packed if the ids are
+scattered (SEM D4). A durable with a million gaps takes about one bit per event."""
 
 from __future__ import annotations
 
 from penstock_core.ids.ids import IdSet, Spans
 
 Ids = Spans | bytes
-"""Ids as they are stored: ranges, or packed."""
+"""Ids in their stored form: ranges, or packed."""
 
 
 def written(ids: IdSet) -> Ids:
-    """The shorter form of a set."""
+    """Return the shorter stored form of a set."""
     return ids.packed() if ids.is_scattered else ids.spans
 
 
 def id_set(ids: Ids) -> IdSet:
-    """The set of either form. Raises ``ValueError`` for bytes that are none."""
+    """Return the set of either form. Raises ``ValueError`` for bytes that are not a packed set."""
     return IdSet.unpacked(ids) if isinstance(ids, bytes) else IdSet(ids)
 
 
 def ranges(ids: Ids) -> Spans:
-    """Ids as ranges, however they are stored."""
+    """Return ids as ranges, from either stored form."""
     return IdSet.unpacked(ids).spans if isinstance(ids, bytes) else ids

@@ -1,4 +1,4 @@
-"""How long something took, how often: counts by length, for a histogram."""
+"""Counts of durations by length, for histograms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOUNDS_US: Final = (
     2_500_000,
     5_000_000,
 )
-"""The longest that counts to each class, in microseconds; one more class has no end."""
+"""Upper bound of each class in microseconds; a last class has no bound."""
 
 
 DELIVERY_BOUNDS_US: Final = (
@@ -48,12 +48,15 @@ DELIVERY_BOUNDS_US: Final = (
     1_800_000_000,
     3_600_000_000,
 )
-"""Likewise for the time from the publish of an event to its delivery, which may be hours."""
+"""Upper bounds for the time from the publish of an event to its delivery, which may be hours."""
 
 
 def quantile_us(bounds_us: Sequence[int], counts: Sequence[int], share: float) -> float | None:
-    """The time that ``share`` of the durations did not exceed, as if those of a class lay evenly
-    between its bounds; of the class without an end, its beginning. None: there were none."""
+    """Return the time that ``share`` of the durations did not exceed; None without durations.
+
+    Durations are assumed to be evenly distributed within a class. For the class without upper bound
+    the result is its lower bound.
+    """
     wanted = sum(counts) * share
     if not wanted:
         return None
@@ -66,7 +69,8 @@ def quantile_us(bounds_us: Sequence[int], counts: Sequence[int], share: float) -
 
 
 class Timings:
-    """Cheap enough for every write: a search in a short tuple, and two additions."""
+    """Counts of durations. Noting one costs a search in a short tuple and two additions, which is
+    cheap enough for every write."""
 
     __slots__ = ("bounds_us", "counts", "recent_us", "total_us")
 
@@ -75,7 +79,7 @@ class Timings:
         self.counts = [0] * (len(bounds_us) + 1)
         self.total_us = 0
         self.recent_us = 0.0
-        """About how long it takes lately."""
+        """Moving average of recent durations, in microseconds."""
 
     def note(self, us: int) -> None:
         """Count one more duration."""
@@ -84,16 +88,16 @@ class Timings:
         self.recent_us += (us - self.recent_us) / 8
 
     def note_many(self, us: int, count: int) -> None:
-        """Count ``count`` durations of ``us`` each; what is recent does not look at them."""
+        """Count ``count`` durations of ``us`` each, without effect on ``recent_us``."""
         self.counts[bisect_left(self.bounds_us, us)] += count
         self.total_us += us * count
 
     def add(self, counts: Sequence[int], total_us: int) -> None:
-        """Count durations that were sorted into the classes elsewhere."""
+        """Add counts of durations that have the same classes."""
         for index, count in enumerate(counts):
             self.counts[index] += count
         self.total_us += total_us
 
     def cumulative(self) -> list[int]:
-        """Numbers of durations up to each bound; the last one is their total."""
+        """Return the number of durations up to each bound; the last number is the total."""
         return list(accumulate(self.counts))

@@ -1,6 +1,6 @@
-"""Topics: names in levels with ``/`` between them, and filters with wildcards (SEM F6).
+"""Topics: names with levels separated by ``/``, and filters with wildcards (SEM F6).
 
-The grammar is that of MQTT (4.7). Selectors and the MQTT front end have it from here.
+The grammar is that of MQTT (4.7). Selectors and the MQTT front end both use this module.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final
 TOPIC_BYTES_MAX: Final = 65_535
 """Most bytes of a topic name or filter."""
 LEVELS_MAX: Final = 200
-"""Most levels of a topic name or filter: each takes some hundred bytes in the trees of them."""
+"""Most levels of a topic name or filter; each level takes some hundred bytes in topic trees."""
 
 
 def name_fault(name: str) -> str:
-    """What is wrong with a topic name; empty: nothing."""
+    """Return the fault of a topic name as a clause; empty: it is valid."""
     if not name:
         return "a topic name must have at least one character"
     if "+" in name or "#" in name:
@@ -23,12 +23,12 @@ def name_fault(name: str) -> str:
 
 
 def filter_fault(text: str) -> str:
-    """What is wrong with a topic filter; empty: nothing."""
+    """Return the fault of a topic filter as a clause; empty: it is valid."""
     if not text:
         return "a topic filter must have at least one character"
     levels = text.split("/") if "#" in text or "+" in text else ()
-    for at, level in enumerate(levels):
-        if "#" in level and (level != "#" or at != len(levels) - 1):
+    for index, level in enumerate(levels):
+        if "#" in level and (level != "#" or index != len(levels) - 1):
             return f"in {text[:80]!r} the wildcard # must be the last level, and all of it"
         if "+" in level and level != "+":
             return f"in {text[:80]!r} the wildcard + must be all of its level"
@@ -46,25 +46,27 @@ def _text_fault(text: str) -> str:
 
 
 def topic_matches(text: str, name: str) -> bool:
-    """Whether a right filter takes a topic name: ``+`` any level, ``#`` any that follow, and the
-    one before them. A name that begins with ``$`` needs a filter that begins so, too."""
+    """Whether a valid filter matches a topic name: ``+`` matches any level, ``#`` its parent level
+    and any levels that follow. A name that begins with ``$`` needs a filter that begins with ``$``,
+    too."""
     if name.startswith("$") and text[:1] in ("+", "#"):
         return False
     wanted, levels = text.split("/"), name.split("/")
-    for at, level in enumerate(wanted):
+    for index, level in enumerate(wanted):
         if level == "#":
             return True
-        if at >= len(levels) or level not in ("+", levels[at]):
+        if index >= len(levels) or level not in ("+", levels[index]):
             return False
     return len(wanted) == len(levels)
 
 
 def fixed_part(text: str) -> str:
-    """What every name begins with that a right filter takes: all before the first wildcard."""
+    """Return the prefix of all names that a valid filter matches: the part before its first
+    wildcard."""
     before = text.partition("+")[0].partition("#")[0]
     return before.removesuffix("/") if text[len(before) :] == "#" else before
 
 
 def has_wildcards(text: str) -> bool:
-    """Whether a filter takes more than one name."""
+    """Whether a filter matches more than one name."""
     return "+" in text or "#" in text

@@ -1,6 +1,6 @@
-"""URIs of places and servers as they may stand in errors, logs and lists: without their secrets.
+"""URIs without secrets, for errors, logs and lists.
 
-Whoever signs in may be named before the ``@``, and keys may be given as parameters.
+A user and a password may precede the ``@``, and keys may be parameters.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ _PUBLIC: Final = frozenset(("scheme", "region", "endpoint_override"))
 
 
 def shown(uri: str) -> str:
-    """A URI as it may be shown: without who asks, and without parameters."""
+    """Return a URI without user, password and parameters."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return uri.partition("?")[0]
-    whole, _, _ = rest.partition("?")
-    _, signs_in, place = whole.rpartition("@")
-    if "@" in rest[len(whole) :]:  # a secret with a ?, or a parameter with an @
+    address, _, _ = rest.partition("?")
+    _, signs_in, place = address.rpartition("@")
+    if "@" in rest[len(address) :]:  # a secret with a ?, or a parameter with an @
         return f"{scheme}://***"
-    return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{whole}"
+    return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{address}"
 
 
 def below(uri: str, path: str) -> str:
-    """The URI of what lies at a path below a place, for somebody who signs in there with rights of
-    their own: without who asks, and without secret parameters. Empty where the place cannot be told
-    from a secret."""
+    """Return the URI of a path below ``uri``, for clients that sign in with their own rights:
+    without user, password and secret parameters. Empty if the place cannot be separated from a
+    secret."""
     place = shown(uri).replace("://***@", "://").rstrip("/")
     if place.endswith("://***"):
         return ""
     query = uri.partition("?")[2]
-    public = urlencode([each for each in parse_qsl(query) if each[0] in _PUBLIC])
+    public = urlencode([pair for pair in parse_qsl(query) if pair[0] in _PUBLIC])
     return f"{place}/{path}?{public}" if public else f"{place}/{path}"
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """A message about a URI, without the parts of the URI that are not shown."""
+    """Return a message about a URI without the secret parts of the URI."""
     text = text.replace(uri, shown(uri))
     rest = uri.partition("://")[2]
-    whole, _, query = rest.partition("?")
-    pieces = re.split("[:@]", whole.rpartition("@")[0]) + [
+    address, _, query = rest.partition("?")
+    secrets = re.split("[:@]", address.rpartition("@")[0]) + [
         value for key, value in parse_qsl(query) if key not in _PUBLIC
     ]
-    for piece in sorted({*pieces, *map(unquote, pieces)} - {""}, key=len, reverse=True):
-        text = text.replace(piece, "***")
+    for secret in sorted({*secrets, *map(unquote, secrets)} - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text
