@@ -57,8 +57,8 @@ def test_a_name_has_one_canonical_form(given: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("", "at least one character besides '/'"),
-        ("/", "at least one character besides '/'"),
+        ("", "at least one character other than '/'"),
+        ("/", "at least one character other than '/'"),
         ("a\nb", r"'a\nb': character 2, U+000A, is a control character"),
         ("a\x9bb", "character 2, U+009B, is a control character"),
         ("a/\u202eb", "character 3, U+202E (RIGHT-TO-LEFT OVERRIDE), is an invisible formatting"),
