@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema import overflow
 from penstock_core.columns.schema.layout import key_path
 from penstock_core.columns.schema.rows import Rows
@@ -170,25 +171,42 @@ _WIDTH: Final[dict[str, type]] = {
 def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa.BinaryArray:
     """Return the column ``more`` of a batch after ``slots`` of its properties moved there.
 
-    This is a Python loop over the rows.
+    This is a Python loop over the rows that have a value, or an explicit null, in one of the slots.
     """
-    rows = Rows(batch)
     struct = batch.column("properties")
     columns = {slot.name: struct.field(source.slots.index(slot)) for slot in slots}
     leaving = {slot.name for slot in slots}
     staying = {slot.logical for slot in source.slots if slot.name not in leaving}
-    return pa.array(
-        [
-            overflow.extended(
-                rows.value("more", row),
-                typed_properties(
-                    rows.properties(row), row, slots, columns=columns, staying=staying
-                ),
-            )
-            for row in range(batch.num_rows)
-        ],
-        pa.binary(),
-    )
+    index = batch.schema.get_field_index("more")
+    cells = pa.nulls(batch.num_rows, pa.binary()) if index < 0 else batch.column(index)
+    moves = np.zeros(batch.num_rows, dtype=np.bool_)
+    for column in columns.values():
+        moves |= ~_is_null(column)
+    if any(slot.logical not in staying for slot in slots):
+        moves |= _may_have_nulls(batch)
+    if not moves.any():
+        return cells
+    rows = Rows(batch)
+    moved = [
+        overflow.extended(
+            rows.value("more", row),
+            typed_properties(rows.properties(row), row, slots, columns=columns, staying=staying),
+        )
+        for row in np.flatnonzero(moves).tolist()
+    ]
+    return pc.replace_with_mask(cells, pa.array(moves), pa.array(moved, pa.binary()))
+
+
+def _may_have_nulls(batch: pa.RecordBatch) -> Bools:
+    """Return a mask of the rows in which a null may be explicit: those that are not sparse, and
+    those that name their nulls."""
+    may = np.ones(batch.num_rows, dtype=np.bool_)
+    index = batch.schema.get_field_index("sparse")
+    if index >= 0:
+        flags = batch.column(index).fill_null(fill_value=False)
+        may = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    index = batch.schema.get_field_index("nulls")
+    return may if index < 0 else may | ~_is_null(batch.column(index))
 
 
 def typed_properties(
