@@ -83,6 +83,33 @@ def test_fields_that_differ_in_case_only_are_told_apart_and_come_back_as_they_we
     assert "properties.Amount" not in str(from_archive(archived, table).schema)
 
 
+def test_local_times_are_columns_at_any_depth() -> None:
+    local = datetime(2026, 5, 4, 23, 59, 59, 7)  # noqa: DTZ001  a time without a zone is meant
+    rows: list[Rows] = [
+        [{"n": 1}],
+        [{"n": 2, "at": local, "d": {"at": [local, None]}}, {"at": local.replace(tzinfo=UTC)}],
+    ]
+
+    table, archived = through_archive([stored(each) for each in rows])
+
+    assert table.field("at").type == pa.timestamp("us")
+    assert table.field("d").type.field("at").type.value_type == pa.timestamp("us")
+    assert "$penstock_more" not in table.names
+    events = EventBatch(from_archive(archived, table))
+    assert [event.properties for event in events] == [row for each in rows for row in each]
+
+
+def test_only_rows_with_a_list_of_nulls_have_more_beside_their_columns() -> None:
+    rows: list[Rows] = [[{"n": 1}, {"n": 2, "l": [None, None]}, {"n": 3, "l": []}, {"l": None}]]
+
+    table, archived = through_archive([stored(each) for each in rows])
+
+    more = archived.column(archived.schema.get_field_index("$penstock_more"))
+    assert more.is_valid().to_pylist()[:2] == [False, True]
+    events = EventBatch(from_archive(archived, table))
+    assert [event.properties for event in events] == rows[0]
+
+
 def test_a_field_of_a_plain_table_that_differs_in_case_only_keeps_its_name() -> None:
     batch = stored([{"d": {"amount": 1, "Amount": "x"}}])
     layout = ArchiveLayout(batch.schema, pa.schema([]), channel="orders", epoch="e/1")

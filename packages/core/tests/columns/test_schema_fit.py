@@ -57,10 +57,17 @@ def test_what_fits_already_is_not_touched() -> None:
 def test_explicit_nulls_are_found_at_any_depth(first: int) -> None:
     array = pa.array(ROWS, arrow_type(NARROW)).slice(first)
     found = explicit_nulls(array, NARROW, np.ones(len(array), dtype=np.bool_))
-    expected = {0: ["l[0].x"], 2: ["a", "l"]}
+    expected = [["l[0].x"], None, ["a", "l"], None][first:]
 
-    assert found == {row - first: paths for row, paths in expected.items() if row >= first}
-    assert explicit_nulls(array, NARROW, np.zeros(len(array), dtype=np.bool_)) == {}
+    if any(expected):
+        assert found is not None
+        assert found.over(None, len(array)).to_pylist() == expected
+        stored = pa.array([["s"]] * len(array), pa.list_(pa.string()))
+        joined = [paths or ["s"] for paths in expected]
+        assert found.over(stored, len(array)).to_pylist() == joined
+    else:
+        assert found is None
+    assert explicit_nulls(array, NARROW, np.zeros(len(array), dtype=np.bool_)) is None
 
 
 def test_a_shape_lacks_what_another_knows_at_any_depth() -> None:

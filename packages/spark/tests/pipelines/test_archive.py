@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,26 @@ def test_columns_that_turn_up_later_are_added(
         "Carrier": "mixed",
     }
     assert properties[11]["carrier"] == 7
+
+
+@pytest.mark.slow
+def test_a_local_time_that_turns_up_later_is_a_column(
+    url: str, flights: Channel, lake: Lake
+) -> None:
+    local = datetime(2026, 5, 4, 23, 59)  # noqa: DTZ001  a time without a zone is meant
+    query = Query(url, lake)
+    publish(flights, 0, 2)
+    query.step(0)
+    publish(flights, 2, 4, local=local)
+    query.step(1)
+
+    table = lake.table_of("flights").to_arrow().sort_by("event_id")
+    assert table.schema.field("local").type == pa.timestamp("us")
+    assert table.column("local").to_pylist() == [None, None, local, local]
+    flights.purge()
+    events = flights.browse(archive=lake.uri)
+    found = {event.event_id: event.properties.get("local") for event in events}
+    assert found == {0: None, 1: None, 2: local, 3: local}
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ one for each property         named as in the channel's own columns
 
 Whole numbers are stored with 64 bits and floats as doubles, so that a column never changes type. A
 null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
-Properties that no table column can hold (times without a zone, lists of only nulls) are in
+Properties that no table column can hold (lists of only nulls, empty dictionaries) are in
 ``$penstock_more``. If the name of a property is in use, ignoring case, its column is called
 ``properties.<name>``, and so is a field of a struct. The metadata of a field names the property in
 its column.
@@ -50,7 +50,6 @@ from penstock_core.columns.schema.rows import Publishers
 from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, spilled
 from penstock_core.columns.schema.shapes import (
-    NAIVE,
     NULL,
     ListShape,
     Shape,
@@ -156,10 +155,9 @@ class ArchiveLayout:
         if "sparse" in names:
             flags = batch.column("sparse").fill_null(fill_value=False)
             dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)):
-            nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * len(dense)
-            merged = [paths.get(row, nulls[row]) for row in range(len(dense))]
-            columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
+        if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)) is not None:
+            stored = batch.column("nulls") if "nulls" in names else None
+            columns["nulls"] = paths.over(stored, len(dense))
         if self._leaving:
             columns["more"] = spilled(batch, self._shape, self._leaving)
         return columns
@@ -219,7 +217,7 @@ def _is_whole(shape: Shape) -> bool:
         return _is_whole(shape.element)
     if isinstance(shape, StructShape):
         return bool(shape.slots) and all(_is_whole(slot.shape) for slot in shape.slots)
-    return shape not in (NULL, NAIVE)
+    return shape != NULL
 
 
 def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:

@@ -235,10 +235,10 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
         dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
     columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     new_nulls = explicit_nulls(batch.column("properties"), shape, dense)
-    if new_nulls:
-        stored_nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * count
-        merged = [new_nulls.get(row, stored_nulls[row]) for row in range(count)]
-        columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
+    if new_nulls is not None:
+        columns["nulls"] = new_nulls.over(
+            batch.column("nulls") if "nulls" in names else None, count
+        )
     return columns
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from penstock_core.columns.schema.values import is_struct
 
 Indices = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Nulls = dict[int, list[str]]
 
 
 def place_of(source: Slot, target: StructShape) -> Slot | None:
@@ -96,13 +95,34 @@ def _fitted_struct(
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
 
 
-def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nulls:
-    """Return the paths of all nulls, by row, in the rows selected by ``rows``. None of these rows
-    may be sparse."""
-    nulls: Nulls = {}
+class NullPaths(NamedTuple):
+    """The explicit nulls of some rows."""
+
+    rows: Indices
+    """The row of each null, ascending."""
+    paths: pa.StringArray
+    """The path of each null."""
+
+    def over(self, stored: pa.Array | None, count: int) -> pa.ListArray:
+        """Return the column ``nulls`` of ``count`` rows: the paths of rows with explicit nulls, and
+        for others what ``stored`` has."""
+        counts = np.bincount(self.rows, minlength=count)
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(offsets), self.paths)
+        if stored is None:
+            stored = pa.nulls(count, lists.type)
+        rows = np.arange(count)
+        both = pa.concat_arrays([lists, stored.cast(lists.type)])
+        return both.take(pa.array(np.where(counts > 0, rows, rows + count)))
+
+
+def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> NullPaths | None:
+    """Return the paths of all nulls in the rows selected by ``rows``; None if there are none. None
+    of these rows may be sparse."""
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
-    _collect(array, shape, owners, path=lambda _: "", nulls=nulls)
-    return nulls
+    collector = _NullCollector()
+    collector.collect(array, shape, owners, path="")
+    return collector.paths()
 
 
 def _is_null(array: pa.Array) -> Bools:
@@ -111,53 +131,82 @@ def _is_null(array: pa.Array) -> Bools:
     return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _collect(
-    array: pa.StructArray,
-    shape: StructShape,
-    owners: Indices,
-    path: Callable[[int], str],
-    nulls: Nulls,
-) -> None:
-    """Add the paths of nulls in a struct to ``nulls``.
-
-    ``owners`` has the row of each element, -1 to skip it; ``path`` returns the path of an element.
-    """
-    fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
-    for index, slot in enumerate(shape.slots):
-        fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
-    for logical, typed in fields.items():
-        empty = owners >= 0
-        for _, child in typed:
-            empty &= _is_null(child)
-        for element in np.flatnonzero(empty).tolist():
-            nulls.setdefault(int(owners[element]), []).append(key_path(path(element), logical))
-        for inner, child in typed:
-            if is_struct(inner):
-                _descend(child, inner, owners, path=_below(path, logical), nulls=nulls)
+Path = str | Callable[[int], str]
+"""The path of all elements of an array, or a function that returns the path of an element."""
 
 
-def _below(path: Callable[[int], str], logical: str) -> Callable[[int], str]:
+class _NullCollector:
+    """Collects the paths of nulls. A path outside of lists is the same for all its rows, so these
+    nulls take no work for each of them."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._rows: list[Indices] = []
+        self._codes: list[Indices] = []
+
+    def paths(self) -> NullPaths | None:
+        """Return what was collected, by row; None if there are no nulls."""
+        if not self._rows:
+            return None
+        rows = np.concatenate(self._rows)
+        order = np.argsort(rows, kind="stable")
+        codes = np.concatenate(self._codes)[order]
+        return NullPaths(rows[order], pa.array(self._texts, pa.string()).take(pa.array(codes)))
+
+    def _add(self, rows: Indices, texts: Sequence[str], codes: Indices) -> None:
+        self._rows.append(rows)
+        self._codes.append(codes + len(self._texts))
+        self._texts += texts
+
+    def collect(
+        self, array: pa.StructArray, shape: StructShape, owners: Indices, path: Path
+    ) -> None:
+        """Add the paths of nulls in a struct. ``owners`` has the row of each element, -1 to skip
+        it."""
+        fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
+        for index, slot in enumerate(shape.slots):
+            fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
+        for logical, typed in fields.items():
+            empty = owners >= 0
+            for _, child in typed:
+                empty &= _is_null(child)
+            elements = np.flatnonzero(empty)
+            if len(elements) and isinstance(path, str):
+                codes = np.zeros(len(elements), dtype=np.int64)
+                self._add(owners[elements], [key_path(path, logical)], codes)
+            elif len(elements):
+                texts = [key_path(_path_of(path, at), logical) for at in elements.tolist()]
+                self._add(owners[elements], texts, np.arange(len(elements)))
+            for inner, child in typed:
+                if is_struct(inner):
+                    self._descend(child, inner, owners, path=_below(path, logical))
+
+    def _descend(self, array: pa.Array, shape: Shape, owners: Indices, path: Path) -> None:
+        owners = np.where(_is_null(array), -1, owners)
+        if isinstance(shape, StructShape):
+            self.collect(array, shape, owners, path=path)
+            return
+        assert isinstance(shape, ListShape), "a struct lies below"
+        offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
+        parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+        first, end = int(offsets[0]), int(offsets[-1])
+        positions = np.arange(first, end) - offsets[parents]
+
+        def element_path(element: int) -> str:
+            return f"{_path_of(path, int(parents[element]))}[{positions[element]}]"
+
+        values = array.values.slice(first, end - first)
+        self._descend(values, shape.element, owners[parents], path=element_path)
+
+
+def _path_of(path: Path, element: int) -> str:
+    return path if isinstance(path, str) else path(element)
+
+
+def _below(path: Path, logical: str) -> Path:
+    if isinstance(path, str):
+        return key_path(path, logical)
     return lambda element: key_path(path(element), logical)
-
-
-def _descend(
-    array: pa.Array, shape: Shape, owners: Indices, path: Callable[[int], str], nulls: Nulls
-) -> None:
-    owners = np.where(_is_null(array), -1, owners)
-    if isinstance(shape, StructShape):
-        _collect(array, shape, owners, path=path, nulls=nulls)
-        return
-    assert isinstance(shape, ListShape), "a struct lies below"
-    offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
-    parents = np.repeat(np.arange(len(array)), np.diff(offsets))
-    first, end = int(offsets[0]), int(offsets[-1])
-    positions = np.arange(first, end) - offsets[parents]
-
-    def element_path(element: int) -> str:
-        return f"{path(int(parents[element]))}[{positions[element]}]"
-
-    values = array.values.slice(first, end - first)
-    _descend(values, shape.element, owners[parents], path=element_path, nulls=nulls)
 
 
 _WIDTH: Final[dict[str, type]] = {
