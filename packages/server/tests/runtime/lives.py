@@ -41,11 +41,11 @@ ENDS: Final[tuple[End, ...]] = ("closed", "killed", "power cut", "snapshot")
 """How a life may end; ``snapshot`` is a power cut right after one was taken."""
 
 LATE: Final = SealingLimits(interval_s=1e6)
-"""Nothing is sealed, no snapshot taken, unless asked for."""
+"""Limits that seal nothing and take no snapshot by themselves."""
 
 
 def clock_now() -> datetime:
-    """What the realm's clock shows."""
+    """Return the time of the realm's clock."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=loop.now_us())
@@ -64,7 +64,7 @@ def body_from_events(events: Sequence[Event]) -> Body:
 
 
 def named(*datas: str, **options: Any) -> list[Event]:
-    """Events told apart by their data."""
+    """Return events with these names as data."""
     return [Event(data.encode(), **options) for data in datas]
 
 
@@ -73,7 +73,7 @@ def datas(events: Sequence[Event]) -> list[str]:
 
 
 class Outlet:
-    """Keeps what comes."""
+    """An outlet that keeps its events."""
 
     writable = True
 
@@ -114,7 +114,7 @@ class Outlet:
         return [event.event_id for event in self.events if event.event_id is not None]
 
     async def has(self, count: int) -> list[Event]:
-        """Wait until so many have come, and a moment longer."""
+        """Wait until ``count`` events have arrived, and a moment longer."""
         async with asyncio.timeout(20):
             while len(self.events) < count:
                 await pass_time(0.005)
@@ -123,7 +123,7 @@ class Outlet:
 
 
 class Lives:
-    """A disk, and one realm after another on it. What is asked goes to the one that runs."""
+    """A disk with successive realms on it. Requests go to the one that runs."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Lives:
 
     @asynccontextmanager
     async def life(self, end: End = "power cut", *, damaged: bool = False) -> AsyncIterator[None]:
-        """A life of the realm, and how it ends; when something is raised, with the power."""
+        """Run a life of the realm that ends with ``end``; with a power cut if the block raises."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         store = self.store = open_store("/realm", self.disk, page_bytes_max=1 << 16)
@@ -214,7 +214,7 @@ class Lives:
         sequence: int = 0,
         publisher: str = "me@here",
     ) -> asyncio.Future[Span]:
-        """Publish, and do not wait for the answer yet."""
+        """Publish without waiting for the answer."""
         done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
         body = body_from_events(events)
         self.realm.publish(
@@ -250,11 +250,11 @@ class Lives:
         return await self.commit(transaction, parts)
 
     async def stored(self, name: str, selector: str = "") -> list[Event]:
-        """What is on a store, browsed."""
+        """Return the events of a store by browsing."""
         return (await self.browsed(name, selector)).events
 
     async def waiting_in(self, schedule: int) -> list[Event]:
-        """What waits to be published; a schedule is known by its number."""
+        """Return the scheduled events of a store."""
         return (await self._browsed(ChannelId(schedule), "")).events
 
     async def browsed(self, name: str, selector: str = "") -> Outlet:
@@ -278,7 +278,7 @@ class Lives:
         latest: bool = False,
         credit: int = 1 << 30,
     ) -> Outlet:
-        """A subscriber of all that comes."""
+        """Subscribe to new events."""
         outlet = Outlet(session, selector)
         start = FromLatest() if latest else FromEarliest()
         opened = await self.realm.subscriptions.subscribe(
@@ -298,7 +298,7 @@ class Lives:
         selector: str = "",
         session: str = "worker",
     ) -> Worker:
-        """Sit down at a durable, or read a queue."""
+        """Attach to a durable or a queue."""
         outlet = Outlet(session, selector)
         opened = await self.realm.subscriptions.attach(
             self.number(name),
@@ -335,13 +335,13 @@ class Lives:
         )
 
     async def sealed(self, name: str) -> None:
-        """Wait until everything of a channel is in files."""
+        """Wait until all events of a channel are in files."""
         async with asyncio.timeout(100):
             while (await self.info(name)).storage.tail_bytes:
                 await pass_time(0.01)
 
     async def conserved(self) -> None:
-        """Every event is somewhere, or left for one reason (SEM T8)."""
+        """Check that every event is stored, or was removed for exactly one reason (SEM T8)."""
         for channel in self.realm.directory.channels.values():
             state = channel.state
             counters = state.counters
@@ -352,7 +352,7 @@ class Lives:
 
 
 class Worker:
-    """Somebody who sits at a durable or a queue."""
+    """A client at a durable or a queue."""
 
     def __init__(self, lives: Lives, number: int, outlet: Outlet) -> None:
         self._lives = lives
@@ -385,7 +385,7 @@ class Worker:
 
 
 def _check_end(running: asyncio.Task[None]) -> None:
-    """A realm may stop because of its disk; nothing else may go wrong."""
+    """Ignore the failure of a realm that stopped because of its disk."""
     error = None if running.cancelled() else running.exception()
     if isinstance(error, BaseExceptionGroup):
         _, error = error.split(StorageFailed)

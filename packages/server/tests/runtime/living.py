@@ -1,4 +1,4 @@
-"""A realm to live in for a test: on any store, on a simulated loop, everything sealed at once."""
+"""A realm for a test: on any store, on a simulated loop, with everything sealed at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SINGLE = Definition(
 EAGER = SealingLimits(
     segment_bytes_max=1, interval_s=0.01, retry_s=0.01, maintenance=MaintenanceLimits(retry_s=0.01)
 )
-"""Every publish is sealed by itself, as soon as the sealer looks."""
+"""Limits that seal every publish into a separate file at the sealer's next turn."""
 
 
 def body(datas: Sequence[bytes], **properties: Any) -> Body:
@@ -50,7 +50,7 @@ def body(datas: Sequence[bytes], **properties: Any) -> Body:
 
 
 class Owning:
-    """The lease of an owner that believes it has it, whatever happens."""
+    """The lease of an owner that always believes to hold it."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -63,7 +63,7 @@ class Owning:
         return True
 
     async def held(self) -> None:
-        """It holds."""
+        """Return at once: the lease holds."""
 
 
 @asynccontextmanager
@@ -79,8 +79,8 @@ async def living(
     clock: Clock | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[RunningRealm]:
-    """A realm that runs; closed at the end, or just stopped, which its disk may have done before,
-    or, if it is to end by an error ``breaks``, found to have done so."""
+    """Run a realm. At the end it is closed, or only stopped; or it must have ended with the error
+    ``breaks``."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     realm = await RunningRealm.open(
@@ -127,13 +127,13 @@ async def publish(realm: RunningRealm, number: ChannelId, *bodies: Body) -> Span
 
 
 async def sealed(realm: RunningRealm, name: str) -> None:
-    """Wait until everything of a channel is in files."""
+    """Wait until all events of a channel are in files."""
     while (await realm.describe_channel(name)).storage.tail_bytes:
         await pass_time(0.01)
 
 
 class Reader:
-    """An outlet that keeps what comes."""
+    """An outlet that keeps its events."""
 
     session = "reader"
     selector: Selector | None = None
@@ -163,7 +163,7 @@ class Reader:
 
 
 async def events(realm: RunningRealm, number: ChannelId) -> dict[int, bytes]:
-    """What is stored, by id."""
+    """Return the stored events by id."""
     reader = Reader()
     subscribe = realm.subscriptions.subscribe
     await subscribe(number, FromEarliest(), reader, credit=1 << 30, browse=True)
@@ -176,7 +176,7 @@ async def events(realm: RunningRealm, number: ChannelId) -> dict[int, bytes]:
 
 
 class SlowJournal(MemoryJournal):
-    """A journal in which a block takes a second, from the moment it is told so."""
+    """A journal whose appends take a second once the test says so."""
 
     is_slow = False
 

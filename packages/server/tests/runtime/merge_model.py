@@ -1,4 +1,4 @@
-"""What a merge channel should hold: one dictionary a key, one event at a time (SEM K2, K4)."""
+"""A model of a merge channel: one dictionary for each key, one event at a time (SEM K2, K4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MergeModel:
         self.ttl_ms = ttl_ms
         self.events: dict[int, Kept] = {}
         self.versions: list[tuple[int, Properties]] = []
-        """Every event with its key's whole state then: what a join copies."""
+        """Every event with the state of its key at that time, as a join copies it."""
 
     def published(self, first_id: int, events: Sequence[Event], at_us: int) -> None:
         self.expire(at_us)
@@ -57,7 +57,7 @@ class MergeModel:
 
 
 class Follower:
-    """Somebody who merges what comes, as a client does."""
+    """A client that merges the events it gets."""
 
     def __init__(self) -> None:
         self.states: dict[str, Properties] = {}
@@ -65,7 +65,7 @@ class Follower:
         self.last_id = -1
 
     def take(self, events: Sequence[Event]) -> None:
-        """What has come, all of it from the beginning."""
+        """All events from the beginning."""
         for event in events[self.seen :]:
             assert event.event_id is not None
             assert event.event_id > self.last_id, "in the order of ids, each once"

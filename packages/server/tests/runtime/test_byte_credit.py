@@ -1,4 +1,4 @@
-"""What fits into a client that has room for so many bytes."""
+"""The events that fit into the byte credit of a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel is woken when time makes something happen on it, and no other channel is read then."""
+"""A channel is woken when something is due on it, and no other channel is read then."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Writer:
         self._loop, self._plays = loop, plays
         self.can_sweep = True
         self.woken: list[tuple[int, float]] = []
-        """Each channel that was woken, and after how many seconds."""
+        """The woken channels, each with the seconds after which it was woken."""
         channels = {number: play.channel for number, play in plays.items()}
         self.channels = channels
         self.timers = ChannelTimers(channels, self._wake, loop, Incidents(), sweep_interval_s=1.0)
 
     def touch(self, *numbers: int) -> None:
-        """Something has happened on these channels."""
+        """Touch these channels, as a group that has changed them does."""
         self.timers.touch(numbers, self._loop.now_us())
 
     @asynccontextmanager
@@ -202,7 +202,7 @@ async def test_idle_channels_are_not_read() -> None:
 
 
 async def pops_until_expiry(delays: int) -> int:
-    """What a heap gives out until an event expires, after so many delays of the same channel."""
+    """Return the wake-ups until an event expires, after ``delays`` delays of the same channel."""
     play, began_us = play_of(ttl=1_000_000), clock_us()
     play.now_us = began_us
     play.do(publish(1))

@@ -1,5 +1,5 @@
-"""Subscriptions whose selectors take long wait aside; nobody else does, and nothing is missed or
-comes in another order (SEM F5)."""
+"""Subscriptions with expensive selectors wait for a thread; others do not wait, and no event is
+missed or out of order (SEM F5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHEAP = "n >= 0"
 
 @pytest.fixture(autouse=True)
 def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever has some letters in it, and more than a comparison, takes long."""
+    """Treat selectors with wildcards as expensive."""
     monkeypatch.setattr(selection, "BESIDE_ABOVE", 150_000)
     monkeypatch.setattr(choosers, "SLICE_BYTES", 100_000)
 
@@ -41,7 +41,7 @@ def large(*numbers: int, **options: Any) -> list[Event]:
 
 
 class Gate:
-    """Lets nothing be looked at beside the loop until it is opened."""
+    """An offload that runs nothing until it is opened."""
 
     def __init__(self, lives: Lives) -> None:
         self.calls = 0
@@ -57,7 +57,7 @@ class Gate:
 
 
 class SettableClock:
-    """The loop's clock, whose time of day somebody sets forward."""
+    """The loop's clock, with a time of day that can be set forward."""
 
     def __init__(self) -> None:
         self.ahead_us = 0

@@ -1,4 +1,4 @@
-"""Where a running realm takes its time from."""
+"""The clocks of a running realm."""
 
 from __future__ import annotations
 

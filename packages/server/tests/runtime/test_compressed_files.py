@@ -1,4 +1,4 @@
-"""Files of events may be compressed; what is read does not depend on it (SEM S)."""
+"""Files of events may be compressed; the events read from them are the same (SEM S)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A realm starts though pages have rotted, whatever is to be done with what was in them."""
+"""A realm starts although pages are damaged, whatever happens to the events in them."""
 
 from __future__ import annotations
 

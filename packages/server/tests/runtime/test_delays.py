@@ -1,4 +1,4 @@
-"""Time to breathe: what was rolled back comes again at its time, and not at the next look."""
+"""Delays: rolled-back events are redelivered at their time, and not at the next sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_server.runtime.writer.clock import SystemClock
 from penstock_testing.loop import SimLoop, pass_time, simulated
 
 SELDOM = Limits(sweep_interval_s=1e6)
-"""Nothing is looked for: what comes, comes by itself."""
+"""Sweeps are rare, so that only wake-ups can deliver events."""
 MS = timedelta(milliseconds=1)
 
 
@@ -156,7 +156,7 @@ async def test_a_passing_event_of_the_jms_engine_stays_delayed_over_a_restart(en
 @pytest.mark.parametrize("jump_s", [3_600, -3_600])
 @simulated
 async def test_setting_the_clock_shifts_a_delay_like_a_ttl(jump_s: int) -> None:
-    """Set forward, it ends the wait; set back, time stands still until it has caught up."""
+    """A clock set forward ends the delay; set back, it stands still until it has caught up."""
     loop, jumped_s = asyncio.get_running_loop(), [0]
     assert isinstance(loop, SimLoop)
     clock = SystemClock(lambda: loop.now_us() * 1_000 + jumped_s[0] * 1_000_000_000)

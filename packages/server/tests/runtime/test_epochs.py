@@ -1,5 +1,5 @@
-"""Owners of one shard, one after the other, over one engine: none of them touches what a later one
-has written, whatever it was doing when it was frozen."""
+"""Successive owners of one shard over one engine: none touches files of a later one, whatever it
+was doing when it was frozen."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Gate:
 
 
 class Shard:
-    """What the engine holds of the only shard, and the epoch that its next owner gets."""
+    """The only shard of an engine, and the epoch of its next owner."""
 
     def __init__(self) -> None:
         self.servers = EngineServers()
@@ -91,7 +91,7 @@ class Shard:
 
 
 async def ten_at_a_time(realm: RunningRealm, times: int, *, begin: int = 0) -> dict[int, bytes]:
-    """Publish, and wait until all is in files; gives what was published."""
+    """Publish, wait until all events are in files, and return them."""
     for number in range(begin, begin + times):
         await publish(realm, ORDERS, body([b"%d" % number] * 10))
         await sealed(realm, "orders")

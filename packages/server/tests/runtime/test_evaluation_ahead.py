@@ -1,5 +1,5 @@
-"""Events that the realm moves by itself, and states that deltas lead to, have selectors put to them
-beside the loop, and nothing is missed or moves twice (SEM F5)."""
+"""Selectors on moved events and merged states are evaluated in a thread, and no event is missed or
+moves twice (SEM F5)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def large(count: int, seed: int = 1, **options: Any) -> list[Event]:
 
 
 async def with_dead_store(lives: Lives, **attributes: Any) -> None:
-    """A channel, and where its dead events go, with a durable that asks much."""
+    """Create a channel with a dead event store that has a durable with an expensive selector."""
     await lives.create("dead")
     await lives.durable("dead", "team", selector=TEAM)
     await lives.create("orders", dead_event_store="dead", **attributes)
@@ -59,8 +59,8 @@ async def with_dead_store(lives: Lives, **attributes: Any) -> None:
 
 
 async def settled(lives: Lives, name: str, count: int, elsewhere: Elsewhere | None = None) -> None:
-    """Wait until a channel has so many events, and check that the loop put no pattern to them, and
-    what its durable gets of them."""
+    """Wait until a channel has ``count`` events. Check that the loop evaluated no pattern on them,
+    and that the durable gets its matches."""
     async with asyncio.timeout(100):
         while (await lives.info(name)).events < count:
             await pass_time(0.01)

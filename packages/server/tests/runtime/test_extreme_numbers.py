@@ -88,7 +88,7 @@ WITHOUT_NUMBERS: Final = frozenset(
         "StallSession",
     )
 )
-"""Commands whose numbers are names that the realm gave."""
+"""Commands whose numbers are ids given by the realm."""
 
 
 def is_of(hint: object, wanted: type) -> bool:
@@ -133,7 +133,7 @@ def busy() -> Play:
 
 
 def goes_on(play: Play) -> None:
-    """Every form in which the state is kept can be written, read, and gone on from."""
+    """Write and read every form of the state, and continue from it."""
     play.wait(10)
     play.do(publish(1))
     play.snapshot()

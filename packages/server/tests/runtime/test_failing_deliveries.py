@@ -1,4 +1,4 @@
-"""A failure nobody foresaw while events are delivered costs whom they are for, and nobody else."""
+"""An unexpected failure of a delivery ends the subscriptions that it concerns, and no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unforeseen(Exception):
 
 
 class Client(Reader):
-    """Keeps what comes, and knows why it is over."""
+    """An outlet that keeps its events and the reason of its end."""
 
     def __init__(self, session: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Client(Reader):
 
 
 def is_told(client: Client, logged: list[Any]) -> bool:
-    """Whether it knows the incident that the log has."""
+    """Whether the client's reason names the incident in the log."""
     assert isinstance(client.reason, Internal), client.reason
     match = re.search(r"incident ([0-9a-f]{12})\b", str(client.reason))
     assert match
@@ -317,7 +317,7 @@ async def test_half_applied_facts_during_delivery_end_the_realm(
         client = Client("c")
 
         def breaks(rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
-            """What is delivered next leaves the channel, and that cannot be made true."""
+            """The next delivered event leaves the channel, and applying that fails."""
             Client.deliver(client, rows, redeliveries)
             monkeypatch.setattr(realm.shard.state, "apply", fail)
 

@@ -1,4 +1,4 @@
-"""What goes on while the disk is full: whatever writes nothing."""
+"""On a full disk, requests that write nothing are served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock_testing.loop import simulated
 
 LARGE = bytes(100_000)
 MANY = [Event(LARGE)] * 50
-"""More than the journal has room for without asking the disk."""
+"""More bytes than the journal has reserved."""
 
 
 async def fill(lives: Lives, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What begins a group begins it, though an earlier one has left work behind."""
+"""Requests put first begin the next group, even if an earlier group has left requests behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_testing.loop import pass_time, simulated
 
 
 class SlowJournal(MemoryJournal):
-    """Making room takes a moment, in which something else may be asked for."""
+    """A journal that takes a moment to reserve room, during which other requests may arrive."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -32,7 +32,7 @@ class SlowJournal(MemoryJournal):
 
 
 class WatchedJournal(MemoryJournal):
-    """Looks around before it writes."""
+    """A journal that calls :attr:`look` before it writes."""
 
     look: Callable[[], None] = staticmethod(lambda: None)
 

@@ -1,4 +1,5 @@
-"""When a group closes, and what is on disk when its answers go out (SEM S, group commit)."""
+"""Group commit: when a group closes, and which events are on disk when its answers are sent (SEM
+S)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from penstock_testing.loop import START_US, simulate, simulated
 
 
 class Ticking:
-    """A clock on which every look takes a while."""
+    """A clock that advances with every reading."""
 
     def __init__(self, tick_us: int) -> None:
         self._tick_us = tick_us
@@ -29,7 +30,7 @@ class Ticking:
 
 
 async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> int:
-    """How many blocks so many publishes that wait together are written in."""
+    """Return the number of blocks for ``count`` publishes that wait together."""
     await lives.put(name, Event(bytes(size)))  # from now on the schema is known
     before = lives.realm.shard.tail
     answers = [lives.send(name, Event(bytes(size))) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The JMS engine in a realm: no disk for those who are there, and nothing lost of what is owed."""
+"""The JMS engine in a realm: connected subscribers cost no disk, and no owed event is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(life: Coroutine[Any, Any, None], seed: int = 1) -> None:
 
 
 class WatchedDisk(FaultyDisk):
-    """Counts what changes anything on it."""
+    """A disk that counts its writes."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -292,7 +292,7 @@ async def test_on_a_full_disk_it_waits_in_memory_until_there_is_room() -> None:
 
 
 class Owed:
-    """A durable that is fed from memory, beside one that wants some of the events."""
+    """A durable that is fed from memory, and one that wants some of the events."""
 
     def __init__(self, lives: Lives, random: Random) -> None:
         self.lives = lives
@@ -326,7 +326,7 @@ class Owed:
             self.some = {i: data for i, data in self.some.items() if i not in done}
 
     async def live(self) -> None:
-        """A while with both clients there, of whom the fed one leaves in order."""
+        """Publish with both clients connected; the fed one leaves in an orderly way."""
         stored = {event.event_id: event.data for event in await self.lives.stored("orders")}
         assert stored == self.fed | self.some
         fed = await self.lives.attach("orders", "fed", auto_ack=True)
@@ -343,7 +343,7 @@ class Owed:
         await self.lives.conserved()
 
     async def consume(self) -> None:
-        """Both get exactly what they are owed."""
+        """Check that both get exactly the events that they are owed."""
         fed = await self.lives.attach("orders", "fed", auto_ack=True)
         some = await self.lives.attach("orders", "some", window=10_000, session="other")
         for worker, owed in ((fed, self.fed), (some, self.some)):

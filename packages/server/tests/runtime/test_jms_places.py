@@ -1,5 +1,5 @@
-"""The JMS engine in a realm: who waits for what, by their selectors; and what a restart makes of
-the places of those who had lost their connection (SEM J2, J5)."""
+"""The JMS engine in a realm: subscribers wait for events by their selectors, and keep their places
+over lost connections and restarts (SEM J2, J5)."""
 
 from __future__ import annotations
 

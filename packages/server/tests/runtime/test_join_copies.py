@@ -1,4 +1,4 @@
-"""What is published on a store is copied on in the same step (SEM L)."""
+"""Events published on a store are copied by its joins in the same step (SEM L)."""
 
 from __future__ import annotations
 

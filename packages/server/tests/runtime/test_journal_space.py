@@ -1,4 +1,4 @@
-"""What only the journal holds of events that are gone is given back (SEM S)."""
+"""The journal frees the bytes of events that were removed (SEM S)."""
 
 from __future__ import annotations
 

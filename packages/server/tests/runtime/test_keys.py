@@ -1,4 +1,4 @@
-"""Publish keys: of each value only so many of the newest events stay (SEM K1)."""
+"""Publish keys: each value keeps a limited number of its newest events (SEM K1)."""
 
 from __future__ import annotations
 

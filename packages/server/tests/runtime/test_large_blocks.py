@@ -1,4 +1,4 @@
-"""Blocks larger than the log of an engine takes comfortably: their bodies lie in a blob."""
+"""Large blocks: their bodies are stored in a blob."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long deliveries took: noted for batches, as if each event had been looked at."""
+"""Latencies of deliveries: noted for batches, with the same result as for each event."""
 
 from __future__ import annotations
 

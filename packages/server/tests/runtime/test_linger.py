@@ -11,7 +11,7 @@ from penstock_testing.loop import simulated
 
 LONGEST_S = 0.000_5
 LOOK_S = 0.000_01
-"""How long one look at what has come takes here."""
+"""Seconds that one poll takes here."""
 
 
 class Turns:
@@ -28,7 +28,7 @@ class Turns:
         return self.now_s
 
     def group(self, *sizes: int, after_s: float = 0.000_1, requests: int = 1) -> None:
-        """The next group comes when the realm had nothing to do for so long."""
+        """Serve a group after an idle time of ``after_s`` seconds."""
         idle = asyncio.get_running_loop().create_future()
         self.linger.stay(idle)
         self.now_s += after_s
@@ -37,7 +37,7 @@ class Turns:
         self.linger.served(requests, [bytes(size) for size in sizes])
 
     async def awake(self) -> int:
-        """How often the loop looks what has come, while nothing comes."""
+        """Return how often the loop polls while no work arrives."""
         idle = asyncio.get_running_loop().create_future()
         before = self.looks
         self.linger.stay(idle)
@@ -47,7 +47,7 @@ class Turns:
 
 
 def after(lone: int) -> Turns:
-    """So many lone publishes came, each soon after the last."""
+    """Return a shard after ``count`` lone publishes in quick succession."""
     turns = Turns()
     for _ in range(lone):
         turns.group(128)

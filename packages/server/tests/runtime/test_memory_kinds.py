@@ -1,4 +1,4 @@
-"""What keeps events besides the journal, each within a limit of its own (SEM C1, C6)."""
+"""Homes of events besides the journal, each with a separate limit (SEM C1, C6)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random lives of a merge channel: what is stored, sent and copied is what a model of
-dictionaries says, whatever ends a life (SEM K2-K4)."""
+"""Random lives of a merge channel: stored, sent and copied events equal those of a model of
+dictionaries, however a life ends (SEM K2-K4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TTL_MS = 10_000
 
 
 def matches(properties: Properties) -> bool:
-    """What the selector ``a > 2`` does."""
+    """Evaluate the selector ``a > 2``."""
     a = properties.get("a")
     return isinstance(a, int | float) and a > 2
 

@@ -1,4 +1,4 @@
-"""Dead events that move by the thousand leave publishers most of the time (SEM T7)."""
+"""Moving thousands of dead events leaves publishers most of the time (SEM T7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = 60_000
 
 
 class SlowJournal(MemoryJournal):
-    """Each append takes as long as it has bytes."""
+    """A journal whose appends take time in proportion to their bytes."""
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         await pass_time(sum(len(chunk) for chunk in block) / BYTES_A_SECOND)
@@ -42,7 +42,7 @@ async def with_dying_events(realm: RunningRealm) -> None:
 
 
 def moved(realm: RunningRealm) -> int:
-    """How many have moved, without a place in the order of what is asked."""
+    """Return the number of moved events, without queueing a request."""
     dead = realm.directory.channel_id_of("dead")
     return len(realm.directory.channels[dead].state.stored)
 

@@ -1,4 +1,4 @@
-"""What a newer version has written is no damage: nothing is served without it (SEM S1)."""
+"""Facts of a newer version are not damage: the realm does not serve without them (SEM S1)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_invalid_bytes_are_damage(data: bytes) -> None:
 
 
 def test_an_attribute_is_written_only_if_it_is_set() -> None:
-    """So a realm whose channels do not ask for a new one is still read by older versions."""
+    """A realm whose channels do not use a new attribute can still be read by older versions."""
 
     def written(storage: Storage) -> bytes:
         fact = ChannelCreated(1, "orders", Definition(type="persistent", storage=storage))

@@ -1,4 +1,4 @@
-"""What is kept open, and for how long (SEM S, caching)."""
+"""The files that stay open, and for how long (SEM S, caching)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def open_files(lives: Lives) -> int:
 
 
 async def keep_in_files(lives: Lives) -> None:
-    """A channel of many files, in a realm that has ended."""
+    """Write a channel of many files, in a realm that has ended."""
     async with lives.life("closed"):
         await lives.create("kept", storage=Storage(events_per_spindle=10))
         await lives.put("kept", *named(*map(str, range(10 * FILES))))

@@ -1,5 +1,5 @@
-"""An owner of a shard says only what is true: what was appended, and the rest while its lease
-holds; once another owner has taken over it says nothing."""
+"""The owner of a shard answers appended requests always, and others only while its lease holds.
+After another owner has taken over it answers nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEPT = Definition(type="persistent", retain_consumed=True, storage=Storage(event
 
 
 class HandLease:
-    """Holds when told."""
+    """A lease that the test sets."""
 
     epoch = 1
     format = FORMAT
@@ -186,7 +186,7 @@ async def test_a_lease_that_runs_out_while_a_file_is_read_stops_its_events() -> 
 
 
 class SlowBlobs(MemoryBlobs):
-    """Something happens while a file is fetched."""
+    """Blobs that call a function while a file is fetched."""
 
     on_get = staticmethod(lambda: None)
 
@@ -254,7 +254,7 @@ async def test_a_publish_with_an_unknown_outcome_is_not_answered() -> None:
 
 
 class OwnerNode:
-    """A realm at a door of its own, over a shared engine."""
+    """A realm with a separate listener, over a shared engine."""
 
     def __init__(self, engine: MemoryEngine, port: int) -> None:
         self.engine = engine

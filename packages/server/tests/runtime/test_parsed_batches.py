@@ -1,4 +1,4 @@
-"""Batches that wait to be sealed are kept as bytes; few of them are kept parsed as well."""
+"""Unsealed batches are kept as bytes; few of them are also kept parsed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock_testing.loop import simulated
 
 
 class ForgetfulPages(MemoryPages):
-    """Takes bodies, and does not have them afterwards."""
+    """Pages that accept bodies and cannot read them back."""
 
     async def flush(self, *, sync: bool = True) -> None:
         self._pending.clear()
@@ -22,8 +22,8 @@ class ForgetfulPages(MemoryPages):
 
 @simulated
 async def test_a_body_that_cannot_be_read_back_is_a_failure_of_the_disk() -> None:
-    """A channel would be told otherwise that stored events were damaged, which nobody has been
-    told are stored."""
+    """Otherwise the events would be quarantined as damaged before any client knows that they are
+    stored."""
     placing = Placing(ForgetfulPages())
     tail_batch: Any = SimpleNamespace(moved_to=None)
     placing.place(1, tail_batch, b"body")

@@ -1,4 +1,4 @@
-"""Publishes that lead to nothing but themselves take a short way: to the very same block."""
+"""Publishes without consequences take a fast path that writes the same block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock_server.runtime.store.records import FactRecord, decode_block
 from penstock_testing.loop import simulated
 
 UNREACHED = 1 << 30
-"""A capacity: nothing has to go, but it has to be asked."""
+"""A capacity: it evicts nothing here, but needs the slow path."""
 
 PUBLISHES: Sequence[Sequence[Event]] = (
     (Event(b"one", properties={"price": 1.5}),),
@@ -35,7 +35,7 @@ PUBLISHES: Sequence[Sequence[Event]] = (
 
 
 def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
-    """A body each; those of plain events unparsed where they may be."""
+    """Return one body for each event; those of plain events unparsed if possible."""
     made = []
     for event in events:
         batch = body_of([event])
@@ -47,7 +47,7 @@ def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
 
 
 async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) -> Any:
-    """What a publish is answered with."""
+    """Publish and return the answer."""
     answers: list[Any] = []
     number = lives.number(name)
     lives.realm.publish(
@@ -64,7 +64,7 @@ async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) 
 
 
 async def appended(lives: Lives, name: str) -> list[tuple[FactRecord, list[bytes]]]:
-    """What the journal says was published on a channel, times left out."""
+    """Return the publishes on a channel from the journal, without times."""
     number, records = lives.number(name), []
     for block in await lives.store.journal.read(1, 1 << 20):
         assert isinstance(block, Block), "nothing is damaged"
@@ -130,7 +130,7 @@ async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
 @pytest.mark.spec("D2", "T3", "L2")
 @simulated
 async def test_the_fast_path_keeps_all_consequences_of_a_publish() -> None:
-    """Each of these needs the long way, and is looked at with every publish."""
+    """Each of these needs the slow path, which is chosen for each publish."""
     lives = Lives()
     async with lives.life():
         for name in ("copied", "orders"):

@@ -1,4 +1,4 @@
-"""What is read while a consumer is at work, and that it makes no difference but in time."""
+"""Prefetched events are the same as those that a delivery would read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATE = SealingLimits()
 
 
 class Client(Reader):
-    """Has its window, and asks for bytes as a connection does."""
+    """An outlet with a window that takes the bytes of events, as a connection does."""
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Any) -> None:
         assert rows.body
@@ -41,7 +41,7 @@ class Client(Reader):
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
-    """What was delivered as it was read ahead."""
+    """Record the deliveries that were prefetched."""
     used_spans: list[Span] = []
     take = ReadAhead.take
 

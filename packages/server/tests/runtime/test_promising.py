@@ -1,4 +1,4 @@
-"""Which stored events a selector may match, told without reading them (SEM F5)."""
+"""The stored events that a selector may match are found without reading them (SEM F5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spec("F5")
 
 
 async def filled(realm: RunningRealm, definition: Definition) -> None:
-    """Five tens of events priced 0 to 4; the last ten are not sealed."""
+    """Publish fifty events with prices 0 to 4; the last ten stay unsealed."""
     await realm.create_channel("orders", definition)
     for price in range(5):
         await publish(realm, ChannelId(1), body([b"x"] * 10, price=price))

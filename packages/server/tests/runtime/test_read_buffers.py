@@ -1,4 +1,4 @@
-"""A recovery keeps the bytes of events, and not the buffers in which it has read them."""
+"""Recovery keeps the bytes of events, and not the buffers that it has read them into."""
 
 from __future__ import annotations
 

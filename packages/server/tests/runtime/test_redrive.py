@@ -1,4 +1,4 @@
-"""Dead events go back to where they came from, each once (SEM T10)."""
+"""Redrive: dead events go back to their origin, each once (SEM T10)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from penstock_testing.loop import pass_time, simulate, simulated
 
 
 async def with_dead_events(lives: Lives) -> None:
-    """``a`` and ``b`` have lost two events each, ``dead`` has an event of its own besides."""
+    """Create ``a`` and ``b`` with two dead events each on ``dead``, which also has an event without
+    origin."""
     await lives.create("dead")
     for name in "ab":
         await lives.create(name, "mixed", capacity=1, dead_event_store="dead")

@@ -1,5 +1,4 @@
-"""Room that is made for copies before anything is decided: enough, and not for what nobody copies
-(SEM L)."""
+"""The forecast of copies is enough, and leaves out events that joins do not copy (SEM L)."""
 
 from __future__ import annotations
 

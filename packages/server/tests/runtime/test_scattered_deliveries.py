@@ -1,4 +1,4 @@
-"""Events from here and there, in files and in memory, leave as one delivery."""
+"""Scattered events, in files and in memory, are sent as one delivery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORED = Definition(type="persistent", retain_consumed=True)
 
 
 class Client(Reader):
-    """Keeps what was redelivered, too."""
+    """An outlet that keeps redeliveries, too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Publishing at a later time (SEM X4): events wait on a store of the realm's own."""
+"""Scheduled publishing (SEM X4): events wait on an internal store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock_testing.loop import pass_time, simulate, simulated
 from tests.spindles import spindles
 
 SELDOM = Limits(sweep_interval_s=1e6)
-"""Nothing is looked for: what comes, comes by itself."""
+"""Sweeps are rare, so that only wake-ups can publish events."""
 MS = timedelta(milliseconds=1)
 
 

@@ -1,4 +1,4 @@
-"""Schemas of events are forgotten once nothing has them, and no event is lost by it."""
+"""Unused schemas are forgotten, and no event is lost by it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count_recorded(schemas: Schemas) -> int:
 
 
 def differing(count: int, first: int = 0) -> list[Event]:
-    """Events of which each has a schema that no other has."""
+    """Return events with a different schema each."""
     return [
         Event(b"x", properties={f"p{number}": number}) for number in range(first, first + count)
     ]

@@ -1,4 +1,5 @@
-"""Selectors that take long: beside the loop, within a budget, for those who are there (SEM F5)."""
+"""Expensive selectors are evaluated in a thread, within a budget, and only while their result is
+wanted (SEM F5)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ LONG = [Event(properties={"s": "ab" * 2_000}) for _ in range(40)]
 
 
 class Elsewhere:
-    """Counts what was not done on the loop."""
+    """An offload that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -226,7 +227,7 @@ async def test_a_purge_includes_events_published_before_its_turn(
 
 
 class Held:
-    """A thread whose work ends when it is told."""
+    """A thread whose work ends when the test allows it."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -1,5 +1,5 @@
-"""Publishes that selectors ask much about wait aside; nobody else does, and nothing is missed or
-comes in another order (SEM F5)."""
+"""Publishes with expensive selectors wait for a thread; other channels do not wait, and no match is
+missed or out of order (SEM F5)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Elsewhere:
-    """Does what the loop is not to do, and knows what the loop did itself."""
+    """An offload that counts the evaluations in the thread, and those on the loop."""
 
     def __init__(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.on_loop = 0
-        """Texts that were put to a pattern with wildcards on the loop."""
+        """Evaluations of patterns with wildcards on the loop."""
         self.paused: asyncio.Event | None = None
         self._is_away = False
         lives.realm.shard.selector_queue._offload = self
@@ -92,7 +92,7 @@ async def outstanding(lives: Lives, name: str, durable: str) -> list[int]:
 
 
 async def expected(lives: Lives, name: str, selector: str) -> list[int]:
-    """What matches of what is stored, asked of each event by itself."""
+    """Return the matching ids of the stored events."""
     return [event.event_id for event in (await lives.stored(name, selector)).copy()]  # type: ignore[misc]
 
 

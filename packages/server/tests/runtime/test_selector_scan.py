@@ -1,4 +1,5 @@
-"""Selectors over what is stored: in steps, while publishers and readers go on (SEM F5)."""
+"""Selectors on stored events are evaluated in steps, while publishers and readers are served (SEM
+F5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel in a single file: one that grows, and that anything can read at any time (SEM S)."""
+"""A channel in a single file, which grows and is a valid Arrow file at any time (SEM S)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def on_disk(directory: Path) -> Embedded:
 
 
 def ids_in(file: Path) -> list[int]:
-    """As plain Arrow reads it."""
+    """Return the rows that plain Arrow reads."""
     with pa.memory_map(str(file)) as source:
         ids: list[int] = pa.ipc.open_file(source).read_all().column("event_id").to_pylist()
     return ids

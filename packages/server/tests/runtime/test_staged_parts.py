@@ -1,4 +1,4 @@
-"""What is staged for several stores is published together, and once in the realm (SEM X3, X4)."""
+"""Stages for several stores are published together, and once in the realm (SEM X3, X4)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _names = map(str, itertools.count())
 
 
 def stage(lives: Lives, name: str, *events: Event) -> tuple[int, list[str]]:
-    """Put events for a store aside, each in a stage of its own."""
+    """Stage events for a store, each in a separate stage."""
     names = []
     for event in events:
         names.append(next(_names))

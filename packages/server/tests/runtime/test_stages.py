@@ -1,4 +1,4 @@
-"""What is staged, and how much of the room one user may take."""
+"""Stages, and the limit on the bytes of one user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clock:
 
 
 def stages(of: int) -> Stages:
-    """With room for so many of the bodies that :func:`one` makes."""
+    """Return stages with room for ``of`` bodies of :func:`one`."""
     return Stages(Clock(), of * one().weight)
 
 

@@ -1,4 +1,4 @@
-"""Where an event is before it is delivered: both tables of section J of the semantics."""
+"""The place of an event before its delivery: both tables of section J of the semantics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Where = Literal["disk", "memory", "nothing"]
 
 
 class Row(NamedTuple):
-    """Who is there as the event is published. Nobody can take it right now."""
+    """The durable and subscriber at the publish. Neither can take the event right now."""
 
     durable: str = ""
     """The type of the durable, if there is one."""
@@ -66,13 +66,13 @@ BY_TYPE: Final[dict[tuple[str, bool], Where]] = {
     ("simple", True): "memory",
     ("transient", True): "nothing",
 }
-"""What a type does with an event that is kept; by the event's ``persistent`` flag."""
+"""The place of a kept event, by type and the event's ``persistent`` flag."""
 
 TYPES: Final = tuple(BY_TYPE)
 
 
 async def seat(lives: Lives, row: Row, kind: str) -> None:
-    """Somebody who cannot take anything right now."""
+    """Attach a client that cannot take an event right now."""
     if row.durable:
         await lives.durable("orders", "d", row.durable)
     if row.client:
@@ -90,7 +90,8 @@ async def seat(lives: Lives, row: Row, kind: str) -> None:
 
 
 def place_of_event(lives: Lives, blocks: int) -> Where:
-    """Where event 0 is, now that ``blocks`` is no longer the last block of the journal."""
+    """Return the place of event 0 after its publish; ``blocks`` was the last block of the journal
+    before it."""
     number = lives.number("orders")
     state = lives.realm.directory.channels[number].state
     if 0 not in state.stored or 0 in state.passing:

@@ -1,4 +1,4 @@
-"""Small pieces stamped together hold what each holds stamped by itself."""
+"""Small batches stamped together equal those stamped one by one."""
 
 from __future__ import annotations
 

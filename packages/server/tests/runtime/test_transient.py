@@ -1,4 +1,4 @@
-"""Events that nothing keeps, beside events that are kept (SEM E8)."""
+"""Transient events, together with stored events (SEM E8)."""
 
 from __future__ import annotations
 

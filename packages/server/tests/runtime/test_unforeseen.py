@@ -1,4 +1,5 @@
-"""What nobody foresaw costs the work it happens in; the realm only where facts are half made."""
+"""An unexpected failure affects its request alone; it ends the realm only if facts are half
+applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published and acknowledged in one transaction of a session: all of it, or nothing."""
+"""Publishes and acknowledgements of a session's transaction take effect together or not at all."""
 
 from __future__ import annotations
 

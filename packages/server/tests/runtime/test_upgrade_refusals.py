@@ -1,4 +1,4 @@
-"""A rolling upgrade: what an older node could not read is refused until it is over."""
+"""During a rolling upgrade, facts that an older node could not read are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Upgrading:
 
 @pytest.fixture(autouse=True)
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that has these beyond the first format."""
+    """Declare attributes that are newer than the first format."""
     since: dict[tuple[type[Struct], str], int] = {
         (Definition, "retain_consumed"): NEW,
         (Storage, "sync_batch_time"): NEW,

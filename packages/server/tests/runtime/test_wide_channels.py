@@ -1,4 +1,4 @@
-"""One event with many property names: it is kept, and no other event pays for it (SEM E2)."""
+"""An event with many property names is kept, and other events do not grow by it (SEM E2)."""
 
 from __future__ import annotations
 
