@@ -67,6 +67,7 @@ def times_of(batch: pa.RecordBatch) -> Int64s:
 
 def _numbers(column: pa.Array) -> Int64s:
     data = column.buffers()[1]
+    # An empty column may have no data buffer.
     if not len(column):
         return np.empty(0, dtype=np.int64)
     # to_numpy() would import pandas if it is installed: a third of a second at the first call.
@@ -83,6 +84,8 @@ def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
 def within(ids: Int64s, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
     """Return a mask of the ascending ``ids`` that lie in one of ``spans``."""
     edges = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
+    # Each span adds 1 at its first id and subtracts 1 at its end; the running sum counts the spans
+    # around an id. This needs no loop over the spans.
     steps = np.bincount(np.searchsorted(ids, edges[:, 0]), minlength=len(ids) + 1).astype(np.int64)
     steps -= np.bincount(np.searchsorted(ids, edges[:, 1]), minlength=len(ids) + 1)
     return np.cumsum(steps[:-1]) > 0
@@ -172,6 +175,7 @@ def row_ranges(count: int) -> Iterator[tuple[int, int]]:
     first, end = 0, min(_FIRST_ROWS, count)
     while first < count:
         yield first, end
+        # End at block boundaries, because rows are converted a block at a time.
         first, end = end, min(end - end % BLOCK_ROWS + BLOCK_ROWS, count)
 
 

@@ -260,9 +260,11 @@ def _batch(columns: dict[str, pa.Array], count: int, plan: pa.StructType | None)
 def _schema(columns: dict[str, pa.Array], plan: pa.StructType | None) -> pa.Schema:
     if "headers" in columns or ("properties" in columns and plan is None):
         return _new_schema(columns)
+    # Hashing an Arrow struct type visits all its fields; hashing its id does not.
     key = (id(plan), *columns)
     cached = _schemas.get(key)
     if cached is None:
+        # Clearing needs no bookkeeping of use, and happens rarely.
         if len(_schemas) >= _SCHEMAS_MAX:
             _schemas.clear()
         cached = _schemas[key] = (_new_schema(columns), plan)

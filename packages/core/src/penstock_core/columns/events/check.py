@@ -56,6 +56,7 @@ def check_body(batch: pa.RecordBatch) -> None:
         )
     checked_columns = _schemas.of(batch.schema)
     try:
+        # Before any value is read: damaged offsets would make readers leave the buffers.
         batch.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidEvent(f"the batch is damaged: {error}") from error
@@ -105,6 +106,7 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
             f"{error.path} has type {error.kind}, which properties cannot have ({PROPERTY_TYPES})"
         ) from None
     checked = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
+    # Nested columns last, so that check_body() can see from the last entry whether there are any.
     return tuple(sorted(checked, key=lambda column: column[1] in _NESTED))
 
 

@@ -53,4 +53,5 @@ def waiting_times_ms(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spa
         return grouped(np.ones(batch.num_rows, dtype=np.int64))
     due = batch.column(index).view(pa.int64())
     due = np.asarray((due.fill_null(now_us) if due.null_count else due).to_numpy())
+    # Floor division of the negated delay rounds the delay up.
     return grouped(np.maximum(-((now_us - due) // 1_000), 1))

@@ -47,6 +47,7 @@ def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
     names = batch.schema.names
     return Digest(
         count=batch.num_rows,
+        # Columns of nulls take no bytes, so each event counts with a minimum.
         size=max(size, EVENT_BYTES_MIN * batch.num_rows),
         largest=largest,
         volatile=_flagged(batch.column("persistent"), flag=False) if "persistent" in names else (),
@@ -79,6 +80,7 @@ def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
         return ((int(values[0]), (Span(0, len(values)),)),)
     order = np.argsort(values, kind="stable")
     ranked = values[order]
+    # A span starts where the value changes, or where the offsets are not consecutive.
     starts = np.flatnonzero((np.diff(ranked) != 0) | (np.diff(order) != 1)) + 1
     edges = np.concatenate((np.zeros(1, dtype=np.int64), starts, [len(values)]))
     firsts, sizes = order[edges[:-1]].tolist(), np.diff(edges).tolist()
@@ -96,6 +98,7 @@ def spans_of(mask: pa.BooleanArray) -> Spans:
 def _spans(mask: Bools) -> Spans:
     if not mask.any():
         return ()
+    # The mask counts as false outside, so starts and ends of runs alternate.
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     return tuple(map(Span, edges[::2].tolist(), edges[1::2].tolist()))
 

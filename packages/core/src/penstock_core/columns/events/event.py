@@ -114,6 +114,7 @@ class Event:
     ) -> None:
         self._rows: Rows | None = None
         self.redelivery_count = 0
+        # type() is faster than isinstance(), and most data is exactly bytes.
         self._data: bytes | None = data if type(data) is bytes else event_data(data)
         self._tag = tag
         self._properties: dict[str, Any] | None = (
@@ -121,6 +122,7 @@ class Event:
         )
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
+        # Most events set no option. They share one object, by which body_of() recognises them.
         self._options = NO_OPTIONS
         if (
             headers

@@ -86,6 +86,7 @@ def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.Reco
         _remaining_cell(cell, row_properties, unplaced_cell)
         for cell, row_properties, unplaced_cell in zip(cells, selected, unplaced, strict=True)
     ]
+    # Properties that no column can hold stay in ``more``, so they must not override columns.
     for row_properties, cell in zip(selected, unplaced, strict=True):
         for name in overflow.nodes(cell) if cell else ():
             del row_properties[name]
@@ -164,6 +165,8 @@ def _joined(
         from_more = np.fromiter(
             (slot.logical in row_properties for row_properties in selected), np.bool_, count
         )
+        # Index ``count`` + row selects the value from ``more``, index row the value of the old
+        # column.
         source_rows = np.arange(count) + np.where(from_more, count, 0)
         arrays.append(pa.concat_arrays(parts).take(pa.array(source_rows)))
     return pa.StructArray.from_arrays(arrays, fields=[arrow_field(slot) for slot in united.slots])
@@ -190,6 +193,7 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
         return channel.grown(batch.schema).conform(batch)
     others = np.setdiff1d(np.arange(batch.num_rows), rows)
     names = [slot.logical for slot in channel.properties.slots]
+    # Only rows with ``more`` take the slow path; the last line restores the order.
     parts = [batch.take(pa.array(others)), lifted(batch.take(pa.array(rows)), names)]
     for part in parts:
         channel = channel.grown(part.schema)

@@ -198,6 +198,7 @@ def _extended(path: pa.ListArray, store: str) -> pa.ListArray:
     lengths = pc.fill_null(pc.list_value_length(path), 0).to_numpy().astype(np.int64)
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)))
     values = pc.list_flatten(path)
+    # The name of ``store`` follows all former names in the values: each path ends with its index.
     order = np.full(int(offsets[-1]), len(values), dtype=np.int64)
     is_former = np.ones(len(order), dtype=np.bool_)
     is_former[offsets[1:] - 1] = False

@@ -42,6 +42,7 @@ def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) ->
             child if name in parts else pc.if_else(mask, pa.scalar(None, child.type), child)
             for name, child in zip(names, children, strict=True)
         ]
+        # A null struct becomes valid if the realm recorded the publisher of the event.
         mask = pc.and_(mask, pa.array(publisher_indexes < 0))
     return pa.StructArray.from_arrays(children, fields=list(headers.type), mask=mask)
 
@@ -50,6 +51,7 @@ def _covered(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> An
     if not spans:
         return slice(None)
     edges = np.array(spans, dtype=np.int64).reshape(-1)
+    # An odd number of edges up to an id means that the id is inside a span.
     return np.searchsorted(edges, ids, side="right") % 2 == 1
 
 

@@ -103,6 +103,8 @@ class SingleEventCodec:
         self._structs = structs
         self._templates: dict[tuple[int, ...], _MessageTemplate] = {}
         self._by_name: dict[str, int | None] = {}
+        # Arrow writes the sample, so that templates have the bytes of the installed version of
+        # Arrow.
         sample = bytes(batch_bytes(_sample(schema)))
         self._places: BatchPlaces = batch_places(sample)
         self._head = sample[: self._places.body]
@@ -151,6 +153,7 @@ class SingleEventCodec:
         Checks every byte that matters. None if the message is invalid or large: it then has to be
         parsed.
         """
+        # Reading the lengths would otherwise go beyond the end.
         if len(message) < len(self._head):
             return None
         lengths = self._lengths.unpack_from(message)
@@ -232,6 +235,7 @@ class SingleEventCodec:
             if kind in _TEXTS:
                 length = lengths[text]
                 text += 1
+                # Arrow pads each buffer to 8 bytes.
                 padded = -(-length // 8) * 8
                 buffers += (end, _OFFSETS_BYTES, end + _OFFSETS_BYTES, length)
                 layout.append(f"ii{padded}s")
@@ -301,6 +305,7 @@ def codec_in_message(message: bytes) -> SingleEventCodec | None:
     try:
         return _by_schema[message]
     except KeyError:
+        # A client chooses the schemas, and large ones must not fill the memory.
         if len(message) > SCHEMA_BYTES_KEPT_MAX:
             return None
         if len(_by_schema) >= SCHEMAS_MAX:

@@ -56,6 +56,8 @@ def with_dictionary(
     if index >= 0:
         struct = batch.column(index)
         if struct.null_count:
+            # The dictionary makes null structs valid, so their other nulls must be marked as
+            # absent.
             changed["sparse"] = FIELDS["sparse"], _sparse(batch, struct)
         for slot, field, array in zip(
             struct_shape(struct.type).slots, struct.type, fields_of(struct), strict=True

@@ -172,6 +172,7 @@ def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
     for slot in shape.slots:
         if slot.name in names or slot.shape == NULL or not _has_column(slot.shape):
             continue
+        # Mark the name as used, so that the column gets another one: the prefix is reserved.
         if slot.name.startswith(_reserved("")):
             used_names.add(slot.name.casefold())
         name = names[slot.name] = free_name(slot.name, used_names)
@@ -258,6 +259,7 @@ def _own_name(field: pa.Field) -> str:
     logical, name = (field.metadata or {}).get(_LOGICAL, b"").decode(), str(field.name)
     if logical and name.startswith(PREFIX):
         stripped = name.removeprefix(PREFIX)
+        # free_name() may have appended a number.
         for candidate in (stripped, stripped.rpartition(".")[0]):
             if candidate == logical or candidate.startswith(f"{logical}::"):
                 return candidate
@@ -414,6 +416,7 @@ def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
         if array is not None and (name == "data" or array.null_count < count):
             arrays[name] = array
     if "properties" in arrays and not _has_every_property(arrays):
+        # In an archive a null means an absent key, so all rows are sparse.
         arrays["sparse"] = pa.repeat(pa.scalar(True), count)
     fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
     stamped = [columns[name].cast(kind) for name, kind in STAMPED.items()]

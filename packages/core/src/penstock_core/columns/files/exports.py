@@ -166,6 +166,7 @@ def described_state(content: bytes) -> ExportedFile:
 
 def manifest_from(content: bytes) -> Manifest:
     """Decode a manifest. Raises ``DamagedExport`` if it is damaged or incomplete."""
+    # The version is read first, because a newer manifest may have other fields.
     version = _decoded(content, _Versioned, MANIFEST).format
     if version != FORMAT:
         raise DamagedExport(
@@ -173,6 +174,7 @@ def manifest_from(content: bytes) -> Manifest:
             + (": import it with a newer one" if version > FORMAT else "")
         )
     manifest = _decoded(content, Manifest, MANIFEST)
+    # Comparing all bytes also detects changes that decoding ignores, such as the order of fields.
     if manifest.encoded() != content:
         raise DamagedExport(f"{MANIFEST} fails its checksum: it was changed")
     _check_lines(manifest)
@@ -271,10 +273,12 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
     plain = pa.ipc.open_file(buffer)
     if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):
         raise DamagedExport(f"{file.name}: {STATE} describes another file")
+    # The index may come from a client. A negative offset would address the end of the file.
     if any(place.offset < 0 or place.length <= 0 for place in index.batches):
         raise DamagedExport(f"{file.name}: a batch has no position in the file")
     reader = SegmentReader(buffer, index, name=file.name)
     numbers = range(len(index.batches))
+    # Checked before anything is unpacked.
     unpacked = sum(map(reader.unpacked_size, numbers))
     if unpacked > FILE_BYTES_MAX:
         raise DamagedExport(
@@ -321,11 +325,13 @@ def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> N
             if file.in_memory == in_memory:
                 present.add_all(file_ids)
                 count += len(file_ids)
+        # The count detects ids that are in several files.
         if present != expected or count != len(expected):
             where = "in memory" if in_memory else "in files"
             raise DamagedExport(
                 f"{STATE} counts {len(expected)} events {where}; the files have {count}"
             )
+    # Files of events in memory are excluded: their ids lie between the ids of other files.
     lasting = [file for file in manifest.files if not file.in_memory]
     if any(earlier.last_id >= later.first_id for earlier, later in pairwise(lasting)):
         raise DamagedExport("the files of events overlap, or are not in the order of their ids")

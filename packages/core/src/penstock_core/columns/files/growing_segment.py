@@ -171,6 +171,7 @@ def rebuilt_tail(file: memoryview, index: SegmentIndex) -> bytes:
     for place in index.batches:
         head = bytes(file[place.offset : place.offset + 8])
         marker, length = struct.unpack("<ii", head) if len(head) == 8 else (0, 0)
+        # An encapsulated message begins with -1 and the size of its metadata.
         if marker == -1 and 0 < length < place.length:
             blocks.append(_BLOCK.pack(place.offset, 8 + length, place.length - 8 - length))
     return tail_of(pa.ipc.read_schema(pa.py_buffer(index.schema)), b"".join(blocks))

@@ -113,6 +113,8 @@ class Needs:
                 continue
             slot_path = (*path, place.name)
             array: Any = struct.field(index)
+            # An estimate: nulls in dense rows are values, and nulls are assumed to be spread
+            # evenly.
             count = len(array) - int((1 - dense) * array.null_count)
             self._count(slot_path, count)
             source_shape, full_shape = slot.shape, place.shape
@@ -123,6 +125,7 @@ class Needs:
             if isinstance(source_shape, StructShape) and isinstance(full_shape, StructShape):
                 self._tally(slot_path, array, source_shape, full=full_shape, dense=dense)
             elif count:
+                # nbytes includes empty cells, so only the share of cells with a value counts.
                 self._value_bytes += array.nbytes * count / max(1, len(array), count)
 
     def _count(self, path: Path, count: int) -> None:
@@ -149,6 +152,8 @@ class Needs:
         start = 0
         while start < len(columns):
             end = start
+            # Columns with equally many values are kept or dropped together, so the order of columns
+            # does not matter.
             while end < len(columns) and columns[end].values == columns[start].values:
                 end += 1
             budget -= sum(column.empty_bytes for column in columns[start:end])
@@ -210,6 +215,7 @@ def lean(
 ) -> list[pa.RecordBatch]:
     """Return the events of ``batches`` in one schema that has only the columns they need."""
     first = batches[0].schema
+    # Dense batches in the channel's schema need all its columns, so nothing has to be counted.
     if "sparse" not in first.names and all(
         batch.schema.equals(channel.arrow, check_metadata=True) for batch in batches
     ):
@@ -419,6 +425,7 @@ def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Arr
         assert isinstance(full, ListShape), "as in the channel"
         inner, shape = _narrow(array.values, source.element, kept.element, full=full.element)
         list_shape = ListShape(shape)
+        # Only the elements change; validity and offsets are shared.
         buffers = array.buffers()[:2]
         kind = arrow_type(list_shape)
         narrowed_list = pa.Array.from_buffers(

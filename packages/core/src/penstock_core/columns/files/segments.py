@@ -204,6 +204,7 @@ def _write(
     return ends
 
 
+# Weak references, because the cache must not keep closed files alive.
 _unpacked: dict[tuple[ReferenceType[SegmentReader], int], int] = {}
 """Size in bytes of each batch that a reader keeps unpacked, in the order of unpacking."""
 

@@ -49,6 +49,7 @@ class NewestByKey:
         """Make room for slots below ``slots``."""
         capacity = len(self._newest)
         if slots > capacity:
+            # At least double the capacity, so that growing costs constant time per slot on average.
             added = np.full(max(slots - capacity, capacity), -1, dtype=np.int64)
             self._newest = np.concatenate((self._newest, added))
             self._last = np.empty(len(self._newest), dtype=np.int64)
@@ -128,6 +129,7 @@ def _of_ascending(ids: Int64s) -> IdSet:
     breaks = np.flatnonzero(gaps != 1)
     if len(breaks) > _SCATTERED:
         id_set = _of_scattered(ids)
+        # The removal is written as these bytes. Reading them back returns this set without parsing.
         remember(_encoded(ids, gaps), id_set)
         return id_set
     firsts = np.concatenate((ids[:1], ids[breaks + 1]))
@@ -218,6 +220,7 @@ class NewestFew:
         """Make room for slots below ``slots``."""
         capacity = len(self._sizes)
         if slots > capacity:
+            # At least double the capacity, so that growing costs constant time per slot on average.
             added = np.zeros(max(slots - capacity, capacity), dtype=np.int64)
             self._sizes = np.concatenate((self._sizes, added))
         missing = slots - len(self._ids)

@@ -56,6 +56,7 @@ def words_of(column: pa.Array) -> Words | None:
     if not 0 < longest <= _BYTES_MAX:
         return None
     if int(lengths.min()) != longest:
+        # With equal lengths the whole buffer can be reshaped at once.
         column = pc.utf8_rpad(column, longest, "\0")
         offsets = _offsets(column)
         if (offsets[1:] - offsets[:-1] != longest).any():  # rpad counts characters, not bytes
@@ -112,6 +113,7 @@ class WordSlots:
     def _in_cells(self, words: Words, places: Words) -> tuple[Int64s, Bools]:
         """Return the cached slot of each row, and a mask of the rows whose words match it."""
         slots = self._cells.take(places.view(np.int64)) - 1
+        # Empty cells have slot -1. It is clipped to 0 here and masked below.
         same = self._words.take(slots, axis=0, mode="clip") == words
         is_cached: Bools = slots >= 0
         for column in same.T:

@@ -156,6 +156,7 @@ class Values:
 
     def _of_values(self, column: pa.Array, family_slots: _Slots) -> Int64s:
         if pa.types.is_floating(column.type):
+            # NaN is not equal to itself, so it cannot be a value of a key.
             column = pc.if_else(pc.is_nan(column), None, column)
         if not column.null_count and _varies(column):
             return _slots(family_slots, _plain(column))

@@ -28,6 +28,7 @@ def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     slots = np.concatenate([values.slots_of(batch) for batch in batches])
     order = np.argsort(slots, kind="stable")
     ranked = slots[order]
+    # No slot has the prepended number, so the first lane is found, too.
     starts = np.flatnonzero(np.diff(ranked, prepend=NO_SLOT - 1))
     keys = values.values_by_slot()
     lanes = [None if slot == NO_SLOT else keys[slot] for slot in ranked[starts].tolist()]

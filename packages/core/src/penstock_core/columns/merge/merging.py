@@ -38,6 +38,7 @@ class _ValuesOutside(NamedTuple):
 
     def at_sources(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
         """Return the positions in ``sources`` whose rows have such a value, and the values."""
+        # A row may have several values, and may be the source of several output rows.
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
         places = np.repeat(np.arange(len(sources)), counts)
@@ -66,6 +67,7 @@ class _Order:
         delta does.
         """
         is_source = self._ends if sets is None else self._ends | sets[self.order]
+        # Carry the position of each source forward to the rows that follow it.
         newest = np.maximum.accumulate(np.where(is_source, self._places, 0))
         rows: Int64s = self.order[newest[self._wanted]]
         return rows

@@ -142,6 +142,7 @@ class States:
         """
         start = len(self.chunks) - 1
         size = len(self.chunks[-1].ids) if self.chunks else 0
+        # Joining only chunks of similar size copies each row a logarithmic number of times.
         while start > 0 and len(self.chunks[start - 1].ids) < 2 * size:
             start -= 1
             size += len(self.chunks[start].ids)
@@ -158,6 +159,7 @@ class States:
         alive = np.zeros(len(self.values), dtype=np.bool_)
         for chunk in self.chunks:
             alive[chunk.slots[chunk.slots != NO_SLOT]] = True
+        # Renumbering rewrites the slots of all chunks, so it must free many slots or much memory.
         few_dropped = 2 * int(alive.sum()) + SLOTS_KEPT_MIN >= len(alive)
         if few_dropped and (alive.all() or self.values.nbytes < VALUE_BYTES_KEPT_MIN):
             return None
@@ -182,6 +184,7 @@ class States:
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
         if stored is not None:
+            # Restrict the set to the chunk first, because it may have many spans.
             alive &= _within(chunk.ids, stored.within(_around(chunk.ids)).spans)
         if alive.all():
             return chunk
@@ -217,6 +220,7 @@ class States:
                 continue
             wanted = ids[low:high]
             rows = np.searchsorted(chunk.ids, wanted)
+            # searchsorted() also returns a position for a missing id.
             rows = rows[chunk.ids[rows] == wanted]
             if len(rows):
                 yield chunk.take(rows)

@@ -50,7 +50,9 @@ class Descriptors:
                 f"these {len(serialized):,} bytes are not a FileDescriptorSet ({error}); "
                 "make one with protoc --include_imports --descriptor_set_out=FILE"
             ) from error
+        # One pool per set, because channels may define a type name differently.
         self._pool = descriptor_pool.DescriptorPool()
+        # The pool accepts a file only after its imports.
         for file in _in_order_of_use(files):
             try:
                 self._pool.AddSerializedFile(file.SerializeToString())
@@ -159,6 +161,8 @@ class Descriptors:
         for name, inside in pending.items():
             for inner in inside:
                 users.setdefault(inner, []).append(name)
+        # Remove types level by level, beginning with those that contain no messages. Recursion
+        # could exceed the stack.
         level = [name for name, inside in pending.items() if not inside]
         depth = 1
         while level:

@@ -80,6 +80,7 @@ class Messages:
         """
         if self._descriptors is None:
             return stored
+        # Decoding no messages at all shows the columns of a type.
         none = pa.array([], pa.binary())
         fields = [
             field

@@ -186,6 +186,8 @@ def _claimed(view: memoryview, body: int, batch: int) -> int:
     for buffer_index in range(_UINT32(view, buffers)[0]):
         offset, length = _PLACE(view, buffers + 4 + 16 * buffer_index)
         if length > 8:
+            # A compressed buffer begins with its unpacked length, or with -1 if it is stored as it
+            # is.
             claimed = _INT64(view, body + offset)[0]
             size += length if claimed < 0 else claimed
     return size

@@ -81,6 +81,7 @@ def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
     for first, stored, sources in groups:
         shown = _shown_shape(stored)
         names = [shape.slots[index].name for index in sources]
+        # Prefer the plain name of the property if one of the joined fields has it.
         name = first.logical if first.logical in names or len(names) == 1 else ""
         if not name:
             name = f"{first.logical}::{label(shown).replace('float', 'number')}"

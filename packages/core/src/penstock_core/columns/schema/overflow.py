@@ -76,6 +76,7 @@ def decoded(cell: bytes) -> dict[str, Any]:
     """
     try:
         nodes = _decoder.decode(cell)
+        # Taken out first, because _map() refuses the reserved name.
         stamped = {DICTIONARY: _value(nodes.pop(DICTIONARY))} if DICTIONARY in nodes else {}
         return _map(nodes) | stamped
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as error:

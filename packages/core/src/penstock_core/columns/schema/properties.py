@@ -89,6 +89,8 @@ def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
             columns = [(value,) for value in first.values()]
             arrow_types = [_FAST.get(type(value)) for value in first.values()]
         else:
+            # Equal lengths, and a KeyError for a missing name, together prove that all keys are
+            # equal.
             if set(map(len, rows)) != {len(first)}:  # type: ignore[arg-type]  # None: caught
                 return None
             columns = _columns(tuple(first), rows)
@@ -127,6 +129,7 @@ def _timestamp_kind(column: Sequence[Any]) -> pa.DataType | None:
 
 
 def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | None:
+    # Simple Arrow types are singletons, so their ids identify them.
     key = (names, *map(id, kinds))
     plan = _plans.get(key)
     if plan is not None:

@@ -107,6 +107,7 @@ class PropertyNames:
         if not new:
             size = self._schemas_bytes + len(body.schema_bytes)
             if self._schemas is None or size > _SCHEMAS_BYTES_MAX:
+                # Starting over is simpler than evicting single schemas, and happens rarely.
                 self._schemas, size = set(), len(body.schema_bytes)
             self._schemas.add(body.schema_bytes)
             self._schemas_bytes = size

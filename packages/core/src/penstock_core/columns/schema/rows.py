@@ -56,6 +56,8 @@ class Rows:
             place = row - first
             if 0 <= place < len(values):
                 return values[place]
+            # Convert a block only for a reader that moves forward; random access reads single
+            # values.
             if 0 < place < 2 * BLOCK_ROWS:
                 return self._next_block(name, row)
         return self._value(name, row)

@@ -144,10 +144,13 @@ class ChannelSchema:
         properties = grown(self_parts.properties, incoming.properties.slots)
         names = self_parts.names | incoming.names
         if not properties.slots:
+            # A struct without fields cannot be stored.
             names -= {"properties"}
         if (self_parts.properties.slots and lacks(self_parts.properties, properties)) or (
             incoming.properties.slots and lacks(incoming.properties, properties)
         ):
+            # One side lacks keys of the other. They become nulls, which these columns tell from
+            # explicit nulls.
             names |= {"sparse", "nulls"}
         if unplaced(incoming.properties, properties):
             names |= {"more"}
@@ -195,6 +198,7 @@ class ChannelSchema:
 def _unpacked(packed: bytes) -> bytes:
     try:
         unpack = zlib.decompressobj()
+        # Limited, because a damaged or hostile file could unpack to any size.
         message = unpack.decompress(base64.b64decode(packed, validate=True), SCHEMA_BYTES_MAX)
     except (zlib.error, ValueError) as error:
         raise InvalidEvent(

@@ -36,6 +36,7 @@ class SchemaMemo(Generic[Computed]):
         entries = self._entries
         for index, entry in enumerate(entries):
             cached_schema, value, _ = entry
+            # Identity is rare, but cheaper to test than equality.
             if cached_schema is schema or cached_schema.equals(schema, check_metadata=True):
                 if index:
                     rest = entries[:index] + entries[index + 1 :]

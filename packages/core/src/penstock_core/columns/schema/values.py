@@ -116,6 +116,7 @@ def _foreign_leaf(value: Any) -> tuple[str, Any]:
         return _timestamp_leaf(value)
     if isinstance(value, pa.Scalar):
         return _scalar_leaf(value)
+    # Last, because exact types are found faster in the dictionaries.
     for kind, convert in _SUBCLASSED.items():
         if isinstance(value, kind):
             return leaf_of(convert(value))

@@ -202,6 +202,7 @@ def _equal(steps: Steps, literals: Sequence[Expression]) -> Accesses | None:
         match literal:
             case Text(text):
                 accesses.append(Equal(steps, ValueFamily.TEXT, text))
+                # Text that is a valid time also equals stored times.
                 if (moment := microseconds(text)) is not None:
                     accesses.append(Equal(steps, ValueFamily.MOMENT, moment))
             case Integer(number) | Float(number):

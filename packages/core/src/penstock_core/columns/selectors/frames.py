@@ -343,6 +343,7 @@ def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
         column = column.cast(pa.list_(pa.struct(entries)))
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     present = column.is_valid().to_numpy(zero_copy_only=False)
+    # A null list may still cover elements.
     counts = np.where(present, np.diff(offsets), 0)
     return column.values, offsets[:-1], counts, present
 

@@ -70,6 +70,7 @@ def distance(node: Distance, frame: RowFrame) -> Value:
         * np.cos(to_latitude)
         * np.sin((to_longitude - from_longitude) / 2) ** 2
     )
+    # For opposite points, rounding may raise the value slightly above 1.
     arc = 2 * EARTH_RADIUS[node.unit] * np.arcsin(np.sqrt(np.minimum(half, 1.0)))
     return (Lane(LaneType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
 

@@ -243,12 +243,14 @@ class SelectorIndex:
         Uses only published values, none stamped by the realm.
         """
         lookup_cost = len(self._tables) * VALUE_COST * frame.rows
+        # With few selectors, evaluating all is cheaper than looking up every value.
         if len(self._entries) * (SELECTOR_COST + SELECTOR_ROW_COST * frame.rows) < lookup_cost:
             return CandidateSelectors({}, dict.fromkeys((*self._entries, *self._rest)))
         candidates = CandidateSelectors({}, {})
         for steps, table in self._tables.items():
             self._look_up(candidates, table, frame.lookup(steps), frame.rows)
         candidates.inexact.update(self._rest)
+        # A selector found by one exact access and one inexact access has to be evaluated.
         for text in candidates.inexact:
             candidates.exact.pop(text, None)
         return candidates
@@ -291,6 +293,7 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
             yield value, lambda: np.zeros(1, dtype=np.int64)
         return
     encoded = column.dictionary_encode()
+    # Sorted at the first request for rows, because most values find no selector.
     order: list[Any] = []
 
     def rows_with(code: int) -> Rows:

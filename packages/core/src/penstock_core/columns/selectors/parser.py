@@ -130,6 +130,8 @@ class _Parser:
     def _signed(self) -> Expression:
         sign = self._reader.advance().text
         number = self._reader.token
+        # The sign is part of the number: the smallest integer has no positive counterpart in 64
+        # bits.
         if sign == "-" and number.kind is TokenKind.INTEGER:
             self._reader.advance()
             return self._leaf(Integer(-int(number.value)))

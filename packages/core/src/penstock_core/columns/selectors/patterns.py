@@ -161,6 +161,7 @@ class _Piece(Struct, frozen=True):
             if part is not None:
                 runs.append((size, part))
             size += 1 if part is None else len(part)
+        # The longest run is probably the rarest, so that searching for it skips most text.
         runs.sort(key=lambda run: -len(run[1]))
         return cls(tuple(runs), size)
 

@@ -165,6 +165,7 @@ class TextCache(Generic[T]):
 
     def keep(self, text: str, result: T) -> None:
         """Cache a result that was computed elsewhere."""
+        # Another thread has cached the text in the meantime: count its characters once.
         if self._results.setdefault(text, result) is not result:
             return
         self._characters += len(text)

@@ -154,6 +154,7 @@ def _among(
     low, high, values = column.minimum, column.maximum, [option.value for option in options]
     samples = (low, high, *(column.distinct or ()), *values)
     types = {_BOUND_TYPES.get(type(sample)) for sample in samples}
+    # Values of several types do not compare, and a bound may be NaN.
     if types not in ({_BoundType.NUMBER}, {_BoundType.TEXT}) or not low <= high:
         return ANYTHING
     within = (value for value in values if low <= value <= high)
@@ -330,9 +331,11 @@ def _bounded(operator: Comparison, scale: _Scale, column: ColumnStatistics) -> O
     if not low <= high:  # a bound is NaN
         return ANYTHING
     may_hold, may_fail = _WITHIN[operator](low, high, literal)
+    # The list of values is more exact than the bounds.
     if operator is Comparison.EQUAL and column.distinct is not None:
         values = column.distinct
         may_hold = literal in (values if scale.of_bound is None else map(scale.of_bound, values))
+    # Booleans compare with ``=`` and ``<>`` only.
     if type(low) is bool and operator not in (Comparison.EQUAL, Comparison.UNEQUAL):
         return UNKNOWN
     if type(low) is float or type(high) is float:

@@ -166,6 +166,7 @@ def _bounded(
     elif isinstance(least, str):
         if distinct is not None and any(len(value) > TEXT_MAX for value in distinct):
             distinct = None
+        # A prefix is a lower bound, but an upper bound has to be raised.
         least, most = least[:TEXT_MAX], _above(most)
         if most is None:
             return None

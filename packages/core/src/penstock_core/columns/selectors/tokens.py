@@ -24,6 +24,8 @@ _OCTAL: Final = 8
 _OCTAL_DIGITS: Final = frozenset("01234567")
 _INTEGER_MAX: Final = (1 << 63) - 1
 
+# Text is matched possessively (``*+``): an unclosed quote must not backtrack over the whole
+# selector.
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
     |(?P<text>'(?:[^']|'')*+')

@@ -36,6 +36,7 @@ def topic_search_work(text: str) -> int:
 def _pattern(text: str) -> str:
     """Return the filter as a regular expression of RE2, whose work is linear in the length of a
     text."""
+    # A wildcard at the beginning does not match topics that begin with ``$``.
     if text == "#":
         return r"\A(?:[^$]|\z)"
     levels = text.removesuffix("/#").split("/")
