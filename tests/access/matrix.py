@@ -15,7 +15,7 @@ import penstock
 from penstock_core.api.operations import OPERATIONS
 
 CHANNEL, QUEUE, OTHER = "matrix/channel", "matrix/queue", "matrix/other"
-"""A channel and a queue that the rights are about, and another channel that is everybody's."""
+"""A channel and a queue that the rights are about, and another channel that all users may use."""
 TOPICS = "matrix/%u/+"
 """A topic filter that the rights are about."""
 USER, PASSWORD = "someone", "a good password"

@@ -1,4 +1,4 @@
-"""What strangers and users without rights try, and do not get."""
+"""Attacks of clients without a sign-in and of users without rights, which all fail."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_stranger_writes_no_lines_of_its_own_into_the_log(realm: penstock.Real
 
 
 @pytest.mark.spec("A3")
-def test_numbers_do_not_tell_the_names_of_what_one_may_not_see(realm: penstock.Realm) -> None:
+def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm) -> None:
     with realm.connect() as trusted:
         hidden = trusted.channels.create("hidden/merger")
         number = hidden._inner.number
@@ -87,7 +87,7 @@ def test_numbers_do_not_tell_the_names_of_what_one_may_not_see(realm: penstock.R
 
 
 @pytest.mark.spec("A3")
-def test_a_refusal_does_not_tell_whether_there_is_such_a_name(realm: penstock.Realm) -> None:
+def test_a_refusal_does_not_reveal_whether_a_name_exists(realm: penstock.Realm) -> None:
     with realm.connect() as trusted:
         trusted.access.grant("alice@*", "realm")
         trusted.channels.create("dead")
@@ -107,7 +107,7 @@ def test_a_refusal_does_not_tell_whether_there_is_such_a_name(realm: penstock.Re
 
 
 @pytest.mark.spec("A3", "J5")
-def test_the_place_of_a_lost_session_is_not_for_another_user(realm: penstock.Realm) -> None:
+def test_another_user_cannot_take_the_place_of_a_lost_session(realm: penstock.Realm) -> None:
     listener = realm._listener
     assert listener is not None
     with realm.connect(user="alice"), realm.connect(user="admin"):
@@ -139,7 +139,7 @@ def all_of(plain: socket.socket) -> bytes:
 
 
 @pytest.mark.spec("A4")
-def test_a_realm_far_away_that_asks_for_no_proof_is_not_trusted_with_what_is_published() -> None:
+def test_events_are_not_published_to_a_remote_realm_that_demands_no_proof() -> None:
     far = SigningIn(parse_url("penstock://alice:secret@192.0.2.1:9"))
     near = SigningIn(parse_url("penstock://alice:secret@127.0.0.1:9"))
     safe = SigningIn(parse_url("penstocks://alice:secret@192.0.2.1:9"))
@@ -151,7 +151,7 @@ def test_a_realm_far_away_that_asks_for_no_proof_is_not_trusted_with_what_is_pub
 
 
 @pytest.mark.spec("A4")
-def test_a_node_here_may_not_send_what_others_could_read_to_one_far_away() -> None:
+def test_a_local_node_does_not_send_unencrypted_events_to_a_remote_one() -> None:
     """A node of a cluster names the others, and a session goes there, too."""
     proving = SigningIn(parse_url("penstock://alice:secret@127.0.0.1:9"))
     showing = SigningIn(parse_url("penstock://alice@127.0.0.1:9"), "a token")
@@ -166,7 +166,7 @@ def test_a_node_here_may_not_send_what_others_could_read_to_one_far_away() -> No
 
 
 async def welcomed_at_once(signing_in: SigningIn, at: Address) -> None:
-    """What a realm does that lets everybody in, or that wants to be taken for another one."""
+    """A realm that accepts every client, or that pretends to be another realm."""
     greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
     greeting.set_result(wire.Welcome("id", "name", "1", event_bytes_max=1, frame_bytes_max=1))
     await signing_in.say_hello(Link(Nobody()), at, "session", greeting=greeting)

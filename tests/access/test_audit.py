@@ -55,7 +55,7 @@ async def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
+async def test_a_line_torn_by_a_crash_is_skipped(tmp_path: Path) -> None:
     audit, file = opened(tmp_path)
     await audit.note("alice@h", "channel.create", "a")
     file.close()
@@ -89,7 +89,7 @@ async def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @on_a_loop
-async def test_a_disk_that_takes_nothing_is_said(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     audit, _ = opened(tmp_path / "missing")
     with pytest.raises(StorageFailed, match=r"audit\.ndjson") as failure:
         await audit.note("alice@h", "channel.create", "a")
@@ -97,7 +97,7 @@ async def test_a_disk_that_takes_nothing_is_said(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_record_is_short_whatever_somebody_asks_for(tmp_path: Path) -> None:
+async def test_a_record_is_short_however_long_a_request_is(tmp_path: Path) -> None:
     audit, file = opened(tmp_path)
     await audit.note("someone@h", "channel.create", "x" * 100_000, granted=["y" * 100_000] * 99)
     file.close()
@@ -130,7 +130,7 @@ def test_a_line_is_json_and_reads_as_what_was_written() -> None:
 
 
 @pytest.mark.spec("S1")
-def test_a_line_with_any_bit_flipped_is_told_as_nothing_else() -> None:
+def test_a_line_with_any_flipped_bit_is_damaged() -> None:
     line = line_of(record(2)).removesuffix(b"\n")
     reader = LineReader()
     reader.record(line_of(record(1)).removesuffix(b"\n"))
@@ -143,7 +143,7 @@ def test_a_line_with_any_bit_flipped_is_told_as_nothing_else() -> None:
 
 
 @pytest.mark.spec("S1")
-def test_a_line_cut_anywhere_is_no_record() -> None:
+def test_a_line_cut_anywhere_is_damaged() -> None:
     line = line_of(record(2)).removesuffix(b"\n")
     reader = LineReader()
     reader.record(line_of(record(1)).removesuffix(b"\n"))
@@ -153,7 +153,7 @@ def test_a_line_cut_anywhere_is_no_record() -> None:
             reader.record(line[:size])
 
 
-def test_lines_of_before_there_were_checksums_are_read_up_to_the_first_that_has_one() -> None:
+def test_lines_without_checksums_are_read_up_to_the_first_line_with_one() -> None:
     old = msgspec.json.encode(record(1))
     reader = LineReader()
     assert reader.record(old) == reader.record(old) == record(1)
@@ -166,7 +166,7 @@ def test_lines_of_before_there_were_checksums_are_read_up_to_the_first_that_has_
 
 
 @on_a_loop
-async def test_the_number_of_a_damaged_line_is_missing(tmp_path: Path) -> None:
+async def test_the_number_of_a_damaged_line_stays_unused(tmp_path: Path) -> None:
     audit, file = opened(tmp_path)
     for name in "abc":
         await audit.note("alice@h", "channel.create", name)

@@ -1,4 +1,5 @@
-"""What is written down: who signs in, what edits change; and that refusals push nothing out."""
+"""The contents of the audit logs: sign-ins, changes of edits, and refusals, which displace no other
+records."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @on_a_loop
-async def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(
+async def test_refusals_displace_no_acts_and_many_are_only_counted(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -80,7 +81,7 @@ async def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(
 
 
 @on_a_loop
-async def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
+async def test_sign_ins_with_made_up_names_share_one_count(tmp_path: Path) -> None:
     audit = opened(tmp_path, Clock())
     for number in range(5_000):
         audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
@@ -106,7 +107,7 @@ async def test_a_sign_in_that_is_refused_just_before_the_end_is_written(tmp_path
 
 
 class Broken(NoFile):
-    """Fails as nobody foresaw, once."""
+    """An audit file that fails once with an unexpected error."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -174,7 +175,7 @@ def files_of_tests_put_aside_end_by_the_setting_the_oldest_first(
     assert numbers == list(range(numbers[0], 25))
 
 
-def test_a_log_there_is_not_is_refused() -> None:
+def test_an_unknown_kind_of_audit_log_is_refused() -> None:
     with (
         penstock.Realm(access__mode="mandatory", **QUICK) as realm,
         realm.connect() as session,
@@ -219,7 +220,7 @@ def newest_change(session: penstock.Session) -> tuple[str, str, dict[str, str]]:
     return newest.operation, newest.target, newest.detail.get("changed", {})
 
 
-def test_an_edit_says_what_it_changed_from_what_to_what(realm: penstock.Realm) -> None:
+def test_the_record_of_an_edit_has_old_and_new_values(realm: penstock.Realm) -> None:
     with realm.connect() as session:
         channel = session.channels.create("orders", ttl=1_000)
         channel.edit(ttl=5_000, capacity=10)
@@ -268,7 +269,7 @@ def verified(data: Path) -> dict[str, Any]:
     return found
 
 
-def test_verify_reads_the_logs_and_tells_what_was_changed_and_what_is_missing(
+def test_verify_reports_changed_and_missing_audit_records(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -298,7 +299,7 @@ def test_verify_reads_the_logs_and_tells_what_was_changed_and_what_is_missing(
     assert found["findings"][0]["end_byte"] == begins + len(changed)
 
 
-def test_acts_of_those_who_may_not_are_refusals_and_no_acts(realm: penstock.Realm) -> None:
+def test_acts_without_the_right_are_recorded_as_refusals(realm: penstock.Realm) -> None:
     with realm.connect() as trusted:
         trusted.access.create_user("alice", "secret")
         trusted.access.grant("alice@*", "access")

@@ -70,7 +70,7 @@ def test_a_lost_password_is_replaced_while_the_realm_is_stopped(tmp_path: Path) 
     done = reset(data)
 
     assert done.exit_code == 0, done.output
-    found = re.search(r"user admin has password (\S+), and every right", done.output)
+    found = re.search(r"user admin has password (\S+) and every right", done.output)
     assert found
     with penstock.Realm(data, **QUICK) as realm:
         assert realm.access.first_password == ""
@@ -82,7 +82,7 @@ def test_a_lost_password_is_replaced_while_the_realm_is_stopped(tmp_path: Path) 
     assert found[1] not in str(newest)
 
 
-def test_a_password_of_ones_own_is_not_shown(tmp_path: Path) -> None:
+def test_a_chosen_password_is_not_shown(tmp_path: Path) -> None:
     data = stopped(tmp_path)
 
     done = reset(data, "--user", "root", PENSTOCK_NEW_PASSWORD="a secret of mine")
@@ -95,7 +95,7 @@ def test_a_password_of_ones_own_is_not_shown(tmp_path: Path) -> None:
             assert "full" in session.access.me().realm
 
 
-def test_a_realm_that_runs_and_a_folder_that_is_none_are_left_alone(tmp_path: Path) -> None:
+def test_a_running_realm_and_a_foreign_folder_are_not_changed(tmp_path: Path) -> None:
     data = stopped(tmp_path)
     with penstock.Realm(data, **QUICK):
         running = reset(data)
@@ -109,7 +109,7 @@ def test_a_realm_that_runs_and_a_folder_that_is_none_are_left_alone(tmp_path: Pa
 
 
 @pytest.mark.spec("A1", "A3")
-def test_a_user_is_made_let_in_and_deleted(run: Run) -> None:
+def test_a_user_is_created_signs_in_and_is_deleted(run: Run) -> None:
     assert run("user", "create", "alice", given="open sesame\n").exit_code == 0
     refused = run("channel", "list", user="alice", secret="open sesame")
     assert refused.exit_code == 1
@@ -168,7 +168,7 @@ def test_rights_are_granted_on_topics(run: Run) -> None:
     assert "bob" not in run("acl", "list", "topic").stdout
 
 
-def test_what_is_typed_wrong_is_said(run: Run) -> None:
+def test_wrong_arguments_are_explained(run: Run) -> None:
     for arguments in (
         ["acl", "grant", "realm"],
         ["acl", "grant", "channel", "orders"],

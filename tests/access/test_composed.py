@@ -170,7 +170,9 @@ def _at(where: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("case", "front_end"), TRIED)
-def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_end: str) -> None:
+def test_a_request_needs_every_right_it_names(
+    realm: penstock.Realm, case: str, front_end: str
+) -> None:
     rights = CASES[case][0]
     for left_out in rights:
         fewer = tuple(right for right in rights if right != left_out)
@@ -181,7 +183,7 @@ def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_e
     assert outcome(realm, case, front_end, rights=rights) == ""
 
 
-def test_http_cannot_ask_for_what_is_tried_natively_only() -> None:
+def test_http_has_no_routes_for_the_native_only_requests() -> None:
     numbers = {"orders": ChannelId(1), "dead": ChannelId(2)}
     only_native = {type(native(numbers)) for _, native, asked in CASES.values() if asked is None}
 
@@ -190,7 +192,7 @@ def test_http_cannot_ask_for_what_is_tried_natively_only() -> None:
 
 
 @pytest.mark.parametrize("front_end", ["native", "http"])
-def test_naming_a_dead_event_store_does_not_tell_whether_there_is_one(
+def test_naming_a_dead_event_store_does_not_reveal_whether_it_exists(
     realm: penstock.Realm, front_end: str
 ) -> None:
     assert outcome(realm, "another dead event store", front_end, rights=(FULL,)) == "access-denied"
@@ -210,7 +212,9 @@ def test_naming_a_dead_event_store_does_not_tell_whether_there_is_one(
     assert (reply.status, reply.code) == (403, "access-denied")
 
 
-def test_the_right_to_make_channels_does_not_touch_those_of_others(realm: penstock.Realm) -> None:
+def test_the_right_to_create_channels_allows_nothing_on_channels_of_others(
+    realm: penstock.Realm,
+) -> None:
     with realm.connect() as trusted:
         trusted.access.grant("alice@*", "channels")
     with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:

@@ -50,7 +50,7 @@ def sent_to_both(client: Client) -> list[Delivery]:
 
 
 def relayed_to_both(client: Client) -> list[Delivery]:
-    """By one link to wherever each message says."""
+    """Send over one link to the address that each message names."""
     transaction = Transaction(client)
     sender = client.sender(None)
     sent = []
@@ -81,7 +81,7 @@ WAYS: dict[str, tuple[tuple[Right, ...], Callable[[Client], list[Delivery]]]] = 
     "a transaction of a sender to anywhere": ((PUBLISH, BURY), relayed_to_both),
     "a transaction that takes and sends": ((POP, BURY), taken_and_sent),
 }
-"""What takes several rights over AMQP, and which."""
+"""The AMQP requests that need several rights, with these rights."""
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def _kind(where: str) -> str:
 
 
 def refusal(realm: penstock.Realm, way: str, rights: tuple[Right, ...]) -> str:
-    """What it is refused with; empty if it is done."""
+    """Return the error of a refusal; empty if the request succeeded."""
     url = realm.listen_amqp().replace("//", "//alice:secret@")
     with granted(realm, rights), Client(url, sasl_enabled=True, allowed_mechs="PLAIN") as client:
         try:
@@ -123,7 +123,7 @@ def refusal(realm: penstock.Realm, way: str, rights: tuple[Right, ...]) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_takes_every_right_it_names(realm: penstock.Realm, way: str) -> None:
+def test_a_request_needs_every_right_it_names(realm: penstock.Realm, way: str) -> None:
     rights = WAYS[way][0]
     for left_out in rights:
         fewer = tuple(right for right in rights if right != left_out)
@@ -138,7 +138,7 @@ def test_it_takes_every_right_it_names(realm: penstock.Realm, way: str) -> None:
     assert refusal(realm, way, rights) == ""
 
 
-def test_what_else_takes_several_rights_amqp_cannot_ask_for() -> None:
+def test_amqp_has_no_requests_for_the_other_combined_rights() -> None:
     asked = requests_in(penstock_amqp)
 
     assert asked == {

@@ -107,7 +107,7 @@ def received(channel: penstock.Channel) -> list[bytes]:
         return stored(subscription.next_batch())
 
 
-def test_more_requests_a_second_than_allowed_are_refused_and_the_session_goes_on() -> None:
+def test_more_requests_a_second_than_allowed_are_refused_and_the_session_continues() -> None:
     with penstock.Realm(limits__requests_per_s_max=20) as realm, realm.connect() as session:
         with pytest.raises(LimitReached, match=r"limits\.requests_per_s_max"):
             _ask_often(session)
@@ -143,12 +143,12 @@ class HandClock:
         return self.now_us()
 
 
-def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
+def test_a_paced_client_waits_until_its_rate_allows_more() -> None:
     clock = HandClock()
     pace = RequestPace(10, clock)
-    pace.came(9)
+    pace.count(9)
     assert not pace.is_ahead
-    pace.came(11)
+    pace.count(11)
     assert pace.is_ahead
 
     clock.us += 1_050_000
@@ -157,46 +157,46 @@ def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
     assert not pace.is_ahead
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_clients_never_wait() -> None:
     pace = RequestPace(0, HandClock())
-    pace.came(1_000_000)
+    pace.count(1_000_000)
 
     assert not pace.is_ahead
 
 
 def test_bytes_that_are_not_answered_yet_are_bounded() -> None:
     quota = Quota(ConnectionLimits(in_flight_bytes_max=100))
-    quota.asked(1, 60, 0)
+    quota.begin_request(1, 60, 0)
     with pytest.raises(LimitReached, match=r"limits\.in_flight_bytes_max"):
-        quota.asked(2, 50, 0)
+        quota.begin_request(2, 50, 0)
 
-    quota.answered(1)
-    quota.answered(2)
-    quota.asked(3, 500, 0)  # alone it is let through
+    quota.end_request(1)
+    quota.end_request(2)
+    quota.begin_request(3, 500, 0)  # alone it is let through
     with pytest.raises(LimitReached):
-        quota.asked(4, 1, 0)
-    quota.asked(5, 0, 0)
+        quota.begin_request(4, 1, 0)
+    quota.begin_request(5, 0, 0)
 
 
-def test_a_number_used_twice_frees_nothing_that_is_still_under_way() -> None:
+def test_a_reused_request_number_frees_no_bytes_of_an_open_request() -> None:
     """A peer might number everything alike, and have each refusal make room for more."""
     quota = Quota(ConnectionLimits(in_flight_bytes_max=100))
-    quota.asked(1, 80, 0)
+    quota.begin_request(1, 80, 0)
     for _ in range(2):
         with pytest.raises(LimitReached):
-            quota.asked(1, 80, 0)
-        quota.answered(1)
-    quota.asked(1, 0, 0)
-    quota.answered(1)
+            quota.begin_request(1, 80, 0)
+        quota.end_request(1)
+    quota.begin_request(1, 0, 0)
+    quota.end_request(1)
     with pytest.raises(LimitReached):
-        quota.asked(2, 80, 0)
-    quota.answered(2)
+        quota.begin_request(2, 80, 0)
+    quota.end_request(2)
 
-    quota.answered(1)
-    quota.asked(3, 100, 0)
+    quota.end_request(1)
+    quota.begin_request(3, 100, 0)
 
 
-def test_too_much_at_once_is_refused_and_the_session_goes_on() -> None:
+def test_too_many_bytes_at_once_are_refused_and_the_session_continues() -> None:
     with penstock.Realm(limits__in_flight_bytes_max=1_000) as realm, realm.connect() as session:
         orders = session.channels.create("orders")
         refused: list[PenstockError] = []

@@ -54,7 +54,7 @@ def basic(realm: penstock.Realm, who: str) -> Reply:
 
 
 @pytest.mark.spec("A4")
-def test_after_so_many_wrong_passwords_the_right_one_has_to_wait(realm: penstock.Realm) -> None:
+def test_after_too_many_wrong_passwords_the_right_one_has_to_wait(realm: penstock.Realm) -> None:
     guess(realm)
 
     with pytest.raises(SignInLocked, match=r"try again in (29|30) s"):
@@ -77,7 +77,7 @@ def test_a_lock_holds_over_http_and_says_how_long(realm: penstock.Realm) -> None
 
 
 @pytest.mark.spec("A4")
-def test_users_there_are_not_are_locked_like_others(realm: penstock.Realm) -> None:
+def test_unknown_users_are_locked_like_others(realm: penstock.Realm) -> None:
     guess(realm, "nobody:wrong")
 
     with pytest.raises(SignInLocked):

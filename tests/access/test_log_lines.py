@@ -1,4 +1,4 @@
-"""What comes and goes has a line in the log, whichever way it came."""
+"""Creations, deletions, connections and sign-ins are logged over every protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD = "secret"
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What a server logs."""
+    """Return the lines that a server has logged."""
     handlers, level, chosen = logging.root.handlers[:], logging.root.level, structlog.get_config()
     out = io.StringIO()
     configure("info", "json", out)
@@ -57,7 +57,7 @@ def named(log: io.StringIO, event: str) -> list[str]:
     return [each["name"] for each in told(log, event)]
 
 
-def test_what_is_created_and_deleted_is_told(realm: penstock.Realm, log: io.StringIO) -> None:
+def test_creations_and_deletions_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
     with realm.connect() as session:
         log.truncate(0)
         log.seek(0)
@@ -80,7 +80,7 @@ def test_what_is_created_and_deleted_is_told(realm: penstock.Realm, log: io.Stri
     assert named(log, "user.created") == named(log, "user.deleted") == ["bob"]
 
 
-def test_who_connects_and_leaves_is_told(realm: penstock.Realm, log: io.StringIO) -> None:
+def test_connections_and_their_ends_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
     at = realm.listen().removeprefix("penstock://")
 
     with penstock.connect(f"penstock://ann:{PASSWORD}@{at}"):
@@ -93,7 +93,7 @@ def test_who_connects_and_leaves_is_told(realm: penstock.Realm, log: io.StringIO
     assert closed["lasted_s"] >= 0
 
 
-def test_who_signs_in_over_http_is_told(realm: penstock.Realm, log: io.StringIO) -> None:
+def test_sign_ins_over_http_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
     url = realm.listen_http()
 
     Known(url, "ann", PASSWORD).get("me")

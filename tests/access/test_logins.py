@@ -49,7 +49,7 @@ async def test_a_login_is_found_by_its_cookie_until_it_is_closed(logins: Logins)
 
 
 @on_a_loop
-async def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock) -> None:
+async def test_use_prolongs_a_login_up_to_its_total_time(logins: Logins, clock: HandClock) -> None:
     login = await logins.open(ALICE)
     for _ in range(2):
         clock.us += 9 * SECOND_US
@@ -61,7 +61,7 @@ async def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock
 
 
 @on_a_loop
-async def test_one_that_is_not_used_ends(logins: Logins, clock: HandClock) -> None:
+async def test_an_idle_login_ends(logins: Logins, clock: HandClock) -> None:
     login = await logins.open(ALICE)
     clock.us += 11 * SECOND_US
 
@@ -69,7 +69,7 @@ async def test_one_that_is_not_used_ends(logins: Logins, clock: HandClock) -> No
 
 
 @on_a_loop
-async def test_one_ends_with_the_token_it_came_from(logins: Logins, clock: HandClock) -> None:
+async def test_a_login_ends_with_its_token(logins: Logins, clock: HandClock) -> None:
     login = await logins.open(Principal("alice", "h", proof="token", until_us=3 * SECOND_US))
     clock.us = 4 * SECOND_US
 
@@ -99,7 +99,7 @@ async def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
 
 
 @on_a_loop
-async def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> None:
+async def test_logins_differ_and_their_repr_has_no_secrets(logins: Logins) -> None:
     mine, more = await logins.open(ALICE), await logins.open(ALICE)
 
     assert len({mine.id, more.id, mine.csrf, more.csrf}) == 4
@@ -107,7 +107,7 @@ async def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> No
 
 
 @on_a_loop
-async def test_there_is_an_end_to_how_many_are_kept(
+async def test_the_number_of_logins_is_bounded(
     logins: Logins, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOGINS_MAX", 2)
@@ -123,7 +123,7 @@ async def test_there_is_an_end_to_how_many_are_kept(
 
 
 @on_a_loop
-async def test_a_user_who_signs_in_again_and_again_loses_the_idlest_and_nobody_else_does(
+async def test_a_user_with_too_many_logins_loses_the_idlest_and_others_keep_theirs(
     clock: HandClock,
 ) -> None:
     logins = Logins(clock, of_user_max=2)
@@ -142,7 +142,7 @@ async def test_a_user_who_signs_in_again_and_again_loses_the_idlest_and_nobody_e
 
 
 @on_a_loop
-async def test_when_all_are_taken_the_user_who_has_most_loses_one(
+async def test_when_all_logins_are_used_the_user_with_the_most_loses_one(
     clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOGINS_MAX", 4)
@@ -158,7 +158,7 @@ async def test_when_all_are_taken_the_user_who_has_most_loses_one(
 
 
 @on_a_loop
-async def test_users_who_have_gone_leave_nothing_behind(logins: Logins, clock: HandClock) -> None:
+async def test_ended_logins_leave_no_memory_behind(logins: Logins, clock: HandClock) -> None:
     closed, ended = await logins.open(ALICE), await logins.open(Principal("bob", "h"))
     await logins.open(Principal("carol", "h"))
     await logins.close(closed.id)
@@ -174,7 +174,7 @@ async def test_users_who_have_gone_leave_nothing_behind(logins: Logins, clock: H
 
 
 def started(clock: HandClock, registry: MemoryRegistry, password: bytes | None = b"1") -> Logins:
-    """The sessions as a process holds them in which users have this password."""
+    """Return the sessions of a process whose users have this password."""
     logins = Logins(clock, idle_s=10, total_s=25, registry=registry)
     logins.password_of = lambda user: password
     return logins
@@ -197,7 +197,7 @@ async def test_a_restart_keeps_sessions_and_what_they_need(clock: HandClock) -> 
 
 
 @on_a_loop
-async def test_what_is_kept_is_of_no_use_to_who_reads_it(clock: HandClock) -> None:
+async def test_stored_logins_do_not_reveal_cookies(clock: HandClock) -> None:
     registry = MemoryRegistry()
     login = await started(clock, registry).open(ALICE)
 
@@ -212,7 +212,7 @@ async def test_what_is_kept_is_of_no_use_to_who_reads_it(clock: HandClock) -> No
 
 
 @on_a_loop
-async def test_who_has_signed_out_is_out_after_a_restart(clock: HandClock) -> None:
+async def test_a_signed_out_login_does_not_return_after_a_restart(clock: HandClock) -> None:
     registry = MemoryRegistry()
     before = started(clock, registry)
     out, stays = await before.open(ALICE), await before.open(ALICE)
@@ -227,7 +227,7 @@ async def test_who_has_signed_out_is_out_after_a_restart(clock: HandClock) -> No
 
 @pytest.mark.parametrize("now", [b"2", None], ids=["another password", "the user is gone"])
 @on_a_loop
-async def test_a_session_ends_with_its_password_even_if_nobody_could_write_that(
+async def test_a_login_ends_with_its_password_even_if_the_end_could_not_be_stored(
     clock: HandClock, now: bytes | None
 ) -> None:
     registry = MemoryRegistry()
@@ -243,7 +243,7 @@ async def test_a_session_ends_with_its_password_even_if_nobody_could_write_that(
 
 
 @on_a_loop
-async def test_a_session_of_a_password_that_changes_while_it_is_checked_is_none(
+async def test_a_login_whose_password_changes_during_the_check_is_invalid(
     clock: HandClock,
 ) -> None:
     logins = started(clock, MemoryRegistry(), password=b"new")
@@ -258,7 +258,7 @@ async def test_a_restart_prolongs_nothing(clock: HandClock) -> None:
     before = started(clock, registry)
     idle, used = await before.open(ALICE), await before.open(ALICE)
     clock.us += 8 * SECOND_US
-    assert await before.found(used.id) is used
+    assert await before.find_and_store_use(used.id) is used
     clock.us += 3 * SECOND_US
 
     again = started(clock, registry)
@@ -267,7 +267,7 @@ async def test_a_restart_prolongs_nothing(clock: HandClock) -> None:
     assert again.find(used.id) is not None
     for _ in range(2):  # used all the time, until it is as old as a session may be
         clock.us += 7 * SECOND_US
-        await again.found(used.id)
+        await again.find_and_store_use(used.id)
     assert again.find(used.id) is not None
     clock.us += SECOND_US
     assert again.find(used.id) is None
@@ -281,7 +281,7 @@ async def test_reading_pages_writes_next_to_nothing(clock: HandClock) -> None:
     (key,) = await registry.list()
     for _ in range(100):
         clock.us += SECOND_US // 20
-        assert await logins.found(login.id) is login
+        assert await logins.find_and_store_use(login.id) is login
 
     record = await registry.get(key)
     assert record is not None
@@ -289,7 +289,7 @@ async def test_reading_pages_writes_next_to_nothing(clock: HandClock) -> None:
 
 
 @on_a_loop
-async def test_what_an_owner_before_still_writes_is_taken_over(clock: HandClock) -> None:
+async def test_logins_that_the_previous_owner_still_writes_are_merged(clock: HandClock) -> None:
     registry = MemoryRegistry()
     before = started(clock, registry)
     ended_before, ended_here = await before.open(ALICE), await before.open(ALICE)
@@ -317,7 +317,7 @@ class FailingRegistry(MemoryRegistry):
 
 
 @on_a_loop
-async def test_a_session_that_cannot_be_kept_is_not_opened_and_others_go_on(
+async def test_a_login_that_cannot_be_stored_is_refused_and_others_continue(
     clock: HandClock,
 ) -> None:
     registry = FailingRegistry()
@@ -328,13 +328,13 @@ async def test_a_session_that_cannot_be_kept_is_not_opened_and_others_go_on(
         await logins.open(ALICE)
     assert len(logins) == 1
     clock.us += 5 * SECOND_US
-    assert await logins.found(login.id) is login
+    assert await logins.find_and_store_use(login.id) is login
     with pytest.raises(StorageFailed):
         await logins.close(login.id)
     assert logins.find(login.id) is None
 
     registry.fails = False
-    assert await logins.found("any") is None  # writes what is left to write
+    assert await logins.find_and_store_use("any") is None  # writes what is left to write
     again = started(clock, registry)
     await again.load()
     assert len(again) == 0
@@ -346,7 +346,7 @@ class DamagedRegistry(MemoryRegistry):
 
 
 @on_a_loop
-async def test_damaged_records_keep_nobody_from_signing_in(clock: HandClock) -> None:
+async def test_users_can_sign_in_after_damage_to_stored_logins(clock: HandClock) -> None:
     registry = DamagedRegistry()
     await started(clock, registry).open(ALICE)
     again = started(clock, registry)

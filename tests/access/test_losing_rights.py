@@ -1,4 +1,4 @@
-"""Rights that are taken away are gone at once, from what is open too (SEM A3)."""
+"""Revoked rights end at once, also for open subscriptions and transfers (SEM A3)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reader(realm: penstock.Realm, owner: Session) -> Iterator[Session]:
         yield session
 
 
-def test_a_creator_gets_full_and_nobody_else_anything(owner: Session, reader: Session) -> None:
+def test_a_creator_gets_all_rights_and_others_get_none(owner: Session, reader: Session) -> None:
     owner.channels.create("orders")
     owner.queues.create("work")
 
@@ -102,7 +102,7 @@ def test_a_subscription_that_loses_its_right_ends_with_the_reason(
     assert reader.access.me().user == "reader"
 
 
-def test_what_was_allowed_once_is_asked_again_after_a_change(
+def test_allowed_requests_are_checked_again_after_a_change_of_rights(
     owner: Session, reader: Session
 ) -> None:
     owner.channels.create("orders")
@@ -143,7 +143,7 @@ def test_a_session_that_loses_access_ends(realm: penstock.Realm, reader: Session
             reader.info()
 
 
-def test_somebody_elses_channel_is_not_a_place_for_dead_events(
+def test_a_channel_of_another_user_cannot_be_a_dead_event_store(
     realm: penstock.Realm, owner: Session
 ) -> None:
     with realm.connect() as trusted:
@@ -156,7 +156,7 @@ def test_somebody_elses_channel_is_not_a_place_for_dead_events(
         owner.joins.create("theirs", "theirs")
 
 
-def test_what_follows_from_a_creation_does_not_meet_the_next_owner(realm: penstock.Realm) -> None:
+def test_rights_of_a_creation_do_not_reach_the_next_owner(realm: penstock.Realm) -> None:
     async def raced() -> list[Entry]:
         running = realm._running
         assert running is not None
@@ -203,7 +203,7 @@ def test_an_export_ends_with_the_right_it_was_begun_with(
         ask(owner, ReadExport(export, 0, 0))
 
 
-def test_a_backup_is_for_who_may_do_everything_and_ends_with_that(tmp_path: Path) -> None:
+def test_a_backup_needs_all_rights_and_ends_without_them(tmp_path: Path) -> None:
     with (
         penstock.Realm(tmp_path, access__mode="mandatory") as realm,
         realm.connect() as trusted,
@@ -232,7 +232,7 @@ def test_an_import_ends_with_the_right_it_was_begun_with(
             ask(owner, request)
 
 
-def test_acts_are_written_down_refused_ones_too(realm: penstock.Realm, owner: Session) -> None:
+def test_acts_and_refusals_are_audited(realm: penstock.Realm, owner: Session) -> None:
     owner.channels.create("orders")
     with pytest.raises(AccessDenied):
         owner.pause_publishing()
@@ -246,9 +246,7 @@ def test_acts_are_written_down_refused_ones_too(realm: penstock.Realm, owner: Se
 
 
 @pytest.mark.spec("D21")
-def test_a_pattern_has_the_channels_that_may_be_read_as_rights_come_and_go(
-    owner: Session, reader: Session
-) -> None:
+def test_a_pattern_follows_the_right_to_read_its_channels(owner: Session, reader: Session) -> None:
     errors: list[Exception] = []
     reader.on_error(errors.append)
     for name in ("a/1", "a/2"):

@@ -105,7 +105,7 @@ def is_allowed(caller: Caller, operation: str) -> bool:
 
 
 def suffices(kind: str, right: str, operation: str) -> bool:
-    """What the table and SEM A2 say, written out once more."""
+    """The rules of the table and of SEM A2, written down a second time."""
     need = OPERATIONS[operation]
     if kind == "realm" and right == "full":
         return True
@@ -145,7 +145,7 @@ def test_a_right_allows_what_it_is_for_and_nothing_else(
 
 
 @pytest.mark.spec("A3")
-def test_without_access_to_the_realm_nobody_comes_in(
+def test_connections_need_the_right_to_access_the_realm(
     realm: penstock.Realm, adapter: Adapter, granted: Callable[[str, str], None]
 ) -> None:
     granted("channel", "full")

@@ -1,4 +1,4 @@
-"""Nobody's password goes over an open network: it is refused wherever others could read it."""
+"""Passwords are never sent over an open network: they are refused if others could read them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def outcome(access: AccessControl, way: Way, host: str, secure: bool) -> s
         ("::1", False, False, True),
     ],
 )
-def test_a_secret_is_looked_at_only_where_nobody_else_could_read_it(
+def test_a_secret_is_checked_only_on_a_private_connection(
     way: Way, host: str, secure: bool, cleartext: bool, is_taken: bool
 ) -> None:
     settings = QUICK | {"access__cleartext_passwords": cleartext, "access__mode": "mandatory"}
@@ -114,7 +114,7 @@ def own_address() -> str:
 
 
 @pytest.mark.skipif(is_loopback(own_address()), reason="this machine has no network")
-def test_over_the_network_only_what_proves_itself_unread_comes_in() -> None:
+def test_over_the_network_only_private_proofs_are_accepted() -> None:
     host = own_address()
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
         password = realm.access.first_password
@@ -185,7 +185,7 @@ def test_a_damaged_certificate_or_key_is_made_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "said"), [(" , ", "name at least one"), ("a,\N{SNOWMAN}", "not a valid host name")]
 )
-def test_names_that_are_none_are_refused(tmp_path: Path, names: str, said: str) -> None:
+def test_invalid_certificate_names_are_refused(tmp_path: Path, names: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         own_certificate(tmp_path, names, 0)
     assert list(tmp_path.iterdir()) == []
@@ -201,7 +201,9 @@ def test_a_realm_in_memory_has_nowhere_to_keep_one() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("setting", "passwords"), [("false", "refused"), ("true", "taken")])
-def test_the_start_says_what_others_can_read(tmp_path: Path, setting: str, passwords: str) -> None:
+def test_the_start_warns_of_unencrypted_listeners(
+    tmp_path: Path, setting: str, passwords: str
+) -> None:
     environment = {
         "PENSTOCK_ACCESS_MODE": "mandatory",
         "PENSTOCK_ACCESS_CLEARTEXT_PASSWORDS": setting,
@@ -222,7 +224,9 @@ def test_the_start_says_what_others_can_read(tmp_path: Path, setting: str, passw
         ("listen.host = '127.0.0.1'\n", None),
     ],
 )
-def test_doctor_says_so_too(tmp_path: Path, more: str, status: str | None) -> None:
+def test_doctor_warns_of_unencrypted_listeners(
+    tmp_path: Path, more: str, status: str | None
+) -> None:
     file = tmp_path / "realm.toml"
     host = "" if "listen.host" in more else "listen.host = '0.0.0.0'\n"
     file.write_text(
@@ -234,4 +238,4 @@ def test_doctor_says_so_too(tmp_path: Path, more: str, status: str | None) -> No
     found = {each["name"]: each for each in json.loads(shown.stdout)["checks"]}
     assert (found["network"]["status"] if "network" in found else None) == status
     if "cleartext" in more:
-        assert "and passwords and tokens as well" in found["network"]["found"]
+        assert "and so can passwords and tokens" in found["network"]["found"]

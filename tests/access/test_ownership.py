@@ -43,7 +43,9 @@ def bob(realm: penstock.Realm, alice: Session) -> Iterator[Session]:
 
 
 @pytest.mark.spec("X3")
-def test_nobody_claims_a_number_of_anothers_producer(alice: Session, bob: Session) -> None:
+def test_a_user_cannot_use_sequences_of_another_users_producer(
+    alice: Session, bob: Session
+) -> None:
     claimed = bob.channels.get("orders")
     claimed.commit_stages(claimed.stage(TABLE), producer="txn:job", sequence=7)
     orders = alice.channels.get("orders")
@@ -54,7 +56,7 @@ def test_nobody_claims_a_number_of_anothers_producer(alice: Session, bob: Sessio
 
 
 @pytest.mark.spec("X3")
-def test_nobody_drops_or_commits_anothers_stage(alice: Session, bob: Session) -> None:
+def test_a_user_cannot_drop_or_commit_another_users_stage(alice: Session, bob: Session) -> None:
     orders = alice.channels.get("orders")
     stages = orders.stage(TABLE)
     names = tuple(stages)
@@ -66,7 +68,9 @@ def test_nobody_drops_or_commits_anothers_stage(alice: Session, bob: Session) ->
 
 
 @pytest.mark.spec("X2")
-def test_nobody_ends_or_asks_for_anothers_transaction(alice: Session, bob: Session) -> None:
+def test_a_user_cannot_end_or_describe_another_users_transaction(
+    alice: Session, bob: Session
+) -> None:
     number = alice.channels.get("orders")._inner.number
     ask(alice, BeginTransaction("tx", (number,)))
     for request in (
@@ -96,7 +100,7 @@ def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) ->
 
 
 @pytest.mark.spec("L1")
-def test_a_join_ends_with_the_rights_of_who_made_it(realm: penstock.Realm, alice: Session) -> None:
+def test_a_join_ends_with_the_rights_of_its_creator(realm: penstock.Realm, alice: Session) -> None:
     with realm.connect() as trusted:
         trusted.access.grant("alice@*", "realm")
         alice.joins.create("orders", "other")

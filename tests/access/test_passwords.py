@@ -59,7 +59,7 @@ def test_a_short_password_is_refused_by_client_and_realm(realm: penstock.Realm) 
         realm._loop.call(realm.access.accounts.create_user("bob", "short"))
 
 
-def test_changing_ones_own_asks_for_the_old_one(realm: penstock.Realm) -> None:
+def test_changing_ones_password_requires_the_old_one(realm: penstock.Realm) -> None:
     with connected(realm, "secret") as session:
         for wrong in (None, "wrong!"):
             with pytest.raises(AuthenticationFailed, match="the old password is missing or wrong"):
@@ -72,7 +72,7 @@ def test_changing_ones_own_asks_for_the_old_one(realm: penstock.Realm) -> None:
         assert session.access.me().user == "alice"
 
 
-def test_an_administrator_changes_others_without_and_their_own_with_the_old_one(
+def test_an_administrator_needs_the_old_password_only_for_themselves(
     realm: penstock.Realm,
 ) -> None:
     url = realm.listen().replace("://", f"://admin:{realm.access.first_password}@")
@@ -83,7 +83,7 @@ def test_an_administrator_changes_others_without_and_their_own_with_the_old_one(
         session.access.set_password("admin", "another", realm.access.first_password)
 
 
-def test_guessing_the_old_one_in_an_open_session_locks_like_a_sign_in(
+def test_guesses_of_the_old_password_in_a_session_lock_like_sign_ins(
     realm: penstock.Realm,
 ) -> None:
     with connected(realm, "secret") as session:
@@ -116,11 +116,11 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
 
 
 @pytest.mark.parametrize("proof", [b"", b"x", b"x" * 31, b"x" * 32, b"x" * 33, b"\0" * 32])
-def test_what_is_no_proof_proves_nothing(proof: bytes) -> None:
+def test_an_invalid_proof_is_refused(proof: bytes) -> None:
     assert not is_proven(proof, verifier("secret", b"s" * 16, 4_096), b"said")
 
 
-def test_who_came_without_a_password_has_none_to_change(realm: penstock.Realm) -> None:
+def test_a_user_signed_in_without_a_password_cannot_change_it(realm: penstock.Realm) -> None:
     by_token = Principal("alice", "h", proof="token")
 
     with pytest.raises(IllegalState, match="signed in with a password"):
@@ -129,7 +129,7 @@ def test_who_came_without_a_password_has_none_to_change(realm: penstock.Realm) -
 
 
 @on_a_loop
-async def test_who_is_not_known_is_asked_with_rounds_that_are_in_use_always_the_same() -> None:
+async def test_an_unknown_user_gets_constant_rounds_that_real_users_have() -> None:
     stores, clock = InMemory(), SystemClock()
 
     async def accounts(rounds: int) -> Accounts:

@@ -34,7 +34,7 @@ KNOWN = verifier("right", b"s" * 16, 4_096)
 
 
 class Gate:
-    """Where passwords are checked: one after the other, as the test says."""
+    """An offload that checks passwords one after the other, when the test says so."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -87,7 +87,7 @@ class Queue:
 
 
 @simulated
-async def test_a_password_whose_client_has_gone_is_dropped_at_once_and_never_checked() -> None:
+async def test_a_password_of_a_disconnected_client_is_dropped_at_once_and_never_checked() -> None:
     queue = Queue()
     await queue.comes("a", "b", "gone", "d", "right")
     assert queue.gate.begun == AT_ONCE == 2
@@ -108,7 +108,7 @@ async def test_a_password_whose_client_has_gone_is_dropped_at_once_and_never_che
 
 
 @simulated
-async def test_clients_that_have_gone_keep_no_place_of_their_host() -> None:
+async def test_disconnected_clients_do_not_count_for_their_host() -> None:
     queue = Queue()
     names = [f"n{number}" for number in range(WAITING_MAX)]
     await queue.comes(*names)
@@ -153,8 +153,9 @@ async def test_addresses_take_turns() -> None:
 
 
 @simulated
-async def test_a_check_that_was_begun_ends_and_its_turn_goes_on_to_the_next() -> None:
-    """Whoever hangs up in the middle of it would else take more threads than there are turns."""
+async def test_a_check_that_has_begun_ends_and_passes_its_turn_on() -> None:
+    """A client that disconnects during its check must not let more threads run than there are
+    turns."""
 
     queue = Queue()
     await queue.comes("a", "b", "c")
@@ -168,7 +169,7 @@ async def test_a_check_that_was_begun_ends_and_its_turn_goes_on_to_the_next() ->
 
 @pytest.mark.parametrize("seed", range(20))
 @simulated
-async def test_a_turn_that_comes_as_the_client_goes_is_the_next_ones(seed: int) -> None:
+async def test_a_turn_granted_during_a_disconnect_passes_to_the_next_check(seed: int) -> None:
     queue = Queue()
     await queue.comes("a", "b", "c", "right")
     queue.gate.let_through()
@@ -186,7 +187,7 @@ async def test_a_turn_that_comes_as_the_client_goes_is_the_next_ones(seed: int) 
 
 @pytest.mark.parametrize("seed", range(20))
 @simulated
-async def test_a_task_that_is_cancelled_gives_its_turn_on(seed: int) -> None:
+async def test_a_cancelled_task_passes_its_turn_on(seed: int) -> None:
     queue = Queue()
     await queue.comes("a", "b", "c", "right")
     queue.gate.let_through()
@@ -233,12 +234,12 @@ def plain(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
 
 
 def queued(passwords: Passwords) -> int:
-    """How many wait for a turn."""
+    """Return the number of passwords that wait for a turn."""
     return sum(map(len, passwords._queues.values()))
 
 
 @pytest.mark.parametrize("way", [basic, form, plain])
-def test_hanging_up_drops_a_password_over_every_front_end_that_takes_one(
+def test_disconnecting_drops_a_waiting_password_in_every_front_end(
     realm: penstock.Realm, way: Callable[[penstock.Realm, str], tuple[str, bytes]]
 ) -> None:
     passwords = realm.access._passwords

@@ -26,7 +26,7 @@ Redrive = Callable[..., int]
 
 @pytest.fixture
 def realm() -> Iterator[penstock.Realm]:
-    """Two places with one dead event each, in stores of their own, and one that has both."""
+    """Two places with one dead event each, in separate stores, and a third one with both."""
     with penstock.Realm(
         access__mode="mandatory",
         access__password_rounds=4_096,
@@ -51,7 +51,7 @@ def realm() -> Iterator[penstock.Realm]:
 
 @pytest.fixture(params=["native", "http"])
 def redrive(request: pytest.FixtureRequest, realm: penstock.Realm) -> Redrive:
-    """Redrives as a user over one front end; gives how many were moved."""
+    """Redrive as a user over one front end; return the number of moved events."""
 
     def native(user: str, store: str, dry_run: bool = False) -> int:
         url = realm.listen().replace("://", f"://{user}:secret@")
@@ -75,7 +75,7 @@ def redrive(request: pytest.FixtureRequest, realm: penstock.Realm) -> Redrive:
 
 @pytest.mark.spec("A2", "A3", "T10")
 @pytest.mark.parametrize(("kind", "right"), ORIGINS)
-def test_it_needs_the_right_to_publish_where_events_go_back_to(
+def test_a_redrive_needs_the_right_to_publish_to_the_origin(
     realm: penstock.Realm, redrive: Redrive, kind: str, right: str
 ) -> None:
     with realm.connect() as session:

@@ -1,4 +1,4 @@
-"""Who may ask, who may reply, and who may read the replies of others."""
+"""The rights to request and to reply, and to read the replies of others."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def realm() -> Iterator[penstock.Realm]:
 
 @pytest.mark.spec("R2", "A3")
 @pytest.mark.parametrize("user", ["asker", "anonymous"])
-def test_whoever_may_publish_may_ask_and_whoever_may_take_may_reply(
-    realm: penstock.Realm, user: str
-) -> None:
+def test_publishers_may_request_and_consumers_may_reply(realm: penstock.Realm, user: str) -> None:
     with (
         realm.connect(user=user) as asker,
         realm.connect(user="replier") as replier,
@@ -99,7 +97,7 @@ def test_a_reply_elsewhere_needs_the_right_to_publish_there(realm: penstock.Real
 
 @pytest.mark.spec("R2")
 def test_only_the_session_that_made_a_reply_queue_consumes_from_it() -> None:
-    """Also where access control is off, and everybody is the same user."""
+    """The session is checked, too, if access control is off and all clients are the same user."""
     name = f"temp-reply-{32 * 'a'}"
     with penstock.Realm() as realm, realm.connect() as asker, realm.connect() as other:
         ask(asker, OpenReplyQueue(name))
@@ -162,7 +160,7 @@ def test_a_temporary_destination_is_published_to_by_its_name_and_not_by_its_numb
 
 
 def publish_to(session: penstock.Session, number: int) -> int:
-    """Publish to a store of which the client says the number alone."""
+    """Publish to a store by its number, without its name."""
 
     async def published() -> int:
         return await Publisher(session._inner._connection, ChannelId(number)).publish_one(
@@ -173,7 +171,7 @@ def publish_to(session: penstock.Session, number: int) -> int:
 
 
 @pytest.mark.spec("R2")
-def test_a_session_that_replies_to_many_forgets_the_names_of_those_that_are_gone(
+def test_a_session_that_replies_to_many_forgets_the_names_of_deleted_queues(
     realm: penstock.Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permits_of_sessions, "_NAMES_MIN", 3)
@@ -304,7 +302,7 @@ def test_reply_queues_leave_the_memory_of_others_free() -> None:
 
 
 def filled(queue: penstock.Queue, data: bytes) -> int:
-    """How many events of this data the queue takes."""
+    """Return the number of events with this data that the queue accepts."""
     for count in range(100):
         try:
             queue.push(data)

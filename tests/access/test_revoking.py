@@ -61,7 +61,7 @@ async def reload_(realm: penstock.Realm) -> None:
     reload(realm._running, realm._listener)
 
 
-def test_a_certificate_that_is_put_on_the_list_ends_its_sessions_and_makes_no_new_one(
+def test_a_revoked_certificate_ends_its_sessions_and_opens_no_new_one(
     realm: penstock.Realm, authority: Authority, tmp_path: Path
 ) -> None:
     with connected(realm, tmp_path, "alice") as alice, connected(realm, tmp_path, "bob") as bob:
@@ -84,7 +84,7 @@ def test_a_certificate_that_is_put_on_the_list_ends_its_sessions_and_makes_no_ne
 
 
 def peer_of(path: Path) -> dict[str, object]:
-    """What ``ssl`` tells of a verified certificate."""
+    """Return the fields of a verified certificate as ``ssl`` has them."""
     found = x509.load_pem_x509_certificate(path.read_bytes())
     return {
         "subject": ((("commonName", "alice"),),),
@@ -109,7 +109,7 @@ def test_a_session_ends_with_its_certificate(
         realm.access.check_still(principal, ends_at_us + 1)
 
 
-def test_a_connection_kept_open_past_its_certificate_is_nobody_any_more(
+def test_a_connection_kept_open_past_its_certificate_loses_its_user(
     realm: penstock.Realm, tmp_path: Path, authority: Authority
 ) -> None:
     """An HTTP connection shows its certificate once, and is asked at each request."""
@@ -144,7 +144,7 @@ def test_lists_name_certificates_as_handshakes_do(authority: Authority, tmp_path
 @pytest.mark.parametrize(
     ("content", "said"), [("", "revocation lists"), ("nothing", "revocation lists")]
 )
-def test_a_list_that_is_none_is_refused(
+def test_an_invalid_revocation_list_is_refused(
     authority: Authority, tmp_path: Path, content: str, said: str
 ) -> None:
     bad = tmp_path / "bad.pem"

@@ -34,7 +34,7 @@ SECRETS = ("QZhush", "QZ/hush", "QZ%2Fhush", "QZ?hush", "QZ:hush", "QZ@hush", "Q
 """No part of these may be seen; each is misread in another way where it is not written as %xx."""
 
 Place = Callable[[str], object]
-"""Gives a text, or raises what is shown, where a URL with this secret came in."""
+"""Returns a shown text, or raises a shown error, for a URL with this secret."""
 
 
 def opened(urls: str, monitors: str) -> object:
@@ -130,7 +130,7 @@ SETTINGS = {
 
 
 def shown(place: Place, secret: str) -> str:
-    """What people and logs see of it, tracebacks too."""
+    """Return the text of an error for people and logs, including its traceback."""
     try:
         return str(place(secret))
     except (penstock.PenstockError, OSError, ValueError) as error:
@@ -143,7 +143,7 @@ def is_told(text: str) -> bool:
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_secret_in_a_url_is_not_told(place: str, secret: str) -> None:
+def test_a_secret_in_a_url_is_not_shown(place: str, secret: str) -> None:
     text = shown(PLACES[place], secret)
 
     assert text, "something is said"
@@ -161,7 +161,7 @@ def test_a_secret_in_a_setting_is_not_listed(option: str, secret: str) -> None:
 
 
 @pytest.mark.parametrize("style", ["table", "json"])
-def test_what_is_told_of_a_realm_names_its_url_without_the_password(style: str) -> None:
+def test_messages_about_a_realm_show_its_url_without_the_password(style: str) -> None:
     with penstock.Realm(**QUICK) as realm:
         url = realm.listen().replace("://", "://alice:QZhush@")
 
@@ -183,7 +183,7 @@ def test_a_pipeline_is_shown_without_the_password_of_its_realm(tmp_path: Path) -
     assert "alice" in repr(load(file))
 
 
-def test_a_proxy_with_a_password_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_shown_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://u:QZhush@127.0.0.1:1")
 
     assert not is_told(shown(fetched, "https://sso.example/keys"))

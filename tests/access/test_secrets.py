@@ -43,7 +43,7 @@ def test_a_url_names_user_password_addresses_and_files() -> None:
         "penstock://alice:hu:hush?@host",
     ],
 )
-def test_what_is_no_url_is_said_without_its_password(url: str) -> None:
+def test_an_invalid_url_is_shown_without_its_password(url: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_url(url)
 
@@ -56,7 +56,7 @@ ENDINGS = ("@host:port", "@", "@host?colour=red", "@[::1", "", "@host:0", "@h,",
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_however_a_url_is_misspelt_its_password_is_not_said(beginning: str) -> None:
+def test_a_misspelt_url_is_shown_without_its_password(beginning: str) -> None:
     for password, ending in product(PASSWORDS, ENDINGS):
         if "@" in password and not ending:
             continue  # what follows the @ is a host, as far as anybody can tell
@@ -85,14 +85,14 @@ def test_spark_options_are_shown_without_the_password() -> None:
         assert "hush" not in shown
 
 
-def test_nobody_there_is_said_without_the_password() -> None:
+def test_an_unreachable_realm_is_reported_without_the_password() -> None:
     with pytest.raises(CannotConnect) as refused:
         penstock.connect("penstock://alice:hush@localhost:1", reconnect_timeout=0)
 
     assert "hush" not in str(refused.value)
 
 
-def test_what_is_given_counts_before_the_environment() -> None:
+def test_arguments_take_precedence_over_the_environment() -> None:
     environment = {"PENSTOCK_USER": "bob", "PENSTOCK_PASSWORD": "b", "PENSTOCK_TOKEN": "t"}
 
     given = Credentials(parse_url("penstock://alice:a@h"), None, environment)

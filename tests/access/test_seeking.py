@@ -1,4 +1,4 @@
-"""Who may move a durable, who may see what that would change, and what is written down of it."""
+"""The rights to move a durable and to preview a move, and its audit record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def as_user(realm: penstock.Realm, user: str) -> penstock.Session:
     return penstock.connect(realm.listen().replace("://", f"://{user}:secret@"))
 
 
-def test_it_needs_the_right_durable_and_is_audited(realm: penstock.Realm) -> None:
+def test_a_seek_needs_the_right_durable_and_is_audited(realm: penstock.Realm) -> None:
     with as_user(realm, "durable") as session:
         session.channels.get("orders").durables.get("billing").seek("latest")
     with realm.connect() as trusted:
@@ -45,7 +45,7 @@ def test_it_needs_the_right_durable_and_is_audited(realm: penstock.Realm) -> Non
     assert newest.principal.startswith("durable@")
 
 
-def test_who_may_subscribe_may_see_what_would_change_and_change_nothing(
+def test_subscribers_may_preview_a_seek_but_not_make_it(
     realm: penstock.Realm,
 ) -> None:
     with as_user(realm, "subscribe") as session, realm.connect() as trusted:
@@ -59,7 +59,7 @@ def test_who_may_subscribe_may_see_what_would_change_and_change_nothing(
         assert billing.info().outstanding == 3
 
 
-def test_others_see_nothing(realm: penstock.Realm) -> None:
+def test_other_users_cannot_preview_a_seek(realm: penstock.Realm) -> None:
     with as_user(realm, "publish") as session:
         number = ask(session, OpenChannel("orders"))["channel"]
 

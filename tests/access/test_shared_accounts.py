@@ -56,7 +56,7 @@ class Both:
 
 @pytest.mark.spec("N8")
 @on_a_loop
-async def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all() -> None:
+async def test_rights_on_all_channels_apply_to_local_channels() -> None:
     both = Both()
     await both.begin()
     assert both.local.first_password == "", "the cluster has made the first administrator"
@@ -74,9 +74,7 @@ async def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all(
 
 @pytest.mark.spec("N8")
 @on_a_loop
-async def test_a_right_that_is_revoked_in_the_cluster_is_gone_and_whoever_relied_on_it_hears() -> (
-    None
-):
+async def test_a_right_revoked_in_the_cluster_ends_locally_and_listeners_are_called() -> None:
     both = Both()
     await both.begin()
     await both.cluster.accounts.create_user("ann")
@@ -96,7 +94,7 @@ async def test_a_right_that_is_revoked_in_the_cluster_is_gone_and_whoever_relied
 
 @pytest.mark.spec("N8")
 @on_a_loop
-async def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the_cluster() -> None:
+async def test_rights_on_a_local_channel_belong_to_its_node_and_end_with_the_user() -> None:
     both = Both()
     await both.begin()
     await both.cluster.accounts.create_user("ann")
@@ -134,7 +132,7 @@ async def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the
     ],
 )
 @on_a_loop
-async def test_what_the_whole_cluster_has_is_not_changed_at_one_node(
+async def test_shared_accounts_cannot_be_changed_at_one_node(
     change: Callable[[Accounts], object],
 ) -> None:
     both = Both()

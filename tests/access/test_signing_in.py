@@ -1,4 +1,4 @@
-"""Who may come in, and as whom: passwords, modes, what is kept (SEM A1, A4)."""
+"""Sign-ins: passwords, modes and stored accounts (SEM A1, A4)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def test_a_password_makes_a_principal_of_user_and_host(realm: penstock.Realm) ->
 
 @pytest.mark.spec("A4")
 @pytest.mark.parametrize("who", ["alice:wrong", "nobody:secret", "alice", ""])
-def test_a_mandatory_realm_lets_nobody_in_without_the_right_password(
-    realm: penstock.Realm, who: str
-) -> None:
+def test_a_mandatory_realm_requires_the_right_password(realm: penstock.Realm, who: str) -> None:
     with pytest.raises(AuthenticationFailed):
         penstock.connect(url_for(realm, who))
 
@@ -83,7 +81,7 @@ def strict() -> penstock.Realm:
 
 
 @pytest.mark.spec("A4")
-def test_an_optional_realm_takes_who_says_nothing_for_anonymous() -> None:
+def test_an_optional_realm_accepts_anonymous_clients() -> None:
     with penstock.Realm(access__mode="optional", **QUICK) as realm, realm.connect() as trusted:
         with pytest.raises(AccessDenied, match=r"anonymous@127.0.0.1 lacks 'access'"):
             penstock.connect(url_for(realm, "admin"))
@@ -99,7 +97,7 @@ def test_an_optional_realm_takes_who_says_nothing_for_anonymous() -> None:
 
 
 @pytest.mark.spec("A4")
-def test_a_realm_without_authentication_believes_everybody_and_stays_at_home() -> None:
+def test_a_realm_without_authentication_trusts_clients_and_listens_locally_only() -> None:
     with penstock.Realm() as realm, penstock.connect(url_for(realm, "alice:any")) as session:
         me = session.access.me()
         with pytest.raises(IllegalState, match="has no authentication"):
@@ -172,7 +170,7 @@ def test_a_changed_password_counts_at_once(realm: penstock.Realm) -> None:
         assert session.access.me().user == "alice"
 
 
-def test_a_user_that_is_deleted_is_out(realm: penstock.Realm) -> None:
+def test_a_deleted_user_cannot_sign_in(realm: penstock.Realm) -> None:
     with realm.connect() as trusted:
         with penstock.connect(url_for(realm, "alice:secret")) as session:
             session.info()
@@ -235,7 +233,7 @@ def test_secrets_come_from_the_environment(
         penstock.connect(url_for(realm, "alice:wrong"))
 
 
-def test_a_stranger_that_says_nothing_of_use_is_told_and_sent_away(realm: penstock.Realm) -> None:
+def test_a_connection_with_an_invalid_sign_in_gets_an_error_and_ends(realm: penstock.Realm) -> None:
     at = realm.listen().rpartition(":")[2]
     for hello in (
         wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"\0alice\0secret"),

@@ -55,7 +55,7 @@ CONNECTIONS_OWN = {
     PutImport,
     ImportTar,
 }
-"""What is done where its events, its seat or its bytes are."""
+"""Requests that the front ends run where their events, seats or bytes are."""
 
 
 @pytest.mark.parametrize("request_type", TAGS.values(), ids=lambda each: each.__name__)
@@ -68,7 +68,7 @@ def test_every_request_is_in_the_table_and_is_done_in_exactly_one_way(
     assert [request_type in way for way in ways].count(True) == 1
 
 
-def test_the_tables_hold_nothing_else() -> None:
+def test_the_tables_have_only_known_requests() -> None:
     assert {*HANDLERS, *registered_handlers(), *BEGINNERS, *CONNECTIONS_OWN} == {*REQUESTS}
     assert {*TAGS.values()} <= {*REQUESTS}
 
@@ -102,7 +102,7 @@ def named_by_tables() -> Iterator[str]:
     yield "session.open"
 
 
-def test_every_operation_can_be_asked_for_natively_or_is_said_to_be_missing() -> None:
+def test_every_operation_has_a_native_request_or_is_listed_as_missing() -> None:
     asked = {*named_by_tables()}
 
     assert asked <= OPERATIONS.keys()
@@ -144,14 +144,12 @@ def test_a_request_asks_for_operations_on_names_in_one_form(
         Grant("realm", "name", "a@*", rights=("full",)),
     ],
 )
-def test_what_is_neither_channel_nor_queue_is_refused(
-    allowed: Permits, message: Request[Any]
-) -> None:
+def test_an_unknown_kind_of_store_is_refused(allowed: Permits, message: Request[Any]) -> None:
     with pytest.raises(InvalidArgument):
         list(allowed.needed(message))
 
 
-def test_what_an_audit_record_is_about_is_told() -> None:
+def test_every_audit_record_has_its_target() -> None:
     told = REQUESTS[Revoke].about(Revoke("channel", "a", "bob@*"))
 
     assert told == "channel a: -all bob@*"

@@ -56,14 +56,14 @@ def test_a_password_over_tls_names_the_user(realm: penstock.Realm, authority: Au
         assert session.access.me().user == "bob"
 
 
-def test_a_realm_nobody_vouches_for_is_not_spoken_to(realm: penstock.Realm) -> None:
+def test_a_realm_with_an_untrusted_certificate_is_not_used(realm: penstock.Realm) -> None:
     with pytest.raises(
         CannotConnect, match="its certificate is not signed by an authority that is known here"
     ):
         penstock.connect(realm.listen(), reconnect_timeout=0)
 
 
-def test_a_certificate_of_another_authority_is_not_believed(
+def test_a_certificate_of_another_authority_is_refused(
     realm: penstock.Realm, tmp_path: Path, authority: Authority
 ) -> None:
     certificate, key = Authority(tmp_path, "stranger").certificate("alice", "false-alice")
@@ -73,7 +73,7 @@ def test_a_certificate_of_another_authority_is_not_believed(
         penstock.connect(realm.listen() + files, reconnect_timeout=0)
 
 
-def test_who_speaks_in_the_open_gets_nothing(realm: penstock.Realm) -> None:
+def test_unencrypted_clients_of_a_tls_port_get_no_answer(realm: penstock.Realm) -> None:
     with pytest.raises(CannotConnect):
         penstock.connect(realm.listen().replace("penstocks", "penstock"), reconnect_timeout=0)
 

@@ -148,7 +148,7 @@ def test_a_key_that_is_new_at_the_provider_is_fetched_but_not_too_often() -> Non
     assert provider.asked == 2
 
 
-def test_a_provider_that_is_away_is_missed_only_without_keys() -> None:
+def test_an_unavailable_provider_matters_only_without_cached_keys() -> None:
     provider, clock = Provider(), FixedClock()
     taken = tokens(provider, clock)
     provider.is_away = True
@@ -180,7 +180,7 @@ async def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
     assert provider.asked == 1
 
 
-def test_a_provider_that_is_away_is_not_asked_all_the_time() -> None:
+def test_an_unavailable_provider_is_not_requested_with_each_token() -> None:
     provider = Provider()
     provider.is_away = True
     taken = tokens(provider)
@@ -217,12 +217,12 @@ def test_groups_may_be_one_text() -> None:
         TokenRules("ftp://sso.example/keys", "https://sso.example", "penstock"),
     ],
 )
-def test_rules_under_which_anybodys_token_would_do_are_refused(rules: TokenRules) -> None:
+def test_rules_that_accept_tokens_of_any_service_are_refused(rules: TokenRules) -> None:
     with pytest.raises(InvalidArgument, match=r"access\.token_"):
         tokens(Provider(), rules=rules)
 
 
-def test_without_what_checks_signatures_a_realm_says_what_is_missing(
+def test_without_pyjwt_the_start_names_the_missing_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "jwt", None)
@@ -237,7 +237,7 @@ def test_a_realm_without_keys_takes_no_tokens() -> None:
         who(signed(), tokens(Provider(), rules=TokenRules()))
 
 
-def test_what_is_no_key_set_is_said(tmp_path: Path) -> None:
+def test_an_invalid_key_set_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be read"):
         fetched(str(tmp_path / "missing.json"))
     (tmp_path / "keys.json").write_text("[]")
@@ -277,7 +277,7 @@ def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> Non
     assert (me.user, me.groups) == ("token:alice", ("ops",))
 
 
-def test_a_token_is_not_sent_where_others_could_read_it() -> None:
+def test_a_token_is_not_sent_unencrypted() -> None:
     with pytest.raises(PenstockError, match="penstocks://"):
         penstock.connect("penstock://192.0.2.1:9", reconnect_timeout=0, token="t")
 

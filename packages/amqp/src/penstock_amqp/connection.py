@@ -288,7 +288,7 @@ class AmqpConnection(HostedConnection):
 
     def received(self, link: IncomingLink) -> None:
         """Process the messages received on a link."""
-        self.pace.came(len(link.messages))
+        self.pace.count(len(link.messages))
         if not self.is_open:
             link.messages.clear()
             link.deliveries.clear()

@@ -107,7 +107,7 @@ class Links(ConnectionPart[LinksPeer]):
     def attach(self, link: Link) -> None:
         if not self._connection.is_open:
             return
-        self._connection.pace.came(1)
+        self._connection.pace.count(1)
         attached = self._links[_key(link)] = Attached(link, self.steal)
         attached.older = self._service.links.add(self._name_of(attached), attached)
         self._connection.spawn(self._open_link, attached)

@@ -177,7 +177,7 @@ class MqttConnection(HostedConnection):
 
     def _receive_together(self, messages: Sequence[PlainMessage]) -> None:
         if self.pace.per_s:
-            self.pace.came(len(messages))
+            self.pace.count(len(messages))
         try:
             self.incoming.received_together(messages)
         except MqttViolation as error:
@@ -286,7 +286,7 @@ class MqttConnection(HostedConnection):
 
     def _receive(self, packet: Packet) -> None:
         if self.is_open and isinstance(packet, PublishPacket):  # as most are
-            self.pace.came(1)
+            self.pace.count(1)
             self.incoming.received(packet)
             return
         if self._connect is None:

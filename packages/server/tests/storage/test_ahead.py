@@ -32,7 +32,7 @@ def test_zeros_are_written_once_for_many_blocks() -> None:
     assert bytes(zeros_behind(empty_file(), 512, ROOM)) == bytes(ZEROS_BYTES)
 
 
-def test_they_fill_no_more_than_was_reserved() -> None:
+def test_zeros_stay_within_the_reserved_space() -> None:
     file = empty_file()
     end = FILE_HEADER_SIZE + 512
 
@@ -43,7 +43,7 @@ def test_they_fill_no_more_than_was_reserved() -> None:
 
 
 @pytest.mark.parametrize("size", [BLOCK_BYTES_MAX + 8, ZEROS_BYTES])
-def test_there_are_none_behind_a_large_block(size: int) -> None:
+def test_no_zeros_are_written_after_a_large_block(size: int) -> None:
     file = empty_file()
 
     assert not zeros_behind(file, size, ROOM)
@@ -64,7 +64,7 @@ class Recording(FaultyDisk):
 
 
 @on_a_loop
-async def test_the_journal_writes_them_where_it_syncs_small_blocks() -> None:
+async def test_the_journal_writes_zeros_after_synced_small_blocks() -> None:
     disk = Recording()
     journal = open_store("/realm", disk, allocation_bytes=1 << 19).journal
 

@@ -50,7 +50,7 @@ async def test_a_full_disk_leaves_nothing(disk: FaultyDisk) -> None:
 
 
 @pytest.mark.parametrize("good_syncs", range(5))
-async def test_a_put_that_fails_is_whole_or_not_there(good_syncs: int) -> None:
+async def test_a_blob_whose_put_fails_is_complete_or_absent(good_syncs: int) -> None:
     for seed in range(20):
         disk = FaultyDisk(seed)
         blobs = open_store("/realm", disk).blobs
@@ -99,7 +99,7 @@ def test_local_paths_name_real_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_blob_stays_mapped_when_nobody_has_a_view(tmp_path: Path) -> None:
+def test_a_blob_is_unmapped_with_its_last_view(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk())
     maps = Path("/proc/self/maps")
     asyncio.run(store.blobs.put(NAME, [b"x"]))

@@ -1,4 +1,4 @@
-"""Files are changed one step at a time, and no more once nobody knows what is on disk."""
+"""Files are changed one step at a time, and no more once the content on disk is unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_server.storage.embedded.changes import Changes
 
 
 class Elsewhere:
-    """Does what is offloaded when the test says so."""
+    """Runs offloaded calls when the test says so."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -30,7 +30,7 @@ def failing() -> None:
     raise StorageFailed("the disk is full")
 
 
-async def test_what_is_quick_is_done_here_and_the_rest_elsewhere() -> None:
+async def test_quick_changes_run_on_the_loop_and_others_in_a_thread() -> None:
     elsewhere, done = Elsewhere(), list[str]()
     changes = Changes("the files take nothing more", elsewhere.offload)
     await changes.make(lambda: done.append("quick"), inline=True)
@@ -41,7 +41,7 @@ async def test_what_is_quick_is_done_here_and_the_rest_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_a_change_that_failed_and_left_nothing_is_followed_by_others(inline: bool) -> None:
+async def test_changes_continue_after_one_that_failed_without_effect(inline: bool) -> None:
     changes, done = Changes("the files take nothing more", Elsewhere().offload), list[int]()
     with pytest.raises(StorageFailed, match="full"):
         await changes.make(failing, inline=inline)
@@ -52,7 +52,7 @@ async def test_a_change_that_failed_and_left_nothing_is_followed_by_others(inlin
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_nothing_follows_once_it_is_said_that_all_has_failed(inline: bool) -> None:
+async def test_no_change_is_made_after_a_final_failure(inline: bool) -> None:
     changes, done = Changes("the files take nothing more", Elsewhere().offload), list[int]()
     changes.failed = "a sync has failed"
     with pytest.raises(StorageFailed, match="the files take nothing more: a sync has failed"):

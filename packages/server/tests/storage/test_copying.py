@@ -1,4 +1,4 @@
-"""What a backup captures of files that change while it reads them."""
+"""Backups capture files that change while they are read."""
 
 from __future__ import annotations
 

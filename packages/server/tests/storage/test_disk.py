@@ -38,7 +38,7 @@ def test_many_chunks_are_written_in_order(any_disk: Disk, root: str) -> None:
     assert read_all(any_disk, f"{root}/a") == b"".join(chunks)
 
 
-def test_a_write_that_the_system_cuts_short_goes_on(
+def test_a_write_that_the_system_cuts_short_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwritev
@@ -104,7 +104,7 @@ def test_only_empty_directories_are_removed(any_disk: Disk, root: str) -> None:
         any_disk.remove_directory(f"{root}/deep")
 
 
-def test_names_are_taken_once(any_disk: Disk, root: str) -> None:
+def test_a_name_can_be_used_only_once(any_disk: Disk, root: str) -> None:
     write_all(any_disk, f"{root}/a", [b"a"])
     write_all(any_disk, f"{root}/b", [b"b"])
 
@@ -135,7 +135,7 @@ def test_without_hard_links_a_taken_name_is_still_refused(
     assert (tmp_path / "b").read_bytes() == b"a"
 
 
-def test_what_is_not_there_is_not_found(any_disk: Disk, root: str) -> None:
+def test_missing_files_raise_file_not_found(any_disk: Disk, root: str) -> None:
     with pytest.raises(FileNotFoundError):
         any_disk.open(f"{root}/none")
     with pytest.raises(FileNotFoundError):
@@ -184,7 +184,7 @@ def test_a_power_cut_takes_names_that_were_not_synced() -> None:
     assert seen == {("old",), ("new",)}
 
 
-def test_a_failed_sync_loses_the_bytes_and_the_next_one_says_yes() -> None:
+def test_a_failed_sync_loses_the_bytes_and_the_next_one_succeeds() -> None:
     for seed in range(10):
         disk = FaultyDisk(seed)
         file = disk.open("/a", create=True)

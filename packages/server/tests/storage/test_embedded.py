@@ -46,7 +46,7 @@ def test_a_new_directory_gets_the_format_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_realm_is_told_who_has_the_directory(tmp_path: Path) -> None:
+def test_the_error_of_a_second_realm_names_the_holder_of_the_directory(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk(), holder="pid 4711")
 
     with pytest.raises(DataDirectoryInUse, match=rf"{tmp_path} is in use by pid 4711"):
@@ -69,7 +69,7 @@ def test_the_lock_of_a_process_that_ended_is_free(tmp_path: Path) -> None:
     close(open_store(f"{tmp_path}", RealDisk()))
 
 
-def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_without_changes(tmp_path: Path) -> None:
     close(open_store(f"{tmp_path}", RealDisk()))
     record = encode_record(VersionedRecord(7, b'{"format": 12}'))
     (tmp_path / "registry/format").write_bytes(record)
@@ -83,7 +83,7 @@ def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     assert tree(tmp_path) == before
 
 
-def test_somebody_elses_folder_is_not_littered(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
 
     with pytest.raises(InvalidArgument, match=r"not a Penstock data directory.*thesis\.tex"):
@@ -103,7 +103,7 @@ def test_a_relative_path_is_refused() -> None:
         open_store("realm", FaultyDisk())
 
 
-def test_a_directory_that_cannot_be_made_is_named() -> None:
+def test_the_error_names_a_directory_that_cannot_be_created() -> None:
     with pytest.raises(StorageFailed, match="/proc/none/realm"):
         open_store("/proc/none/realm", RealDisk())
 
@@ -117,7 +117,7 @@ def test_a_directory_with_events_and_no_format_record_is_damaged(disk: FaultyDis
 
 
 @pytest.mark.parametrize("value", [b"{}", b"format 1", b'{"format": "x"}'])
-def test_a_format_record_that_makes_no_sense_is_damaged(disk: FaultyDisk, value: bytes) -> None:
+def test_an_invalid_format_record_is_damaged(disk: FaultyDisk, value: bytes) -> None:
     close(open_store("/realm", disk))
     disk.unlink("/realm/registry/format")
     file = disk.open("/realm/registry/format", create=True)
@@ -175,7 +175,7 @@ def test_the_journal_does_without_its_record(disk: FaultyDisk) -> None:
     assert asyncio.run(journal.append(1, [b"two"])) == 2
 
 
-def test_the_journals_record_is_not_for_others(disk: FaultyDisk) -> None:
+def test_the_journals_record_cannot_be_changed_by_others(disk: FaultyDisk) -> None:
     registry = open_store("/realm", disk).registry
 
     with pytest.raises(Conflict, match="journal's own"):

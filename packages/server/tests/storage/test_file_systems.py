@@ -54,7 +54,7 @@ def test_blobs(uri: str, check: str) -> None:
     asyncio.run(run(BlobsKit(uri), check))
 
 
-async def test_large_blobs_come_in_parts_and_are_seen_whole(store: ObjectStore) -> None:
+async def test_large_blobs_are_written_in_parts_and_visible_as_a_whole(store: ObjectStore) -> None:
     blobs = blobs_at(store.uri("bucket/realm"))
     content = bytes(range(256)) * (24 << 12)
     await blobs.put(NAME, [memoryview(content)])
@@ -64,7 +64,7 @@ async def test_large_blobs_come_in_parts_and_are_seen_whole(store: ObjectStore) 
 
 
 @pytest.mark.parametrize("part", [1, 2, 3])
-async def test_a_large_blob_that_breaks_off_is_not_seen_in_part(
+async def test_an_interrupted_large_blob_is_never_visible_in_part(
     store: ObjectStore, part: int
 ) -> None:
     blobs = blobs_at(store.uri("bucket/realm"))
@@ -85,7 +85,7 @@ async def test_a_large_blob_that_breaks_off_is_not_seen_in_part(
     assert store.objects == {f"bucket/realm/{NAME}": content}
 
 
-async def test_a_list_of_part_of_the_names_asks_for_no_others(store: ObjectStore) -> None:
+async def test_a_list_with_a_prefix_reads_no_other_names(store: ObjectStore) -> None:
     blobs = blobs_at(store.uri("bucket/realm"))
     for number in range(10):
         await blobs.put(f"segments/orders.1/{number}", [b"x" * number])
@@ -99,7 +99,7 @@ async def test_a_list_of_part_of_the_names_asks_for_no_others(store: ObjectStore
     assert {name for name, _ in store.asked("GET", "")} == {"realm/segments/orders.1/"}
 
 
-async def test_what_was_written_aside_and_left_is_no_blob(tmp_path: Path) -> None:
+async def test_an_abandoned_temporary_file_is_not_a_blob(tmp_path: Path) -> None:
     blobs = blobs_at(f"file://{tmp_path}")
     await blobs.put(NAME, [b"whole"])
     (tmp_path / "segments/orders.1/.put-events.00000001.arrow").write_bytes(b"ha")
@@ -109,7 +109,7 @@ async def test_what_was_written_aside_and_left_is_no_blob(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "segments/orders.1").iterdir()] == [Path(NAME).name]
 
 
-async def test_a_write_that_fails_leaves_what_was_there(
+async def test_a_failed_write_keeps_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(fs.LocalFileSystem):  # type: ignore[misc]  # Arrow has no types
@@ -126,7 +126,7 @@ async def test_a_write_that_fails_leaves_what_was_there(
     assert [path.name for path in (tmp_path / "segments/orders.1").iterdir()] == [Path(NAME).name]
 
 
-async def test_a_store_that_refuses_is_named_without_its_secrets(store: ObjectStore) -> None:
+async def test_the_error_names_a_failing_store_without_its_secrets(store: ObjectStore) -> None:
     blobs = blobs_at(store.uri("bucket/realm"))
     store.refuses = True
     for call in (blobs.put(NAME, [b"x"]), blobs.get(NAME), blobs.list(), blobs.delete(NAME)):

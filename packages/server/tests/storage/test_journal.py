@@ -213,7 +213,7 @@ async def test_a_deletion_that_begins_after_the_end_leaves_the_files_to_the_next
 
 
 @pytest.mark.parametrize("room", [0, 1, 50, 56, 57, 500, 5_000, 9_000])
-async def test_a_full_disk_keeps_nothing_and_the_journal_goes_on(
+async def test_a_block_refused_by_a_full_disk_leaves_no_trace_and_the_journal_continues(
     disk: FaultyDisk, room: int
 ) -> None:
     journal = open_journal(disk)
@@ -233,7 +233,7 @@ async def test_a_full_disk_keeps_nothing_and_the_journal_goes_on(
     assert await contents(open_journal(disk)) == [b"one", b"two"]
 
 
-async def test_reserved_room_is_there_when_the_disk_is_full(disk: FaultyDisk) -> None:
+async def test_reserved_space_is_available_when_the_disk_is_full(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     disk.free_bytes = 60_000
     await journal.reserve(50_000)
@@ -246,7 +246,7 @@ async def test_reserved_room_is_there_when_the_disk_is_full(disk: FaultyDisk) ->
     assert await journal.append(1, [b"two"]) == 2
 
 
-async def test_no_room_for_a_new_file_is_not_the_end(disk: FaultyDisk) -> None:
+async def test_the_journal_continues_after_a_new_file_had_no_space(disk: FaultyDisk) -> None:
     journal = open_journal(disk, file_bytes_max=300)
     await append_all(journal, b"x" * 200)
     disk.free_bytes = 0
@@ -262,10 +262,10 @@ async def test_no_room_for_a_new_file_is_not_the_end(disk: FaultyDisk) -> None:
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("is_another_begun", [False, True])
-async def test_a_file_that_could_not_be_made_does_not_come_back_after_a_power_cut(
+async def test_a_file_whose_creation_failed_does_not_reappear_after_a_power_cut(
     seed: int, *, is_another_begun: bool
 ) -> None:
-    """It would be taken for the file of the blocks that the older one was given instead."""
+    """The next start would look for later blocks in this file, which are in the older one."""
     disk = FaultyDisk(seed)
     journal = open_journal(disk, file_bytes_max=300)
     await append_all(journal, b"x" * 100)
@@ -287,7 +287,7 @@ async def test_a_file_that_could_not_be_made_does_not_come_back_after_a_power_cu
 
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("call", ["unlink", "sync_directory"])
-async def test_a_file_that_can_neither_be_made_nor_removed_is_the_end_until_the_next_start(
+async def test_a_file_that_can_neither_be_created_nor_removed_ends_all_changes_until_the_next_start(
     disk: FaultyDisk, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_journal(disk, file_bytes_max=300)
@@ -310,7 +310,7 @@ async def test_a_file_that_can_neither_be_made_nor_removed_is_the_end_until_the_
     assert await contents(journal) == [b"x" * 100, b"z"]
 
 
-async def test_a_failed_sync_is_the_end_until_the_next_start(disk: FaultyDisk) -> None:
+async def test_a_failed_sync_ends_all_changes_until_the_next_start(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     await append_all(journal, b"one")
     disk.fail_syncs()
@@ -331,7 +331,7 @@ async def test_a_failed_sync_is_the_end_until_the_next_start(disk: FaultyDisk) -
     assert (await contents(open_journal(disk)))[:1] == [b"one"]
 
 
-async def test_a_write_that_cannot_be_undone_is_the_end(disk: FaultyDisk) -> None:
+async def test_a_write_that_cannot_be_undone_ends_all_changes(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     await append_all(journal, b"one")
     disk.free_bytes = 10
@@ -366,7 +366,7 @@ async def test_a_cancelled_append_leaves_the_journal_closed_to_more(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_two_appends_at_a_time_are_a_bug(tmp_path: Path) -> None:
+async def test_two_appends_at_the_same_time_fail_an_assertion(tmp_path: Path) -> None:
     journal = open_on(f"{tmp_path}/realm", offload=asyncio.to_thread)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(journal.append(0, [b"x" * 300_000]))
@@ -402,7 +402,7 @@ async def test_slow_syncs_leave_the_loop_and_quick_ones_come_back(tmp_path: Path
     assert len(elsewhere) == before + 1, "large blocks always go elsewhere"
 
 
-async def test_the_disk_takes_no_more_than_the_limit_of_a_real_system(tmp_path: Path) -> None:
+async def test_writes_keep_the_limit_of_chunks_of_a_real_system(tmp_path: Path) -> None:
     journal = open_on(
         f"{tmp_path}/realm",
         limits=JournalLimits(allocation_bytes=1 << 12),
@@ -421,7 +421,7 @@ async def test_the_disk_takes_no_more_than_the_limit_of_a_real_system(tmp_path: 
     await again.close()
 
 
-async def test_a_stranger_at_the_tail_is_fenced(disk: FaultyDisk) -> None:
+async def test_an_append_of_another_writer_is_fenced(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     await append_all(journal, b"one")
 

@@ -1,4 +1,4 @@
-"""A journal through a life of appends, power cuts and restarts, beside a list that never fails."""
+"""A journal with appends, power cuts and restarts, compared with a list that never fails."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_blobs_work_on_it(check: str) -> None:
     asyncio.run(run(BlobsKit(), check))
 
 
-async def test_what_is_beneath_is_seen_and_not_changed() -> None:
+async def test_the_disk_below_is_read_and_not_changed() -> None:
     disk = FaultyDisk()
     store = open_store("/realm", disk)
     await store.journal.append(0, [b"one"])

@@ -24,7 +24,7 @@ from tests.loops import on_a_loop
 T = TypeVar("T")
 
 
-async def test_pages_grow_with_what_is_kept_up_to_a_limit(disk: FaultyDisk) -> None:
+async def test_pages_grow_with_the_channel_up_to_a_limit(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     for _ in range(30):
         await put(pages, [b"x" * 500])
@@ -37,7 +37,7 @@ async def test_pages_grow_with_what_is_kept_up_to_a_limit(disk: FaultyDisk) -> N
     assert bytes(pages.view(1, large)) == b"y" * 10_001
 
 
-async def test_a_page_leaves_when_it_is_free_and_not_the_newest(disk: FaultyDisk) -> None:
+async def test_an_empty_page_is_removed_unless_it_is_the_newest(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     places = await put(pages, [b"x" * 500] * 4)
     await pages.release(1, places[:1])
@@ -66,7 +66,7 @@ async def test_a_dropped_channel_leaves_nothing_even_if_power_is_cut() -> None:
         assert set(files(disk, "/realm/pages")) == {"2"}
 
 
-async def test_what_is_not_a_page_is_left_alone(disk: FaultyDisk) -> None:
+async def test_foreign_files_among_pages_are_not_changed(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     places = await put(pages, [b"x"])
     for path in ("/realm/pages/1/notes.txt", "/realm/pages/1/x.page", "/realm/pages/README"):
@@ -82,7 +82,7 @@ async def test_what_is_not_a_page_is_left_alone(disk: FaultyDisk) -> None:
     assert [body.place for body in await pages.check(1, places)] == places
 
 
-async def test_room_has_to_be_reserved_and_what_is_in_use_said_first(disk: FaultyDisk) -> None:
+async def test_space_has_to_be_reserved_after_the_used_slots_are_restored(disk: FaultyDisk) -> None:
     pages = open_store("/realm", disk).pages
     with pytest.raises(AssertionError, match="marks the used slots"):
         await pages.reserve(1, [1])
@@ -97,7 +97,7 @@ async def test_room_has_to_be_reserved_and_what_is_in_use_said_first(disk: Fault
 
 
 @pytest.mark.slow
-async def test_any_selection_of_what_was_reserved_finds_room() -> None:
+async def test_any_subset_of_the_reserved_bodies_fits() -> None:
     for seed in range(200):
         random, disk = Random(seed), FaultyDisk(seed)
         pages = await opened(disk)
@@ -138,9 +138,7 @@ async def test_views_are_mapped_and_outlive_their_files(
 
 @pytest.mark.parametrize("drops", [False, True])
 @on_a_loop
-async def test_a_file_that_is_gone_stays_mapped_only_for_its_views(
-    tmp_path: Path, drops: bool
-) -> None:
+async def test_a_deleted_file_stays_mapped_only_for_its_views(tmp_path: Path, drops: bool) -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count(f"{tmp_path}/pages/")
 
@@ -157,7 +155,9 @@ async def test_a_file_that_is_gone_stays_mapped_only_for_its_views(
     await pages.close()
 
 
-async def test_large_bodies_are_written_elsewhere_and_small_ones_here(tmp_path: Path) -> None:
+async def test_large_bodies_are_written_in_a_thread_and_small_ones_on_the_loop(
+    tmp_path: Path,
+) -> None:
     offloaded = []
 
     async def counted(call: Callable[[], T]) -> T:
@@ -180,7 +180,7 @@ async def test_large_bodies_are_written_elsewhere_and_small_ones_here(tmp_path: 
     assert {path.stat().st_size for path in (tmp_path / "pages/1").iterdir()} == {1 << 20}
 
 
-async def test_slow_syncs_are_done_elsewhere(disk: FaultyDisk) -> None:
+async def test_slow_syncs_are_done_in_a_thread(disk: FaultyDisk) -> None:
     clock, offloaded = StillClock(), []
 
     async def counted(call: Callable[[], T]) -> T:
@@ -201,7 +201,7 @@ async def test_slow_syncs_are_done_elsewhere(disk: FaultyDisk) -> None:
     assert len(offloaded) == before + 1, "the first showed how slow it is"
 
 
-async def test_a_system_that_promises_no_room_still_gives_whole_pages(tmp_path: Path) -> None:
+async def test_pages_have_their_full_size_on_a_system_without_reservation(tmp_path: Path) -> None:
     class Promising(RealDisk):
         def allocate(self, file: int, offset: int, size: int) -> None:
             """Some systems have no call for it."""

@@ -50,7 +50,7 @@ async def test_a_place_whose_flush_returned_outlives_every_power_cut() -> None:
             assert [bytes(pages.view(channel, place)) for place in of] == list(of.values())
 
 
-async def test_bytes_that_were_not_synced_may_be_lost_and_that_shows() -> None:
+async def test_lost_unsynced_bytes_are_detected() -> None:
     seen = set()
     for seed in range(40):
         disk = FaultyDisk(seed)
@@ -150,7 +150,7 @@ async def test_beside_a_damaged_journal_nothing_is_removed_or_written_over(
     assert set(files(disk)) == {"0001.kept", "0002.kept", "0003.kept"}
 
 
-async def test_a_crash_in_a_recovery_is_no_harm() -> None:
+async def test_a_crash_during_a_recovery_does_no_harm() -> None:
     for seed in range(40):
         disk = FaultyDisk(seed)
         pages = await opened(disk)
@@ -171,7 +171,7 @@ async def test_a_crash_in_a_recovery_is_no_harm() -> None:
 
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("bit", [0, 3, 7])
-async def test_a_flipped_bit_is_found_and_what_is_there_kept_aside(
+async def test_a_flipped_bit_is_detected_and_the_body_quarantined(
     disk: FaultyDisk, bit: int
 ) -> None:
     pages = await opened(disk)
@@ -192,7 +192,7 @@ async def test_a_flipped_bit_is_found_and_what_is_there_kept_aside(
 
 
 @pytest.mark.spec("S1")
-async def test_a_sector_that_cannot_be_read_hurts_its_bodies_only(disk: FaultyDisk) -> None:
+async def test_an_unreadable_sector_damages_only_its_bodies(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     await pages.reserve(1, [12_000])
     places = [pages.allocate(1, bytes([number]) * 4_000) for number in range(3)]
@@ -205,7 +205,7 @@ async def test_a_sector_that_cannot_be_read_hurts_its_bodies_only(disk: FaultyDi
     assert "cannot read it" in damaged[0].reason
 
 
-async def test_a_file_that_was_cut_or_is_gone_is_damage(disk: FaultyDisk) -> None:
+async def test_a_shortened_or_missing_page_is_damage(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     places = await put(pages, [b"a" * 500, b"b" * 500, b"c" * 500])
     disk.shorten(f"{ONE}/0001.page", 700)
@@ -227,7 +227,7 @@ async def test_a_file_that_was_cut_or_is_gone_is_damage(disk: FaultyDisk) -> Non
     assert await pages.check(1, [places[0], *more]) == []
 
 
-async def test_a_page_that_vanishes_while_it_is_in_use_is_damage(disk: FaultyDisk) -> None:
+async def test_a_page_deleted_while_in_use_is_damage(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     (place,) = await put(pages, [b"one"])
     disk.unlink(f"{ONE}/0001.page")
@@ -250,7 +250,7 @@ async def test_a_full_quarantine_does_not_hide_the_damage(disk: FaultyDisk) -> N
 # A disk that refuses
 
 
-async def test_a_full_disk_is_found_out_when_reserving(disk: FaultyDisk) -> None:
+async def test_a_full_disk_is_noticed_when_space_is_reserved(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     places = await put(pages, [b"x" * 1_000])
     info, disk.free_bytes = pages.info(1), 2_500
@@ -283,7 +283,7 @@ async def test_a_directory_that_cannot_be_synced_promises_nothing(disk: FaultyDi
     assert await pages.check(1, await put(pages, [b"y" * 2_000])) == []
 
 
-async def test_a_write_that_fails_takes_nothing_and_the_next_goes_on(tmp_path: Path) -> None:
+async def test_a_failed_write_uses_no_space_and_the_next_one_succeeds(tmp_path: Path) -> None:
     class Refusing(RealDisk):
         refuses = False
 
@@ -306,7 +306,7 @@ async def test_a_write_that_fails_takes_nothing_and_the_next_goes_on(tmp_path: P
     await pages.close()
 
 
-async def test_after_a_failed_sync_only_reads_are_left(disk: FaultyDisk) -> None:
+async def test_after_a_failed_sync_only_reads_are_possible(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     (place,) = await put(pages, [b"one"])
     await pages.reserve(1, [3, 3])

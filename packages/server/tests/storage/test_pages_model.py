@@ -1,4 +1,4 @@
-"""Pages through a life of bodies, power cuts and restarts, beside a dictionary that never fails."""
+"""Pages with bodies, power cuts and restarts, compared with a dictionary that never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal makes of the bytes it finds: torn tails, rot, gaps, strangers (SEM S1)."""
+"""A journal handles damaged bytes: torn tails, flipped bits, gaps, foreign files (SEM S1)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def damaged(store: Embedded) -> list[tuple[int, int]]:
 
 
 def start_of(number: int, blocks: Sequence[bytes] = BLOCKS) -> int:
-    """Where block ``number`` starts in its file."""
+    """Return the offset of block ``number`` in its file."""
     return FILE_HEADER_SIZE + sum(padded(len(block)) for block in blocks[: number - 1])
 
 
@@ -98,7 +98,7 @@ def test_a_tail_torn_at_any_byte_is_cut_to_the_last_whole_block(size: int) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", range(start_of(4), start_of(5) - 5))
-def test_a_flipped_bit_in_a_tail_nobody_vouches_for_cuts_it(offset: int) -> None:
+def test_a_flipped_bit_in_a_tail_that_may_be_unsynced_cuts_it(offset: int) -> None:
     disk = written()
     disk.flip(LOG, offset)
     hurt = disk.content(LOG)[start_of(4) :].rstrip(b"\0")
@@ -151,7 +151,7 @@ def test_a_flipped_bit_anywhere_in_a_block_hides_that_block_only(number: int) ->
         assert len(quarantined(disk)) == 1, "they are copied once"
 
 
-def test_damage_says_where_it_is_and_why() -> None:
+def test_damage_has_its_position_and_reason() -> None:
     disk = written()
     disk.flip(LOG, start_of(2) + BLOCK_HEADER_SIZE)
 
@@ -269,7 +269,7 @@ def test_a_shortened_file_in_the_middle_loses_only_its_blocks() -> None:
     assert damaged(store) == [(3, 1)]
 
 
-def test_files_of_strangers_are_left_alone() -> None:
+def test_foreign_files_are_not_changed() -> None:
     disk = written()
     for name in ("notes.txt", "7.log", "0000000000000000000x.log"):
         disk.close(disk.open(f"/realm/journal/{name}", create=True))
@@ -280,7 +280,7 @@ def test_files_of_strangers_are_left_alone() -> None:
     assert "notes.txt" in [entry.name for entry in disk.list("/realm/journal")]
 
 
-def test_a_file_of_garbage_is_put_aside_and_damage() -> None:
+def test_a_file_of_garbage_is_quarantined_and_counts_as_damage() -> None:
     disk = small_files()
     path = "/realm/journal/00000000000000000002.log"
     file = disk.open(path)
@@ -308,7 +308,7 @@ def test_a_page_that_cannot_be_read_hides_the_blocks_in_it() -> None:
     assert served(store)[5] == blocks[4]
 
 
-def test_rot_after_the_start_is_found_when_it_is_read() -> None:
+def test_damage_after_the_start_is_detected_when_it_is_read() -> None:
     disk = written()
     store = open_it(disk)
     disk.flip(LOG, start_of(2) + BLOCK_HEADER_SIZE + 3)

@@ -1,4 +1,4 @@
-"""Verifiers and the audit log are for nobody but the realm's own user."""
+"""Only the realm's user may read verifiers and the audit log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {
 
 @pytest.fixture
 def loose() -> Iterator[None]:
-    """A process that hides nothing from anybody by itself."""
+    """A process whose umask hides no file from other users."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,7 +38,7 @@ def secrets_in(root: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("loose")
-def test_secrets_are_made_for_nobody_else(tmp_path: Path) -> None:
+def test_secrets_are_created_for_the_realms_user_only(tmp_path: Path) -> None:
     root = tmp_path / "data"
     with capture_logs() as logged, penstock.Realm(root, **MODES):
         pass
@@ -51,7 +51,7 @@ def test_secrets_are_made_for_nobody_else(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("loose")
-def test_what_is_restored_is_for_nobody_else_either(tmp_path: Path) -> None:
+def test_restored_secrets_are_for_the_realms_user_only(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data", **MODES) as realm, realm.connect() as session:
         session.channels.create("orders").publish(b"x")
         session.back_up(tmp_path / "backup")
@@ -75,7 +75,7 @@ def test_events_stay_readable_for_the_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_secrets_that_others_can_read_are_mended_at_the_start_and_said(tmp_path: Path) -> None:
+def test_readable_secrets_are_corrected_at_the_start_and_logged(tmp_path: Path) -> None:
     root = tmp_path / "data"
     with penstock.Realm(root, **MODES):
         pass
@@ -96,7 +96,7 @@ def test_secrets_that_others_can_read_are_mended_at_the_start_and_said(tmp_path:
     }
 
 
-def test_what_cannot_be_mended_is_an_error_and_does_not_end_the_start(
+def test_permissions_that_cannot_be_corrected_are_logged_and_do_not_end_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "audit.ndjson").touch(0o600)

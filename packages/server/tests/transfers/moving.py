@@ -1,4 +1,4 @@
-"""What the tests of exports and imports do again and again."""
+"""Steps that the tests of exports and imports share."""
 
 from __future__ import annotations
 

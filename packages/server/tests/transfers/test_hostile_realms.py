@@ -1,4 +1,5 @@
-"""A realm that lies to who exports, backs up and copies: nothing is written but what is known."""
+"""A malicious realm cannot make a client that exports, backs up or copies write other files than it
+expects."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_an_export_writes_only_files_an_export_has(
         lambda part, _: replace(part, file=replace(part.file, size=0)),
     ],
 )
-def test_an_export_ends_whatever_sizes_the_realm_says(
+def test_an_export_ends_whatever_sizes_the_realm_sends(
     monkeypatch: pytest.MonkeyPatch,
     stocked: Session,
     tmp_path: Path,
@@ -163,7 +164,7 @@ def test_a_copy_writes_only_files_a_realm_has(
     assert all_below(tmp_path / "copy") == []
 
 
-def test_what_is_no_file_of_the_realm_is_not_backed_up(start: Start, tmp_path: Path) -> None:
+def test_foreign_files_are_not_backed_up(start: Start, tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
         session.channels.create("orders").publish(b"x")
         (tmp_path / "data" / "registry" / "a note").write_text("of somebody")

@@ -24,8 +24,8 @@ def is_pair(value: Any) -> bool:
 
 
 def leaves(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """Where integers stand in what msgpack has decoded; of many spans, in the first two and in
-    the last one, as what lies between them is checked as the second one is."""
+    """Return the paths of the integers in decoded msgpack. Of many spans only the first two and the
+    last one count, because those in between are checked like the second one."""
     if isinstance(value, list):
         parts = list(enumerate(value))
         if all(map(is_pair, value)):
@@ -77,7 +77,7 @@ def test_no_number_of_an_import_ends_the_realm(here: Session, folder: Path, star
 
 
 @pytest.mark.spec("E3")
-def test_who_published_is_marked_as_another_realms_word(
+def test_publishers_of_imported_events_are_marked(
     here: Session, there: Session, folder: Path, tmp_path: Path
 ) -> None:
     exported(here, folder)

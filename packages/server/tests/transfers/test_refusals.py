@@ -104,7 +104,7 @@ def test_an_export_of_nothing_leaves_nothing(here: Session, folder: Path) -> Non
     assert list(folder.iterdir()) == []
 
 
-def test_an_export_cut_short_is_no_export(
+def test_an_incomplete_export_is_refused(
     start: Start, there: Session, folder: Path, tmp_path: Path
 ) -> None:
     here = start("cut").connect()
@@ -120,7 +120,7 @@ def test_an_export_cut_short_is_no_export(
 
 
 @pytest.mark.parametrize("engine", ["default", "merge"])
-def test_publish_keys_and_states_have_to_find_room(
+def test_publish_keys_and_states_need_free_memory(
     here: Session, start: Start, folder: Path, engine: Engine
 ) -> None:
     states = here.channels.create("states", keys={"key": 1}, engine=engine)
@@ -135,7 +135,7 @@ def test_publish_keys_and_states_have_to_find_room(
     here.close()
 
 
-def test_events_in_memory_have_to_find_room(here: Session, start: Start, folder: Path) -> None:
+def test_events_in_memory_need_free_memory(here: Session, start: Start, folder: Path) -> None:
     orders = here.channels.create("orders", type="reliable")
     orders.publish(b"x" * 100_000)
     here.channels.export("orders", folder)
@@ -148,7 +148,7 @@ def test_events_in_memory_have_to_find_room(here: Session, start: Start, folder:
 # --- damage -------------------------------------------------------------------------------
 
 
-def test_damage_to_any_file_is_noticed_and_nothing_is_left(
+def test_damage_to_any_file_is_noticed_and_leaves_no_files(
     here: Session, there: Session, folder: Path, tmp_path: Path
 ) -> None:
     files = exported(here, folder)
@@ -178,10 +178,10 @@ def test_damage_to_any_file_is_noticed_and_nothing_is_left(
     )
 
 
-def test_the_realm_looks_for_itself(
+def test_the_realm_checks_an_import_itself(
     here: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """Checksums can be made to fit; whoever does that gets no further."""
+    """An export with forged checksums is refused as well."""
     exported(here, folder)
     manifest, state = read(folder)
     counters = msgspec.structs.replace(state.channel.restored.counters, published=3)
@@ -196,7 +196,7 @@ def test_the_realm_looks_for_itself(
         assert files_in(tmp_path / "there") == []
 
 
-def test_what_the_client_would_refuse_the_realm_refuses(
+def test_the_realm_refuses_all_that_the_client_would_refuse(
     here: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
     exported(here, folder)
@@ -252,7 +252,7 @@ def begin_import(peer: RawPeer, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("how", ["abort", "hang up"])
-def test_an_import_that_ends_early_takes_everything_with_it(
+def test_an_import_that_ends_early_leaves_no_files(
     here: Session, start: Start, folder: Path, tmp_path: Path, how: str
 ) -> None:
     exported(here, folder)
@@ -269,7 +269,7 @@ def test_an_import_that_ends_early_takes_everything_with_it(
         assert there.channels.import_from(folder).info().events > 0
 
 
-def test_what_an_import_left_is_removed_at_the_next_start(
+def test_files_of_an_interrupted_import_are_removed_at_the_next_start(
     here: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
     exported(here, folder)
@@ -282,7 +282,7 @@ def test_what_an_import_left_is_removed_at_the_next_start(
     assert files_in(tmp_path / "there") == []
 
 
-def test_only_so_many_are_under_way_at_a_time(
+def test_the_number_of_simultaneous_transfers_is_limited(
     realm: penstock.Realm, here: Session, folder: Path
 ) -> None:
     exported(here, folder)

@@ -42,7 +42,7 @@ TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
         ("mixed", {"events_per_spindle": 0, "compression": "lz4"}),
     ],
 )
-def test_everything_is_there_as_it_was_here(
+def test_an_imported_channel_equals_the_exported_one(
     here: Session, there: Session, folder: Path, type_: penstock.ChannelType, storage: Any
 ) -> None:
     orders = here.channels.create("eu/orders", type=type_, storage=storage)
@@ -94,7 +94,7 @@ def test_the_imported_channel_lives_on_and_survives_a_restart(
     again.close()
 
 
-def test_a_queue_goes_with_what_its_readers_rolled_back(
+def test_an_exported_queue_keeps_its_rolled_back_events(
     here: Session, there: Session, folder: Path
 ) -> None:
     work = here.queues.create("work", type="persistent")
@@ -158,7 +158,7 @@ def test_the_events_are_plain_arrow_files(here: Session, folder: Path) -> None:
     assert found.column("properties").combine_chunks().field("n").to_pylist() == list(range(100))
 
 
-def test_an_empty_channel_goes_too(here: Session, there: Session, folder: Path) -> None:
+def test_an_empty_channel_can_be_exported(here: Session, there: Session, folder: Path) -> None:
     orders = here.channels.create("orders", start_event_id=40)
     orders.publish_many(events(2))
     orders.purge()
@@ -217,7 +217,7 @@ def test_an_export_under_traffic_is_the_channel_at_one_instant(
         assert sorted(event.event_id or 0 for _, event in zip(left, held, strict=False)) == left
 
 
-def test_what_was_captured_can_be_read_though_it_is_gone_meanwhile(
+def test_captured_events_stay_readable_after_their_removal(
     realm: penstock.Realm, here: Session, tmp_path: Path
 ) -> None:
     orders = here.channels.create("orders", type="persistent", storage={"events_per_spindle": 50})

@@ -112,7 +112,7 @@ class Guard:
                     f"the scheme {scheme[:20]!r} is not supported; use Basic or Bearer"
                 )
         secret = self.secret_in(headers)
-        login = await self.access.logins.found(secret) if secret else None
+        login = await self.access.logins.find_and_store_use(secret) if secret else None
         if login is None:
             principal = self.access.certificate(certificate, host)
             return principal or self._anonymous(headers, host)

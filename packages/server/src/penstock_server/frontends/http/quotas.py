@@ -37,11 +37,11 @@ class Quotas:
             return
         self._request_number += 1
         number, quota = self._request_number, self._of(principal.name)
-        quota.counted(self._clock.now_us())
+        quota.count_request(self._clock.now_us())
         try:
-            yield lambda size: quota.carried(number, size)
+            yield lambda size: quota.add_bytes(number, size)
         finally:
-            quota.answered(number)
+            quota.end_request(number)
 
     def _of(self, name: str) -> Quota:
         quota = self._quotas.get(name)

@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
     def _ask(self, number: int, request: Request[Any], body: memoryview) -> None:
         if self._quota is not None:
             try:
-                self._quota.asked(number, len(body), self.realm.clock.now_us())
+                self._quota.begin_request(number, len(body), self.realm.clock.now_us())
             except LimitReached as error:
                 self.fail(number, error)
                 return
@@ -476,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if self._quota is not None and isinstance(message, wire.Done | wire.Failed):
-            self._quota.answered(message.request)
+            self._quota.end_request(message.request)
         self._out += frame(wire.encode(message), *bodies)
         if not self._flush_is_due:
             self._flush_is_due = True

@@ -177,7 +177,7 @@ class Logins:
                 self._changed(login)
         return login
 
-    async def found(self, id: str) -> BrowserLogin | None:
+    async def find_and_store_use(self, id: str) -> BrowserLogin | None:
         """Find the session as :meth:`find` does, and store its last use if that is due. If the
         write fails, the next request tries again."""
         login = self.find(id)

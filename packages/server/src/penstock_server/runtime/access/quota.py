@@ -74,7 +74,7 @@ class RequestPace:
         self._clock = clock
         self._bucket = _Bucket(per_s)
 
-    def came(self, count: int) -> None:
+    def count(self, count: int) -> None:
         """Count received events."""
         if self.per_s:
             self._bucket.fill(self._clock.now_us())
@@ -102,11 +102,11 @@ class Quota:
         and each request gets an answer."""
         self._bytes = 0
 
-    def asked(self, request: int, size: int, now_us: int) -> None:
+    def begin_request(self, request: int, size: int, now_us: int) -> None:
         """Count a request with ``size`` bytes of events. Raises ``LimitReached``; the request is
         then noted without bytes, because its refusal is an answer, too."""
         try:
-            self.counted(now_us)
+            self.count_request(now_us)
             self._check(size)
         except LimitReached:
             self._note(request, 0)
@@ -114,18 +114,18 @@ class Quota:
         self._note(request, size)
         self._bytes += size
 
-    def counted(self, now_us: int) -> None:
+    def count_request(self, now_us: int) -> None:
         """Count a request. Raises ``LimitReached``."""
         if self._rate is not None:
             self._rate.take(now_us)
 
-    def carried(self, request: int, size: int) -> None:
+    def add_bytes(self, request: int, size: int) -> None:
         """Count the ``size`` bytes of a request's events. Raises ``LimitReached``."""
         self._check(size)
         self._note(request, size)
         self._bytes += size
 
-    def answered(self, request: int) -> None:
+    def end_request(self, request: int) -> None:
         """Release the bytes of a request that was answered."""
         sizes = self._sizes.get(request)
         if sizes is not None:
