@@ -291,7 +291,7 @@ async def test_a_request_is_bounded_in_bytes_where_the_oldest_events_are_the_lar
             await local.lives.put("readings", *named("x"))
         outboxes = local.lives.realm.joins.outboxes
         (outbox,) = outboxes.now()
-        outgoing = await outboxes.next(outbox.number)
+        outgoing = await outboxes.next(outbox.channel_id)
 
         assert outgoing is not None
         assert 1 <= sum(map(len, outgoing.bodies)) // MIB <= 8
@@ -453,7 +453,7 @@ async def test_an_outbox_that_cannot_be_read_keeps_no_other_from_being_sent(
             await local.lives.create(name)
             await local.join(name, "orders")
         outboxes = local.lives.realm.joins.outboxes
-        bad = next(each.number for each in outboxes.now() if each.source == "bad")
+        bad = next(each.channel_id for each in outboxes.now() if each.source == "bad")
         read = outboxes.next
 
         async def failing(number: int) -> Any:

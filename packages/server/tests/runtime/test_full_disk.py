@@ -152,7 +152,7 @@ async def test_a_repeated_commit_is_answered_on_a_full_disk() -> None:
     async with lives.life():
         await lives.create("orders")
         part = StorePart(lives.number("orders"), [body_from_events(MANY)])
-        await lives.realm.transactions.begin("t", [part.number])
+        await lives.realm.transactions.begin("t", [part.channel_id])
         await commit_transaction(lives, part)
         lives.disk.free_bytes = 0
 

@@ -77,7 +77,7 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
         tail_batch = store.tail[0].__class__(
             Span(3, 5),
             0,
-            store.tail[0].number,
+            store.tail[0].schema_id,
             schema=store.tail[0].schema,
             body=store.tail[0].body,
         )

@@ -91,15 +91,15 @@ class OutboxSender:
 
     async def _apart(self, outbox: OutboxState) -> bool:
         """Run :meth:`_step` so that an unexpected failure affects only this outbox."""
-        if self._incidents.is_aside("outboxes", outbox.number):
+        if self._incidents.is_aside("outboxes", outbox.channel_id):
             return False
-        with self._incidents.barrier("outboxes", outbox.number):
+        with self._incidents.barrier("outboxes", outbox.channel_id):
             return await self._step(outbox)
         return False
 
     async def _step(self, outbox: OutboxState) -> bool:
         """Send the oldest events of an outbox. Returns whether more may be waiting."""
-        number, now_s = outbox.number, asyncio.get_running_loop().time()
+        number, now_s = outbox.channel_id, asyncio.get_running_loop().time()
         if number in self._again and self._again[number][0] > now_s:
             return False
         try:
@@ -140,12 +140,12 @@ class OutboxSender:
     async def _handle_refusal(self, outbox: OutboxState, error: PenstockError) -> None:
         """Handle a destination that does not exist or refuses the events, or an outbox that has
         just ended."""
-        if not any(current.number == outbox.number for current in self._outboxes.now()):
-            self._goes_on(outbox.number)
+        if not any(current.channel_id == outbox.channel_id for current in self._outboxes.now()):
+            self._goes_on(outbox.channel_id)
         elif not outbox.join.ending:
             self._waits(outbox, error)
-        elif await self._outboxes.end(outbox.number, given_up=True):
-            self._goes_on(outbox.number)
+        elif await self._outboxes.end(outbox.channel_id, given_up=True):
+            self._goes_on(outbox.channel_id)
             _log.warning(
                 "outbox.given_up",
                 source=outbox.source,
@@ -155,7 +155,7 @@ class OutboxSender:
             )
 
     def _waits(self, outbox: OutboxState, error: PenstockError) -> None:
-        number, reason = outbox.number, str(error)
+        number, reason = outbox.channel_id, str(error)
         if self._reasons.get(number) != reason:
             _log.warning(
                 "outbox.waiting",

@@ -54,7 +54,9 @@ class Deliveries(ConnectionPart[NativePeer]):
         counts of those that were delivered before."""
         connection = self._connection
         schemas = connection.realm.view.schemas
-        schema = rows.tail_batch.number if rows.tail_batch else schemas.transient(rows.batch.schema)
+        schema = (
+            rows.tail_batch.schema_id if rows.tail_batch else schemas.transient(rows.batch.schema)
+        )
         if schema not in self._announced:
             arrow = rows.tail_batch.schema if rows.tail_batch else rows.batch.schema
             self._announced.add(schema)

@@ -111,7 +111,7 @@ class ChannelStore:
             return
         self._newest_schema = None if "more" in tail_batch.schema.names else tail_batch.schema
         self.columns = self.columns.grown(tail_batch.schema)
-        self.names.add(tail_batch.schema, tail_batch.number)
+        self.names.add(tail_batch.schema, tail_batch.schema_id)
         if "more" in tail_batch.schema.names:
             self.names.add_more(tail_batch.batch)
 
@@ -578,7 +578,10 @@ def _alike(
     for tail_batch, parts in found:
         joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(tail_batch, parts)
         last = run[-1][0] if run else tail_batch
-        if joins and (tail_batch.number, tail_batch.publisher) == (last.number, last.publisher):
+        if joins and (tail_batch.schema_id, tail_batch.publisher) == (
+            last.schema_id,
+            last.publisher,
+        ):
             run.append((tail_batch, parts))
             continue
         if run:

@@ -63,7 +63,7 @@ class MergeStore(ChannelStore):
         raw = Raw(tail_batch, self.states.slots_of(rows), deltas_of(rows))
         self.states.grown(rows.schema)
         self.columns = self.states.columns
-        self.names.add(tail_batch.schema, tail_batch.number)
+        self.names.add(tail_batch.schema, tail_batch.schema_id)
         self._pending.append(raw)
         self._pending_rows += len(raw.slots)
         self._pending_bytes += tail_batch.weight

@@ -70,11 +70,11 @@ class OpenFiles:
         """Read the files of channels with ``cache_on_reload``, as far as the limit allows, and
         return the damage in them (SEM S, cache_on_reload)."""
         damage: list[str] = []
-        for number, channel in state.channels.items():
+        for channel_id, channel in state.channels.items():
             storage = channel.state.definition.storage
             if not (storage.cache_on_reload and storage.enable_caching):
                 continue
-            for file in state.stores[number].files:
+            for file in state.stores[channel_id].files:
                 if self.bytes + file.index.size > self.bytes_max or len(self._open) >= FILES_MAX:
                     _log.warning("files.not_all_loaded", channel=channel.state.name)
                     return damage

@@ -238,7 +238,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
     tail_batches = [part.tail_batch for part in run if part.tail_batch is not None]
     if (
         len(tail_batches) == len(run)
-        and len({tail_batch.number for tail_batch in tail_batches}) == 1
+        and len({tail_batch.schema_id for tail_batch in tail_batches}) == 1
     ):
         batch = stored_together(tail_batches)
     else:

@@ -130,7 +130,7 @@ def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
     """Return the chosen rows, each merged with the earlier rows of its key."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
-    if len({tail_batch.number for tail_batch in tail_batches}) == 1 and all(
+    if len({tail_batch.schema_id for tail_batch in tail_batches}) == 1 and all(
         tail_batch.is_whole for tail_batch in tail_batches
     ):
         batch = stored_together(tail_batches)

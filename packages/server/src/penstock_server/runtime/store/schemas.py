@@ -128,11 +128,11 @@ class Schemas:
         recorded."""
         entry = self._less_recent.get(schema)
         if entry is None:
-            number = self._numbers.get(schema)
-            parsed = None if number is None else self._held.get(number)
-            if number is None or parsed is None:
+            schema_id = self._numbers.get(schema)
+            parsed = None if schema_id is None else self._held.get(schema_id)
+            if schema_id is None or parsed is None:
                 return None
-            entry = number, parsed
+            entry = schema_id, parsed
         self._keep_recent(schema, entry)
         return entry
 
@@ -149,11 +149,11 @@ class Schemas:
     def _forget(self) -> None:
         """Forget unused schemas. The newest one stays, so that its number is not used again, even
         after a restart."""
-        for number in [number for number in self._bytes if number not in self._held]:
-            if number == self._next - 1:
+        for schema_id in [schema_id for schema_id in self._bytes if schema_id not in self._held]:
+            if schema_id == self._next - 1:
                 continue
-            schema = self._bytes.pop(number)
+            schema = self._bytes.pop(schema_id)
             self._size -= len(schema)
-            self._unweighed.pop(number, None)
-            if self._numbers.get(schema) == number:
+            self._unweighed.pop(schema_id, None)
+            if self._numbers.get(schema) == schema_id:
                 del self._numbers[schema]

@@ -115,34 +115,36 @@ class RealmState:
         self.run = ""
         """Soft: identifies this run of the realm; different after each start."""
 
-    def opened(self, number: int) -> ChannelOpened:
+    def opened(self, channel_id: int) -> ChannelOpened:
         """Return the answer to a client that opens a channel."""
-        state = self.channels[number].state
+        state = self.channels[channel_id].state
         run = "" if state.type.ids_survive else self.run
-        return ChannelOpened(ChannelId(number), state.name, state.definition, run=run)
+        return ChannelOpened(ChannelId(channel_id), state.name, state.definition, run=run)
 
     def joined(self, join: Join) -> Copied:
         """Return the counters of a join since the realm started."""
         return self._joined.setdefault((join.source, join.destination), Copied())
 
-    def waiting_bytes(self, number: int) -> int:
+    def waiting_bytes(self, channel_id: int) -> int:
         """Return the estimated bytes of the events on a store."""
-        state = self.channels[number].state
+        state = self.channels[channel_id].state
         return int(len(state.stored) * state.event_bytes)
 
     def apply_stored(
         self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None
     ) -> None:
         """Apply a record read back from the journal or a snapshot."""
-        fact, number, refs = record.fact, record.channel, record.bodies
+        fact, channel_id, refs = record.fact, record.channel, record.bodies
         if isinstance(fact, BodiesApart):  # used by the reader of the block, which got the bodies
             return
         # Consumed even if the fact is left out below: the bodies of the next fact follow them.
-        own_bodies = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
-        if self.contradictions and number in self.contradictions:
+        own_bodies = (
+            [self._body(channel_id, ref, bodies, pages=pages) for ref in refs] if refs else ()
+        )
+        if self.contradictions and channel_id in self.contradictions:
             return
-        if number and number not in self.channels:
-            self.skipped.append(f"{type(fact).__name__} of channel {number}")
+        if channel_id and channel_id not in self.channels:
+            self.skipped.append(f"{type(fact).__name__} of channel {channel_id}")
             return
         if isinstance(fact, PackedIds):
             fact = unpacked(fact)
@@ -150,13 +152,13 @@ class RealmState:
             if isinstance(fact, ChannelCreated) and fact.number in self.channels:
                 self._contradicted(fact)
                 return
-            self.apply(number, fact)
+            self.apply(channel_id, fact)
             return
         missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
         if missing and not isinstance(fact, SchemaSeen | KeptStates):
-            self.skipped.append(f"events of channel {number} in schema {missing[0]}")
+            self.skipped.append(f"events of channel {channel_id} in schema {missing[0]}")
             return
-        self.apply(number, fact, self._pieces(record, own_bodies), bodies=own_bodies)
+        self.apply(channel_id, fact, self._pieces(record, own_bodies), bodies=own_bodies)
 
     def _contradicted(self, fact: ChannelCreated) -> None:
         existing = self.channels[fact.number].state.name
@@ -168,15 +170,15 @@ class RealmState:
         }
 
     def _body(
-        self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
+        self, channel_id: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
     ) -> memoryview:
         if ref.place is None:
             return next(bodies)
         try:
             if pages is not None:
-                return pages.view(number, ref.place)
+                return pages.view(channel_id, ref.place)
         except Damaged:  # its events are quarantined at the end of recovery
-            self.unreadable.append((number, ref.place))
+            self.unreadable.append((channel_id, ref.place))
         return memoryview(b"")
 
     def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
@@ -206,7 +208,7 @@ class RealmState:
         ]
 
     def _batch_of_body(
-        self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
+        self, channel_id: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
     ) -> TailBatch:
         """Return the batch of one body. Takes the ids of its rows out of ``ids``."""
         spans: list[Span] = []
@@ -217,11 +219,17 @@ class RealmState:
         span = Span(spans[0].first, spans[-1].end)
         dense = span.size == ref.rows
         return self._batch_of_span(
-            number, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(spans)
+            channel_id, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(spans)
         )
 
     def _batch_of_span(
-        self, number: int, ref: BodyRef, body: memoryview, at_us: int, span: Span, ids: IdSet | None
+        self,
+        channel_id: int,
+        ref: BodyRef,
+        body: memoryview,
+        at_us: int,
+        span: Span,
+        ids: IdSet | None,
     ) -> TailBatch:
         """Return the batch of a body whose rows have all ids of ``span``, or only ``ids``."""
         return TailBatch(
@@ -231,7 +239,7 @@ class RealmState:
             schema=self.schemas.schema(ref.schema),
             body=body,
             ids=ids,
-            home=self.channels[number].state.type.home,
+            home=self.channels[channel_id].state.type.home,
             publisher=ref.publisher,
             place=ref.place,
             schema_weight=self.schemas.first_weight(ref.schema),
@@ -239,22 +247,22 @@ class RealmState:
 
     def apply(
         self,
-        number: int,
+        channel_id: int,
         fact: AnyFact,
         tail_batches: Sequence[TailBatch] = (),
         bodies: Sequence[Buffer] = (),
     ) -> None:
         """Apply ``fact`` to the core and to the store."""
         if isinstance(fact, Restored):
-            self._restored(number, fact)
+            self._restored(channel_id, fact)
         elif isinstance(fact, Fact):
-            self._of_channel(number, fact, tail_batches)
+            self._of_channel(channel_id, fact, tail_batches)
         else:
-            self._of_realm(number, fact, tail_batches, bodies=bodies)
+            self._of_realm(channel_id, fact, tail_batches, bodies=bodies)
 
     def _of_realm(
         self,
-        number: int,
+        channel_id: int,
         fact: AnyFact,
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
@@ -265,9 +273,9 @@ class RealmState:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
             case Kept() | KeptStates():
-                self._kept(number, fact, tail_batches, bodies=bodies)
+                self._kept(channel_id, fact, tail_batches, bodies=bodies)
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
-                self._in_files(number, fact)
+                self._in_files(channel_id, fact)
             case (
                 JoinCreated()
                 | JoinDeleted()
@@ -287,13 +295,13 @@ class RealmState:
             case RealmFacts(next_number):
                 self.directory.next_channel_id = next_number
             case _:
-                self._of_channel(number, fact, tail_batches)
+                self._of_channel(channel_id, fact, tail_batches)
 
-    def appended(self, number: int, fact: Appended, tail_batches: Sequence[TailBatch]) -> None:
+    def appended(self, channel_id: int, fact: Appended, tail_batches: Sequence[TailBatch]) -> None:
         """Apply a publish that was just decided. This hot path skips the dispatch of
         :meth:`apply`."""
-        self.channels[number].apply(fact)
-        store = self.stores[number]
+        self.channels[channel_id].apply(fact)
+        store = self.stores[channel_id]
         for tail_batch in tail_batches:
             store.add(tail_batch)
 
@@ -303,13 +311,15 @@ class RealmState:
         else:
             self._deleted(fact)
 
-    def _of_channel(self, number: int, fact: StoredFact, tail_batches: Sequence[TailBatch]) -> None:
-        channel, store = self.channels[number], self.stores[number]
+    def _of_channel(
+        self, channel_id: int, fact: StoredFact, tail_batches: Sequence[TailBatch]
+    ) -> None:
+        channel, store = self.channels[channel_id], self.stores[channel_id]
         # Before the fact is applied, because the estimate needs the sizes of the purged events.
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
-        self._note_durables(number, channel, fact)
+        self._note_durables(channel_id, channel, fact)
         for tail_batch in tail_batches:
             if isinstance(fact, PersistedLate):
                 store.came_back(tail_batch)
@@ -322,29 +332,29 @@ class RealmState:
         elif isinstance(fact, Replaced):
             store.thinned(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited):
-            self._files_changed(number)
-            self.directory.note_topics(number)
+            self._files_changed(channel_id)
+            self.directory.note_topics(channel_id)
         if store.files and isinstance(fact, Removed | Replaced):
-            self.worn.add(number)
+            self.worn.add(channel_id)
         if store.freed:
-            self.freed.add(number)
+            self.freed.add(channel_id)
 
-    def _restored(self, number: int, fact: Restored) -> None:
+    def _restored(self, channel_id: int, fact: Restored) -> None:
         """Apply a channel's whole state from a snapshot. Its files and events follow in other
         facts."""
-        channel = self.channels[number]
+        channel = self.channels[channel_id]
         channel.apply(fact)
         if fact.durables:
-            self._note_durables(number, channel, fact)
-        if self.stores[number].files:
-            self._files_changed(number)
-        self.directory.note_topics(number)
+            self._note_durables(channel_id, channel, fact)
+        if self.stores[channel_id].files:
+            self._files_changed(channel_id)
+        self.directory.note_topics(channel_id)
 
     def with_durable(self, name: str) -> list[int]:
         """Return the stores that have a durable of this name, ascending."""
         return sorted(self._with_durable.get(name, ()))
 
-    def _note_durables(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
+    def _note_durables(self, channel_id: int, channel: ChannelMachine, fact: StoredFact) -> None:
         match fact:
             case DurableCreated(name) | DurableDeleted(name):
                 names: Iterable[str] = (name,)
@@ -355,27 +365,27 @@ class RealmState:
         existing = channel.state.durables
         for name in names:
             if name and name in existing:
-                self._with_durable.setdefault(name, {})[number] = None
+                self._with_durable.setdefault(name, {})[channel_id] = None
             else:
-                self._forget_durable(name, number)
+                self._forget_durable(name, channel_id)
 
-    def _forget_durable(self, name: str, number: int) -> None:
-        numbers = self._with_durable.get(name, {})
-        numbers.pop(number, None)
-        if not numbers:
+    def _forget_durable(self, name: str, channel_id: int) -> None:
+        channel_ids = self._with_durable.get(name, {})
+        channel_ids.pop(channel_id, None)
+        if not channel_ids:
             self._with_durable.pop(name, None)
 
     def _kept(
         self,
-        number: int,
+        channel_id: int,
         fact: Kept | KeptStates,
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
         if isinstance(fact, KeptStates):
-            take_in_kept(self.stores[number], fact, bodies)
+            take_in_kept(self.stores[channel_id], fact, bodies)
         for tail_batch in tail_batches:
-            self.stores[number].restored(tail_batch)
+            self.stores[channel_id].restored(tail_batch)
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
@@ -388,8 +398,8 @@ class RealmState:
     def forget_freed(self) -> None:
         """Drop the page slots that recovered facts have freed. They were released before the
         restart, and may be in use again."""
-        for number in self.freed:
-            self.stores[number].freed.clear()
+        for channel_id in self.freed:
+            self.stores[channel_id].freed.clear()
         self.freed.clear()
 
     def _freed(self, channel: ChannelMachine, events: int) -> None:
@@ -408,42 +418,44 @@ class RealmState:
             self.freed.discard(fact.number)
             self.dropped.append(fact.number)
 
-    def _files_changed(self, number: int) -> None:
+    def _files_changed(self, channel_id: int) -> None:
         """Note that a channel's files have changed. If its dead events move, steps of the writer
         read the files, so they must be opened before (SEM T7)."""
-        self.worn.add(number)
-        if self.channels[number].state.moves_dead:
-            self.to_open.add(number)
+        self.worn.add(channel_id)
+        if self.channels[channel_id].state.moves_dead:
+            self.to_open.add(channel_id)
 
-    def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
+    def _in_files(
+        self, channel_id: int, fact: Sealed | Extended | Rewritten | SegmentDropped
+    ) -> None:
         """Apply a fact that changes which events are in which file."""
         if isinstance(fact, Sealed) and not (fact.through or fact.name):
             return  # nothing was sealed: the usual case on realms with many channels
-        if not isinstance(fact, Sealed) or fact.name or self.stores[number].files:
-            self._files_changed(number)
+        if not isinstance(fact, Sealed) or fact.name or self.stores[channel_id].files:
+            self._files_changed(channel_id)
         match fact:
             case Sealed():
-                self._sealed(number, fact)
+                self._sealed(channel_id, fact)
             case Extended():
-                self._extended(number, fact)
+                self._extended(channel_id, fact)
             case Rewritten(names):
-                file = self._file(number, fact) if fact.name else None
-                self.stores[number].rewritten(names, file)
+                file = self._file(channel_id, fact) if fact.name else None
+                self.stores[channel_id].rewritten(names, file)
             case SegmentDropped(name):
-                self.stores[number].dropped(name)
+                self.stores[channel_id].dropped(name)
 
-    def _sealed(self, number: int, fact: Sealed) -> None:
-        channel, store = self.channels[number], self.stores[number]
+    def _sealed(self, channel_id: int, fact: Sealed) -> None:
+        channel, store = self.channels[channel_id], self.stores[channel_id]
         channel.mark_ids_used(fact.through)
-        file = self._file(number, fact) if fact.name else None
+        file = self._file(channel_id, fact) if fact.name else None
         store.sealed(fact.through, file, channel.state.volatile)
 
-    def _extended(self, number: int, fact: Extended) -> None:
-        channel, store = self.channels[number], self.stores[number]
+    def _extended(self, channel_id: int, fact: Extended) -> None:
+        channel, store = self.channels[channel_id], self.stores[channel_id]
         channel.mark_ids_used(fact.through)
         file = next((file for file in store.files if file.name == fact.name), None)
         if file is None:
-            self.skipped.append(f"events of channel {number} added to {fact.name}")
+            self.skipped.append(f"events of channel {channel_id} added to {fact.name}")
             return
         file.extended(
             _batches_decoder.decode(fact.batches),
@@ -454,14 +466,14 @@ class RealmState:
         file.is_stale = True
         store.extended(fact.through, channel.state.volatile)
 
-    def _file(self, number: int, fact: Sealed | Rewritten) -> SealedFile:
+    def _file(self, channel_id: int, fact: Sealed | Rewritten) -> SealedFile:
         index = _index_decoder.decode(fact.index)
         file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
-        store = self.stores[number]
+        store = self.stores[channel_id]
         schema = ChannelSchema.of_file(index.schema).arrow
         store.columns = store.columns.grown(schema)
         store.names.add(schema)
-        file.live = len(self.channels[number].state.stored.within(file.span))
+        file.live = len(self.channels[channel_id].state.stored.within(file.span))
         return file
 
     def file_sum(self, name: str) -> BlobSum | None:
@@ -487,36 +499,42 @@ class RealmState:
         bodies: list[Buffer] = []
         of_channels: list[FactRecord | _Frozen] = []
         kept_bodies: list[Buffer] = []
-        for number, channel in self.channels.items():
-            store = self.stores[number]
+        for channel_id, channel in self.channels.items():
+            store = self.stores[channel_id]
             state = channel.state
-            of_channels.append(FactRecord(0, ChannelCreated(number, state.name, state.definition)))
+            of_channels.append(
+                FactRecord(0, ChannelCreated(channel_id, state.name, state.definition))
+            )
             frozen = channel.frozen()
             if isinstance(frozen, Restored):
-                of_channels.append(FactRecord(number, frozen))
+                of_channels.append(FactRecord(channel_id, frozen))
             else:
-                of_channels.append((number, frozen))
-            of_channels += [FactRecord(number, fact) for fact in channel.kept_places()]
+                of_channels.append((channel_id, frozen))
+            of_channels += [FactRecord(channel_id, fact) for fact in channel.kept_places()]
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
                 sealed = Sealed(
                     through, file.name, index, publishers=file.publishers, grows=file.grows
                 )
-                of_channels.append(FactRecord(number, sealed))
-            of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
+                of_channels.append(FactRecord(channel_id, sealed))
+            of_channels.append(FactRecord(channel_id, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
             for states, body in kept_states(store, channel.state.stored):
-                of_channels.append(FactRecord(number, states, (BodyRef(0, len(body), 0),)))
+                of_channels.append(FactRecord(channel_id, states, (BodyRef(0, len(body), 0),)))
                 kept_bodies.append(body)
             for tail_batch, kept in _all_kept(store, channel.state.volatile):
                 fact, rows, body = kept
                 place = tail_batch.place
                 ref = BodyRef(
-                    tail_batch.number, len(body), rows, publisher=tail_batch.publisher, place=place
+                    tail_batch.schema_id,
+                    len(body),
+                    rows,
+                    publisher=tail_batch.publisher,
+                    place=place,
                 )
-                of_channels.append(FactRecord(number, fact, (ref,)))
+                of_channels.append(FactRecord(channel_id, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
         # Behind all channels, because joins refer to two of them.
@@ -544,8 +562,8 @@ def _written(
         if isinstance(record, FactRecord):
             records.append(record)
         else:
-            number, tail_batches = record
-            records.append(FactRecord(number, (yield from tail_batches)))
+            channel_id, tail_batches = record
+            records.append(FactRecord(channel_id, (yield from tail_batches)))
     return records
 
 

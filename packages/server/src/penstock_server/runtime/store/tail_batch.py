@@ -92,10 +92,10 @@ class TailBatch:
         "home",
         "ids",
         "live",
-        "number",
         "place",
         "publisher",
         "schema",
+        "schema_id",
         "schema_weight",
     )
 
@@ -103,7 +103,7 @@ class TailBatch:
         self,
         span: Span,
         at_us: int,
-        number: int,
+        schema_id: int,
         schema: pa.Schema,
         body: Buffer,
         batch: pa.RecordBatch | None = None,
@@ -120,8 +120,8 @@ class TailBatch:
         """The publisher, ``user@host`` (SEM E3)."""
         self.first, self.end = span
         self.at_us = at_us
-        self.number = number
-        """The schema's number."""
+        self.schema_id = schema_id
+        """The number of its schema."""
         self.schema = schema
         self.body = body
         self._batch = batch
@@ -137,10 +137,12 @@ class TailBatch:
 
     @classmethod
     def published(
-        cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
+        cls, body: Body, span: Span, at_us: int, schema_id: int, schema: pa.Schema, publisher: str
     ) -> Self:
         """Return the batch of a body that is being published."""
-        tail_batch = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
+        tail_batch = cls(
+            span, at_us, schema_id, schema=schema, body=body.buffer, publisher=publisher
+        )
         if (batch := body.parsed) is not None:
             tail_batch._batch = batch
             _parsed.add(tail_batch, batch, len(body.schema_bytes))
@@ -220,7 +222,7 @@ class TailBatch:
 
 def united(one: TailBatch, other: TailBatch) -> TailBatch:
     """Return one batch made of two parts that were published together and recovered separately."""
-    assert one.number == other.number, "they were published together"
+    assert one.schema_id == other.schema_id, "they were published together"
     ids = [_ids(_all_ids(tail_batch).spans) for tail_batch in (one, other)]
     order = np.argsort(np.concatenate(ids))
     batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
@@ -230,7 +232,7 @@ def united(one: TailBatch, other: TailBatch) -> TailBatch:
     return TailBatch(
         span,
         one.at_us,
-        one.number,
+        one.schema_id,
         schema=one.schema,
         body=memoryview(batch_bytes(batch)),
         batch=batch,
@@ -267,7 +269,7 @@ def stored_rows(tail_batches: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa
         span = Span(tail_batch.first, tail_batch.end)
         spans = wanted.within(span).spans
         joins = tail_batch.is_whole and spans == (span,) and span.size < MERGE_BELOW
-        if run and not (joins and tail_batch.number == run[0].number):
+        if run and not (joins and tail_batch.schema_id == run[0].schema_id):
             yield stored_together(run)
             run = []
         if joins:

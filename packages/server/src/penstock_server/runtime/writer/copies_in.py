@@ -74,7 +74,7 @@ def _batch(data: bytes) -> pa.RecordBatch:
 class TakeCopies(Struct):
     """Store events from an outbox. Its answer has the number of events that were new."""
 
-    number: int
+    channel_id: int
     archive: bool
     producer: str
     copies: Sequence[Copies]
@@ -82,12 +82,12 @@ class TakeCopies(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return [(self.number, [copies.body for copies in self.copies])]
+        return [(self.channel_id, [copies.body for copies in self.copies])]
 
     def run(self, group: Group) -> CopiesTaken:
         group.settle()
-        number = self.number
-        state = group.channel(number).state
+        channel_id = self.channel_id
+        state = group.channel(channel_id).state
         if self.archive and state.definition.kind != "queue":
             raise InvalidArgument(
                 f"{state.name} is a channel; the destination of an archive join must be a queue"
@@ -98,7 +98,7 @@ class TakeCopies(Struct):
             if new is None:
                 continue
             group.publish(
-                number,
+                channel_id,
                 [new.body],
                 digest_of([new.body], UNLIMITED),
                 producer=self.producer,

@@ -204,9 +204,9 @@ class MovingPace:
         self.events_max = _EVENTS_MIN
         """Limit on the events of a channel that move in the next step."""
 
-    def hold_back(self, number: int) -> None:
+    def hold_back(self, channel_id: int) -> None:
         """Wake this channel after the pause."""
-        self._held_back[number] = None
+        self._held_back[channel_id] = None
 
     def has_moved(self, events: int, held_s: float) -> None:
         """Adapt the size of the next step to ``STEP_S``, given that moving ``events`` has blocked

@@ -68,7 +68,7 @@ def evaluation_cost(selectors: Mapping[SelectorKey, int], rows: int, size: int) 
 
 def evaluation_before_moving(
     group: OpenGroup,
-    number: int,
+    channel_id: int,
     channel: ChannelMachine,
     facts: Iterable[StoredFact],
     published: PublishedBodies = (),
@@ -76,7 +76,7 @@ def evaluation_before_moving(
     """Return the evaluation needed before ``facts`` are applied, because events move in them; None
     if it is cheap, or done. ``published`` has the bodies being published, which may move
     themselves."""
-    dead_store = group.state.directory.dead_event_store_of(number)
+    dead_store = group.state.directory.dead_event_store_of(channel_id)
     selectors = {} if dead_store is None else selectors_of(group.state, dead_store)
     dead = _moving(facts) if selectors else IdSet()
     if not dead:
@@ -85,10 +85,10 @@ def evaluation_before_moving(
     if evaluation_cost(selectors, len(dead), int(len(dead) * largest)) <= TURN_COST_MAX:
         return None
     # Only now, because reading costs more than the estimate above.
-    rows = group.state.stores[number].read(dead.overlap(channel.state.stored).spans, Damage())
+    rows = group.state.stores[channel_id].read(dead.overlap(channel.state.stored).spans, Damage())
     return needs_evaluation(
         group,
-        number,
+        channel_id,
         [*(part.batch for part in rows), *_among(published, dead)],
         selectors=selectors,
     )
@@ -116,7 +116,7 @@ def _among(published: PublishedBodies, dead: IdSet) -> list[pa.RecordBatch]:
 
 def needs_evaluation(
     group: OpenGroup,
-    number: int,
+    channel_id: int,
     batches: Sequence[pa.RecordBatch],
     selectors: Mapping[SelectorKey, int],
 ) -> NeedsEvaluation | None:
@@ -126,7 +126,7 @@ def needs_evaluation(
     cost = 0
     for batch in batches:
         ids = ids_of(batch)
-        missing = group.match_cache.lacks(number, ids, selectors)
+        missing = group.match_cache.lacks(channel_id, ids, selectors)
         if not len(missing):
             continue
         body = _body_of(batch.filter(pa.array(np.isin(ids, missing))))
@@ -135,7 +135,9 @@ def needs_evaluation(
     if group.may_evaluate(cost):
         return None
     bodies = [body for body, _ in evaluations]
-    return NeedsEvaluation(number, evaluations, lambda: group.match_cache.keep(number, bodies))
+    return NeedsEvaluation(
+        channel_id, evaluations, lambda: group.match_cache.keep(channel_id, bodies)
+    )
 
 
 def _body_of(batch: pa.RecordBatch) -> Body:
@@ -146,60 +148,62 @@ def _body_of(batch: pa.RecordBatch) -> Body:
 
 
 def evicting(
-    group: OpenGroup, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+    group: OpenGroup, channel_id: int, command: Publish, decided: Decided, bodies: Sequence[Body]
 ) -> Decided:
     """Return the decision of a publish that may evict events to another store. If the current work
     is half done, the eviction is put off to a later sweep. Raises ``NeedsEvaluation``."""
-    channel = group.state.channels[number]
+    channel = group.state.channels[channel_id]
     first, published = channel.state.next_id, []
     for body in bodies:
         published.append((Span(first, first + body.rows), body))
         first += body.rows
-    if require_evaluation(group, number, channel, facts=decided.facts, published=published):
+    if require_evaluation(group, channel_id, channel, facts=decided.facts, published=published):
         return channel.decide(replace(command, evicts_later=True), group.now_us)
     return decided
 
 
-def may_sweep(group: OpenGroup, number: int, channel: ChannelMachine) -> bool:
+def may_sweep(group: OpenGroup, channel_id: int, channel: ChannelMachine) -> bool:
     """Whether due events of a channel may move now. If not, they stay hidden until a thread has
     evaluated the selectors on them."""
-    if number in group.match_cache.sweeping:
+    if channel_id in group.match_cache.sweeping:
         return False
     facts = channel.decide(group.sweeping, group.now_us).facts
-    evaluation = evaluation_before_moving(group, number, channel, facts=facts)
+    evaluation = evaluation_before_moving(group, channel_id, channel, facts=facts)
     if evaluation is not None:
-        group.match_cache.sweeping.add(number)
+        group.match_cache.sweeping.add(channel_id)
         group.evaluations.append(evaluation)
     return evaluation is None
 
 
 def require_evaluation(
     group: OpenGroup,
-    number: int,
+    channel_id: int,
     channel: ChannelMachine,
     facts: Iterable[StoredFact],
     published: PublishedBodies = (),
 ) -> bool:
     """Raise ``NeedsEvaluation`` if selectors must be evaluated before events move and nothing has
     been changed yet. Return True if the evaluation was needed but came too late for that."""
-    evaluation = evaluation_before_moving(group, number, channel, facts=facts, published=published)
+    evaluation = evaluation_before_moving(
+        group, channel_id, channel, facts=facts, published=published
+    )
     if evaluation is not None and not group.is_half_done:
         raise evaluation
     return evaluation is not None
 
 
-def evaluated_states(group: OpenGroup, number: int, states: Sequence[Body]) -> Sequence[Body]:
+def evaluated_states(group: OpenGroup, channel_id: int, states: Sequence[Body]) -> Sequence[Body]:
     """Return the merged states that a publish leads to, with cached results. Raises
     ``NeedsEvaluation`` if evaluating the selectors on them takes long."""
-    cached = group.match_cache.states(number, states)
+    cached = group.match_cache.states(channel_id, states)
     if cached is not None:
         return cached
-    evaluations = [(body, selectors_of_body(group.state, number, body)) for body in states]
+    evaluations = [(body, selectors_of_body(group.state, channel_id, body)) for body in states]
     cost = sum(
         evaluation_cost(selectors, body.rows, body.weight) for body, selectors in evaluations
     )
     if group.is_half_done or group.may_evaluate(cost):
         return states
     raise NeedsEvaluation(
-        number, evaluations, lambda: group.match_cache.keep_states(number, states)
+        channel_id, evaluations, lambda: group.match_cache.keep_states(channel_id, states)
     )

@@ -120,16 +120,16 @@ class Group:
 
     # --- the group itself ----------------------------------------------------------------
 
-    def channel(self, number: int) -> ChannelMachine:
+    def channel(self, channel_id: int) -> ChannelMachine:
         """Return a channel that this group is going to change. Raises ``NameDoesNotExist``."""
-        channel = self.state.channels.get(number)
+        channel = self.state.channels.get(channel_id)
         if channel is None:
             raise NameDoesNotExist(
-                f"channel number {number} no longer exists; open the channel again"
+                f"channel number {channel_id} no longer exists; open the channel again"
             )
-        self.touched[number] = None
-        self.began.setdefault(number, channel.state.next_id)
-        self._quiet.discard(number)
+        self.touched[channel_id] = None
+        self.began.setdefault(channel_id, channel.state.next_id)
+        self._quiet.discard(channel_id)
         return channel
 
     def is_full(self, decided: int, now_us: int) -> bool:
@@ -186,33 +186,33 @@ class Group:
 
     # --- deciding ------------------------------------------------------------------------
 
-    def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
+    def do(self, channel_id: int, command: Command, *, reason: str | None = None) -> Decided:
         """Decide ``command``, apply its facts, and update soft state. ``reason`` is a client's text
         for burying events."""
-        channel = self.channel(number)
-        self.asked.add(number)
+        channel = self.channel(channel_id)
+        self.asked.add(channel_id)
         decided = channel.decide(command, self.now_us)
         if channel.state.moves_dead and not isinstance(command, Sweep):
-            evaluation_ahead.require_evaluation(self, number, channel, facts=decided.facts)
+            evaluation_ahead.require_evaluation(self, channel_id, channel, facts=decided.facts)
         for fact in decided.facts:
-            self._store(number, channel, fact, reason=reason)
+            self._store(channel_id, channel, fact, reason=reason)
         if type(command) is AddDurable:
-            self.made.append((number, command.name))
+            self.made.append((channel_id, command.name))
         channel.attend(command, self.now_us)
         return decided
 
-    def acknowledge(self, number: int, command: Ack | AckPrevious) -> None:
+    def acknowledge(self, channel_id: int, command: Ack | AckPrevious) -> None:
         """Decide an acknowledgement. Its fact is not stored yet, but gathered with the next ones:
         a million single acknowledgements, in any order, become one fact for each run of ids."""
-        channel = self.channel(number)
+        channel = self.channel(channel_id)
         if channel.state.is_due(self.now_us):
             self.settle()
-            self.sweep(number)
-        self.asked.add(number)
+            self.sweep(channel_id)
+        self.asked.add(channel_id)
         for fact in channel.decide(command, self.now_us).facts:
             assert isinstance(fact, Acked), "an acknowledgement has no other fact"
             self._changes += 1
-            self.settled.setdefault((number, fact.durable), IdSet()).add_all(IdSet(fact.spans))
+            self.settled.setdefault((channel_id, fact.durable), IdSet()).add_all(IdSet(fact.spans))
         channel.attend(command, self.now_us)
 
     def settle(self) -> None:
@@ -224,74 +224,76 @@ class Group:
     def _settle(self) -> None:
         self._changes += 1  # clients get the answer that these are stored: they must not be lost
         settled, self.settled = self.settled, {}
-        for (number, durable), ids in settled.items():
-            self._store(number, self.channel(number), Acked(durable, ids.spans))
+        for (channel_id, durable), ids in settled.items():
+            self._store(channel_id, self.channel(channel_id), Acked(durable, ids.spans))
 
-    def sweep(self, number: int) -> None:
+    def sweep(self, channel_id: int) -> None:
         """Apply everything due on a channel, and remove consumed and excess events. Dead events
         move in small steps, one per group, so that a step never blocks the loop for long.
 
         Raises ``NameDoesNotExist``.
         """
-        channel = self.state.channels.get(number) or self.channel(number)
+        channel = self.state.channels.get(channel_id) or self.channel(channel_id)
         if not channel.needs_sweep(self.now_us):
             return
-        if channel.state.overdue and (number in self._moved or not self.may_move):
+        if channel.state.overdue and (channel_id in self._moved or not self.may_move):
             return
         if channel.state.moves_dead:
             channel.gather(self.now_us)
             # The core limits a step by the work that its events cause in their next store.
-            channel.state.dead_work, channel.state.dead_copies = work_where_dead(self.state, number)
+            channel.state.dead_work, channel.state.dead_copies = work_where_dead(
+                self.state, channel_id
+            )
             # Due events that may not move now are hidden, so that clients never get them (SEM T1).
-            if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
+            if not (self.has_room and self.may_move and self._may_sweep(channel_id, channel)):
                 channel.hold_back(self.now_us)
                 if not self.has_room or channel.state.overdue or channel.state.excess:
                     return
-            self._moved.add(number)
-        self._by_itself(lambda: self._sweep(number))
+            self._moved.add(channel_id)
+        self._by_itself(lambda: self._sweep(channel_id))
 
-    def _may_sweep(self, number: int, channel: ChannelMachine) -> bool:
-        return not channel.state.dead_work or evaluation_ahead.may_sweep(self, number, channel)
+    def _may_sweep(self, channel_id: int, channel: ChannelMachine) -> bool:
+        return not channel.state.dead_work or evaluation_ahead.may_sweep(self, channel_id, channel)
 
-    def _sweep(self, number: int) -> None:
-        for fact in self.do(number, self.sweeping).facts:
+    def _sweep(self, channel_id: int) -> None:
+        for fact in self.do(channel_id, self.sweeping).facts:
             if isinstance(fact, Removed) and fact.dead:
                 self.has_moved += sum([end - first for first, end in fact.dead])
 
-    def sweep_if_due(self, number: int, *, at_once: bool = False) -> bool:
+    def sweep_if_due(self, channel_id: int, *, at_once: bool = False) -> bool:
         """Sweep a channel if needed, and return True if it needed no sweep.
 
         It is swept at once if a client could see due events or they take room that is needed;
         otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than an event (SEM T1).
         """
-        state = self.state.channels[number].state
+        state = self.state.channels[channel_id].state
         if not state.needs_sweep(self.now_us):
-            self._quiet.add(number)
+            self._quiet.add(channel_id)
             return True
         soon = at_once or state.swept_us + SWEEP_EVERY_US <= self.now_us
         if soon or state.overdue or state.subscribers or state.seats or state.is_full:
-            self.sweep(number)
+            self.sweep(channel_id)
         return False
 
     def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
         """Sweep the touched channels that are due. A sweep that fails before it changed anything is
         reported with ``failed``."""
-        for number in list(self.touched):
-            if number in self._quiet or number not in self.state.channels:
+        for channel_id in list(self.touched):
+            if channel_id in self._quiet or channel_id not in self.state.channels:
                 continue
             self.begin_work()
             try:
-                self.sweep_if_due(number)
+                self.sweep_if_due(channel_id)
             except Exception as failure:
                 if self.is_half_done:
                     raise
-                failed("expiry", failure, number)
-            self.state.stores[number].tidy_index(self.state.channels[number].state.stored)
+                failed("expiry", failure, channel_id)
+            self.state.stores[channel_id].tidy_index(self.state.channels[channel_id].state.stored)
         self.state.moved.update(self.touched)
 
     def publish(
         self,
-        number: int,
+        channel_id: int,
         bodies: Sequence[Body],
         digest: Digest,
         *,
@@ -310,28 +312,28 @@ class Group:
         slots were reserved for them (dead events, copies of joins). ``reached`` has the stores
         that these events have reached in this step.
         """
-        is_quiet = number in self._quiet
-        channel = self.channel(number)
-        state, store = channel.state, self.state.stores[number]
+        is_quiet = channel_id in self._quiet
+        channel = self.channel(channel_id)
+        state, store = channel.state, self.state.stores[channel_id]
         if not is_quiet:  # after a merge, a delta of a due event is no longer a delta
-            is_quiet = self.sweep_if_due(number, at_once=state.engine.merges)
+            is_quiet = self.sweep_if_due(channel_id, at_once=state.engine.merges)
         first = state.next_id
         if state.adds_columns:
             bodies, fits = self._prepared(state, bodies, publisher)
             in_journal = in_journal or not fits  # for example a long publisher name in each event
         # Plain publishes are the hot path. They skip all work for joins, selectors, keys and
         # limits.
-        has_joins = number in self.state.directory.joins.by_source
+        has_joins = channel_id in self.state.directory.joins.by_source
         seen, keyed, memory_left, index_left, index_growth = bodies, NO_KEYS, NO_LIMIT, NO_LIMIT, 0
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
-            index_left = self.publish_keys.memory_left(number, state, digest)
+            index_left = self.publish_keys.memory_left(channel_id, state, digest)
             bodies, digest = self._admitted(state, store, bodies, digest=digest, forced=forced)
             seen, digest = self._seen(
-                number, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
+                channel_id, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
             )
-            digest, keyed = self.publish_keys.replacing(number, state, digest, bodies=bodies)
-            memory_left = self._memory_left(number, digest)
+            digest, keyed = self.publish_keys.replacing(channel_id, state, digest, bodies=bodies)
+            memory_left = self._memory_left(channel_id, digest)
             index_growth = store.index_growth(digest.size)
         command = Publish(
             digest,
@@ -347,11 +349,11 @@ class Group:
         if decided.is_retry:
             assert isinstance(decided.answer, Span), "the answer of a publish is a span"
             return decided.answer
-        decided = self._check(number, command, decided, bodies=bodies)
+        decided = self._check(channel_id, command, decided, bodies=bodies)
         for fact in decided.facts:
             if isinstance(fact, Appended):
                 self._append(
-                    number,
+                    channel_id,
                     channel,
                     fact,
                     bodies=bodies,
@@ -360,14 +362,14 @@ class Group:
                     in_journal=in_journal,
                 )
             else:
-                self._store(number, channel, fact)
+                self._store(channel_id, channel, fact)
         span = Span(first, first + digest.count)
         if decided.follows or has_joins:
-            self.publish_keys.stored(number, keyed, first)
+            self.publish_keys.stored(channel_id, keyed, first)
             channel.attend(command, self.now_us)
             for copies in join_copies.copies(
                 self.state,
-                number,
+                channel_id,
                 span,
                 bodies=seen,
                 publisher=publisher,
@@ -376,7 +378,7 @@ class Group:
             ):
                 self._follow(copies)
         elif is_quiet:
-            self._quiet.add(number)
+            self._quiet.add(channel_id)
         return span
 
     def _follow(self, publish: FollowingPublish) -> None:
@@ -406,21 +408,23 @@ class Group:
         return merging.admitted(state, store, bodies, digest=digest)
 
     def _check(
-        self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+        self, channel_id: int, command: Publish, decided: Decided, bodies: Sequence[Body]
     ) -> Decided:
         """Check a decided publish and return its final decision. Raises ``Refused`` if a full
         outbox, property names or deltas forbid it, and ``NeedsEvaluation``."""
-        state, store = self.state.channels[number].state, self.state.stores[number]
+        state, store = self.state.channels[channel_id].state, self.state.stores[channel_id]
         if not command.forced:
             if self.state.directory.joins.by_outbox:
-                join_copies.refuse_when_full(self.state, number)
+                join_copies.refuse_when_full(self.state, channel_id)
             store.names.check(state.name, bodies, self.limits.property_names_max)
             for body in bodies:  # runs for each publish: a generator would cost more
                 if state.engine.merges or DELTA in body.names:
                     merging.refuse(state, store, bodies, digest=command.digest)
                     break
         if state.moves_dead and decided.follows:
-            return evaluation_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
+            return evaluation_ahead.evicting(
+                self, channel_id, command, decided=decided, bodies=bodies
+            )
         return decided
 
     def _seen(
@@ -468,21 +472,23 @@ class Group:
         """
         claimed: Counter[Home] = Counter()
         index_claimed = 0
-        for number, (bodies, digest) in publishes.items():
-            self.sweep(number)
-            join_copies.refuse_when_full(self.state, number)
-            channel = self.channel(number)
+        for channel_id, (bodies, digest) in publishes.items():
+            self.sweep(channel_id)
+            join_copies.refuse_when_full(self.state, channel_id)
+            channel = self.channel(channel_id)
             kind = channel.state.type
-            store = self.state.stores[number]
+            store = self.state.stores[channel_id]
             if channel.state.engine.needs_interest:  # events without interest take no room
                 digest = completed(channel, store, digest, bodies=bodies, now_us=self.now_us)
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
-            index_left = self.publish_keys.memory_left(number, channel.state, digest)
+            index_left = self.publish_keys.memory_left(channel_id, channel.state, digest)
             merging.refuse(channel.state, store, bodies, digest=digest)
-            digest, _ = self.publish_keys.replacing(number, channel.state, digest, bodies=bodies)
+            digest, _ = self.publish_keys.replacing(
+                channel_id, channel.state, digest, bodies=bodies
+            )
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
-            memory_left = self._memory_left(number, digest, claimed[limited])
-            overshoots = number in overshoot
+            memory_left = self._memory_left(channel_id, digest, claimed[limited])
+            overshoots = channel_id in overshoot
             growth = store.index_growth(digest.size)
             command = Publish(
                 digest,
@@ -495,27 +501,27 @@ class Group:
             index_claimed += growth
             decided = channel.decide(command, self.now_us)
             if channel.state.moves_dead:
-                evaluation_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
+                evaluation_ahead.evicting(self, channel_id, command, decided=decided, bodies=bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
 
-    def _memory_left(self, number: int, digest: Digest, claimed: int = 0) -> int:
+    def _memory_left(self, channel_id: int, digest: Digest, claimed: int = 0) -> int:
         """Return the bytes free for events of a channel (SEM C6, R4). Events of an interest channel
         in pages may pass through the heap, so the heap must have room, too (SEM J4)."""
-        state, meter = self.state.channels[number].state, self.state.meter
+        state, meter = self.state.channels[channel_id].state, self.state.meter
         free_bytes = self.limits.free_bytes(state.type.home, digest, meter)
         if state.engine.needs_interest and state.type.home == "pages":
             free_bytes = min(free_bytes, self.limits.free_bytes("heap", digest, meter))
-        if number in self.state.directory.temporary:
-            of_owner = self.limits.free_bytes_of_temporary(self.state.stores[number], digest)
+        if channel_id in self.state.directory.temporary:
+            of_owner = self.limits.free_bytes_of_temporary(self.state.stores[channel_id], digest)
             return min(free_bytes - claimed, of_owner)
         return free_bytes - claimed
 
     # --- storing -------------------------------------------------------------------------
 
     def _store(
-        self, number: int, channel: ChannelMachine, fact: StoredFact, reason: str | None = None
+        self, channel_id: int, channel: ChannelMachine, fact: StoredFact, reason: str | None = None
     ) -> None:
         """Apply a fact and record it in the block. Dead events are published to their next store
         first, because they are read from this one (SEM T7)."""
@@ -523,7 +529,7 @@ class Group:
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
             for step in dead_events.move(
                 self.state,
-                number,
+                channel_id,
                 fact,
                 match_cache=self.match_cache,
                 now_us=self.now_us,
@@ -532,41 +538,41 @@ class Group:
                 if isinstance(step, FollowingPublish):
                     self._follow(step)
                 else:
-                    self.apply(number, channel, step)
+                    self.apply(channel_id, channel, step)
         elif isinstance(fact, PersistedLate):
-            self._waits.add(number)
-            for late, ref, body in persisting.late_writes(self.state, number, fact):
+            self._waits.add(channel_id)
+            for late, ref, body in persisting.late_writes(self.state, channel_id, fact):
                 if ref is not None:
-                    self.record(number, late, (ref,))
+                    self.record(channel_id, late, (ref,))
                     self.bodies.append(body)
-                self.state.apply(number, late)
+                self.state.apply(channel_id, late)
         else:
-            self.apply(number, channel, fact)
+            self.apply(channel_id, channel, fact)
 
-    def apply(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
+    def apply(self, channel_id: int, channel: ChannelMachine, fact: StoredFact) -> None:
         """Apply a fact and record it in the block."""
         self._changes += 1
         recorded = channel.recorded(fact)
         if recorded is not None:
-            self.record(number, recorded)
+            self.record(channel_id, recorded)
         # Facts that only take events away cannot be seen in a delivery; all others can.
         if not isinstance(fact, Acked | Removed | Replaced):
-            self._waits.add(number)
-        self.state.apply(number, fact)
+            self._waits.add(channel_id)
+        self.state.apply(channel_id, fact)
 
     def record(
-        self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
+        self, channel_id: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
         """Add a fact to the block, and tighten the group's limits to those of its channel. With
         ``sync`` False the block needs no sync for it."""
         if self.state.agreed.format < FORMAT:
             refuse_newer(fact, self.state.agreed)
         self._changes += 1
-        self.records.append(FactRecord(number, fact, refs))
-        if not number:
+        self.records.append(FactRecord(channel_id, fact, refs))
+        if not channel_id:
             self.must_sync = self.must_sync or sync
             return
-        storage = self.state.channels[number].state.definition.storage
+        storage = self.state.channels[channel_id].state.definition.storage
         # The strictest channel decides for all, because the group is one block with one sync.
         if sync and storage.sync != "none":
             self.must_sync = True
@@ -575,13 +581,13 @@ class Group:
             closes_us = self.now_us + storage.sync_batch_time * 1_000
             self._closes_us = min(self._closes_us, closes_us)
 
-    def realm_fact(self, number: int, fact: AnyFact, body: Buffer | None = None) -> None:
+    def realm_fact(self, channel_id: int, fact: AnyFact, body: Buffer | None = None) -> None:
         """Record and apply a fact of the realm that no channel has decided."""
         refs = () if body is None else (BodyRef(0, len(body), 0),)
         bodies = [] if body is None else [body]
-        self.record(number, fact, refs)
+        self.record(channel_id, fact, refs)
         self.bodies += bodies
-        self.state.apply(number, fact, bodies=bodies)
+        self.state.apply(channel_id, fact, bodies=bodies)
         if type(fact) is ChannelCreated:
             self.made.append((fact.number, ""))
 
@@ -590,13 +596,13 @@ class Group:
         schemas = self.state.schemas
         if (recorded := schemas.recorded(schema)) is not None:
             return recorded
-        number = schemas.next_number()
-        self.realm_fact(0, SchemaSeen(number), schema)
-        return number, schemas.schema(number)
+        schema_id = schemas.next_number()
+        self.realm_fact(0, SchemaSeen(schema_id), schema)
+        return schema_id, schemas.schema(schema_id)
 
     def _append(
         self,
-        number: int,
+        channel_id: int,
         channel: ChannelMachine,
         fact: Appended,
         bodies: Sequence[Body],
@@ -621,7 +627,7 @@ class Group:
             span = Span(first, first + body.rows)
             first = span.end
             tail_batch = TailBatch.published(
-                body, span, fact.at_us, number=schema, schema=arrow, publisher=publisher
+                body, span, fact.at_us, schema_id=schema, schema=arrow, publisher=publisher
             )
             if rare is None or rare.keeps(tail_batch):
                 if is_new:
@@ -630,18 +636,18 @@ class Group:
                 self._size += len(tail_batch.body)
         if isinstance(recorded, Appended):
             self._record_events(
-                number, channel, recorded, tail_batches=tail_batches, in_journal=in_journal
+                channel_id, channel, recorded, tail_batches=tail_batches, in_journal=in_journal
             )
         if follows:
             engine = channel.state.engine
             # On other channels a publish only adds ids, which early offers exclude.
             if engine.merges or engine.needs_interest or fact.relayed:
-                self._waits.add(number)
-        self.state.appended(number, fact, tail_batches)
+                self._waits.add(channel_id)
+        self.state.appended(channel_id, fact, tail_batches)
 
     def _record_events(
         self,
-        number: int,
+        channel_id: int,
         channel: ChannelMachine,
         fact: Appended,
         tail_batches: Sequence[TailBatch],
@@ -662,15 +668,19 @@ class Group:
                 body, rows = on_disk(tail_batch, absent)
                 if not rows:
                     continue
-            place = self.placing.place(number, tail_batch, body) if by_page else None
+            place = self.placing.place(channel_id, tail_batch, body) if by_page else None
             refs.append(
                 BodyRef(
-                    tail_batch.number, len(body), rows, publisher=tail_batch.publisher, place=place
+                    tail_batch.schema_id,
+                    len(body),
+                    rows,
+                    publisher=tail_batch.publisher,
+                    place=place,
                 )
             )
             if place is None:
                 self.bodies.append(body)
-        self.record(number, fact, tuple(refs))
+        self.record(channel_id, fact, tuple(refs))
 
 
 def _has_room(received: Body, stored: Body) -> bool:

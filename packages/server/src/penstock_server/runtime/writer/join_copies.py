@@ -186,9 +186,9 @@ def _wanted(
     return wanted
 
 
-def refuse_when_full(state: RealmState, number: int) -> None:
-    """Raise ``CapacityReached`` if a publish on channel ``number`` would be copied into an outbox
-    that is full (SEM N9)."""
+def refuse_when_full(state: RealmState, channel_id: int) -> None:
+    """Raise ``CapacityReached`` if a publish on this channel would be copied into an outbox that is
+    full (SEM N9)."""
     directory = state.directory
     if not directory.joins.by_outbox:
         return
@@ -197,7 +197,7 @@ def refuse_when_full(state: RealmState, number: int) -> None:
         waiting = state.waiting_bytes(join.destination)
         if join.ending or waiting < directory.rules.outbox_bytes_max:
             continue
-        reached = directory.joins.reached_from(number) if reached is None else reached
+        reached = directory.joins.reached_from(channel_id) if reached is None else reached
         if join.destination in reached:
             target = state.channels[join.destination].state.name
             raise CapacityReached(

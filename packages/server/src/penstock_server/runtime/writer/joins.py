@@ -114,7 +114,7 @@ class JoinOperations:
         why = (
             "the node is not connected to the cluster"
             if onward is None
-            else onward.waits_for(outbox.number)
+            else onward.waits_for(outbox.channel_id)
         )
         return JoinInfo(
             source=outbox.source,
@@ -198,7 +198,7 @@ def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
     user, _, host = join.owner.rpartition("@")
     owner = Principal(user, host, groups=frozenset(join.groups))
     source, destination = (
-        group.state.channels[number].state for number in (join.source, join.destination)
+        group.state.channels[channel_id].state for channel_id in (join.source, join.destination)
     )
     needs = [("join.create", ""), (READING[source.definition.kind], source.name)]
     if not join.leads_out:  # otherwise the realm of the cluster checks with each request

@@ -26,12 +26,12 @@ class NeedsEvaluation(Exception):
 
     def __init__(
         self,
-        number: int,
+        channel_id: int,
         evaluations: Sequence[tuple[Body, dict[SelectorKey, int]]],
         keep: Callable[[], None],
     ) -> None:
-        super().__init__(f"selectors must be evaluated on events of channel {number} first")
-        self.number = number
+        super().__init__(f"selectors must be evaluated on events of channel {channel_id} first")
+        self.channel_id = channel_id
         self.evaluations = evaluations
         self.keep = keep
 
@@ -52,16 +52,16 @@ class MatchCache:
         self.sweeping: set[int] = set()
         """Channels with due events that a thread is evaluating."""
 
-    def lacks(self, number: int, ids: Int64s, selectors: Mapping[SelectorKey, int]) -> Int64s:
+    def lacks(self, channel_id: int, ids: Int64s, selectors: Mapping[SelectorKey, int]) -> Int64s:
         """Return the ids without results of all these selectors."""
         cached = [
-            p.ids for p in self._parts.get(number, ()) if p.body.evaluated >= selectors.keys()
+            p.ids for p in self._parts.get(channel_id, ()) if p.body.evaluated >= selectors.keys()
         ]
         return ids[~np.isin(ids, np.concatenate(cached))] if cached else ids
 
-    def known_of(self, number: int, batch: pa.RecordBatch) -> PredicateOutcomes | None:
+    def known_of(self, channel_id: int, batch: pa.RecordBatch) -> PredicateOutcomes | None:
         """Return the results for stored events, in the order of ``batch``; None without any."""
-        parts = self._parts.get(number)
+        parts = self._parts.get(channel_id)
         if not parts:
             return None
         ids = ids_of(batch)
@@ -81,30 +81,30 @@ class MatchCache:
 
         return PredicateOutcomes(source)
 
-    def keep(self, number: int, bodies: Sequence[Body]) -> None:
+    def keep(self, channel_id: int, bodies: Sequence[Body]) -> None:
         """Keep the results for stored events of a channel."""
-        parts = self._parts.setdefault(number, [])
+        parts = self._parts.setdefault(channel_id, [])
         parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
         del parts[: -max(PARTS_MAX, len(bodies))]
-        self.sweeping.discard(number)
+        self.sweeping.discard(channel_id)
 
-    def moved(self, number: int, spans: Spans) -> None:
+    def moved(self, channel_id: int, spans: Spans) -> None:
         """Drop the results of events that have moved."""
-        if number in self._parts:
+        if channel_id in self._parts:
             ids = IdSet(spans)
-            remaining = [p for p in self._parts[number] if not ids.count(_around(p.ids))]
-            self._parts[number] = remaining
+            remaining = [p for p in self._parts[channel_id] if not ids.count(_around(p.ids))]
+            self._parts[channel_id] = remaining
             if not remaining:
-                del self._parts[number]
+                del self._parts[channel_id]
 
-    def keep_states(self, number: int, states: Sequence[Body]) -> None:
+    def keep_states(self, channel_id: int, states: Sequence[Body]) -> None:
         """Keep the results for the merged states that a publish to a channel leads to."""
-        self._states[number] = states
+        self._states[channel_id] = states
 
-    def states(self, number: int, merged: Sequence[Body]) -> Sequence[Body] | None:
+    def states(self, channel_id: int, merged: Sequence[Body]) -> Sequence[Body] | None:
         """Return the cached bodies of ``merged`` states and drop them. None if these states were
         not evaluated, or have changed since."""
-        cached = self._states.pop(number, ())
+        cached = self._states.pop(channel_id, ())
         are_same = len(cached) == len(merged) and all(
             before.batch.equals(now.batch, check_metadata=True)
             for before, now in zip(cached, merged, strict=True)

@@ -48,7 +48,7 @@ class Onward(Protocol):
 class OutboxState(Struct, frozen=True):
     """The present state of an outbox."""
 
-    number: int
+    channel_id: int
     source: str
     target: str
     join: Join
@@ -69,16 +69,16 @@ class Outgoing(Struct, frozen=True):
 
 def outboxes(state: RealmState) -> Iterator[OutboxState]:
     """Yield all outboxes, in the order of their creation."""
-    for number, join in sorted(state.directory.joins.by_outbox.items()):
-        state_of_outbox = state.channels[number].state
+    for channel_id, join in sorted(state.directory.joins.by_outbox.items()):
+        state_of_outbox = state.channels[channel_id].state
         oldest = state_of_outbox.stored.lowest
         yield OutboxState(
-            number=number,
+            channel_id=channel_id,
             source=join.source_name,
             target=state_of_outbox.name,
             join=join,
             waiting=len(state_of_outbox.stored),
-            waiting_bytes=state.waiting_bytes(number),
+            waiting_bytes=state.waiting_bytes(channel_id),
             next_id=state_of_outbox.next_id,
             oldest_us=None if oldest is None else state_of_outbox.ages.oldest_us(oldest),
         )
@@ -102,7 +102,7 @@ class Outboxes:
         """Return the present state of all outboxes."""
         return list(outboxes(self._shard.state))
 
-    async def next(self, number: int) -> Outgoing | None:
+    async def next(self, channel_id: int) -> Outgoing | None:
         """Return the oldest events of an outbox, as many as fit one request; None if it is empty.
 
         They are on disk, because the action is answered after the append: the cluster never gets an
@@ -110,28 +110,28 @@ class Outboxes:
         """
         while True:
             outgoing: Outgoing | None = await with_open_files(
-                self._shard, self._files, number, action=lambda group: _next(group, number)
+                self._shard, self._files, channel_id, action=lambda group: _next(group, channel_id)
             )
             if outgoing is None or outgoing.ids:
                 return outgoing
 
-    async def sent(self, number: int, ids: IdSet) -> None:
+    async def sent(self, channel_id: int, ids: IdSet) -> None:
         """Remove events that the cluster has stored. Raises ``NameDoesNotExist``."""
-        await self._shard.act(lambda group: group.do(number, RemoveRedriven(ids.spans)))
+        await self._shard.act(lambda group: group.do(channel_id, RemoveRedriven(ids.spans)))
 
-    async def end(self, number: int, *, given_up: bool = False) -> bool:
+    async def end(self, channel_id: int, *, given_up: bool = False) -> bool:
         """End an outbox whose join was deleted, if it is empty or its events are ``given_up``.
         Return whether it was ended."""
 
         def end(group: Group) -> list[SealedFile] | None:
-            channel = group.state.channels.get(number)
-            facts = group.state.directory.decide_end(number)
+            channel = group.state.channels.get(channel_id)
+            facts = group.state.directory.decide_end(channel_id)
             if facts is None or channel is None or (channel.state.stored and not given_up):
                 return None
-            files = list(group.state.stores[number].files)
+            files = list(group.state.stores[channel_id].files)
             for fact in facts:
                 group.realm_fact(0, fact)
-            group.touched[number] = None  # so that the shard ends what is open on the store
+            group.touched[channel_id] = None  # so that the shard ends what is open on the store
             return files
 
         files: list[SealedFile] | None = await self._shard.act(end)
@@ -141,12 +141,12 @@ class Outboxes:
         return files is not None
 
 
-def _next(group: Group, number: int) -> Outgoing | None:
+def _next(group: Group, channel_id: int) -> Outgoing | None:
     """Return the oldest events; None if the outbox is empty. Damaged events are quarantined and
     left out, so the result may have no ids."""
-    if group.state.directory.joins.by_outbox.get(number) is None:
-        raise NameDoesNotExist(f"outbox {number} has ended")
-    state, store = group.channel(number).state, group.state.stores[number]
+    if group.state.directory.joins.by_outbox.get(channel_id) is None:
+        raise NameDoesNotExist(f"outbox {channel_id} has ended")
+    state, store = group.channel(channel_id).state, group.state.stores[channel_id]
     ids = moved_at_once(state, state.stored)
     if not ids:
         return None
@@ -155,8 +155,8 @@ def _next(group: Group, number: int) -> Outgoing | None:
     ids = ids.copy()
     if damage.ids:
         store.quarantined += damage.reasons
-        group.do(number, Quarantine(damage.ids.spans))
-        _log.error("outbox.damaged", outbox=number, reasons=damage.reasons)
+        group.do(channel_id, Quarantine(damage.ids.spans))
+        _log.error("outbox.damaged", outbox=channel_id, reasons=damage.reasons)
         ids.remove_all(damage.ids)
     parts = tuple(_parts(rows))
     return Outgoing(tuple(part for part, _ in parts), tuple(body for _, body in parts), ids)

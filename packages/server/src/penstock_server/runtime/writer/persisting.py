@@ -27,20 +27,20 @@ def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iter
             continue
         remaining.discard_all(ids)
         body = tail_batch.body_of(ids)
-        ref = BodyRef(tail_batch.number, len(body), len(ids), publisher=tail_batch.publisher)
+        ref = BodyRef(tail_batch.schema_id, len(body), len(ids), publisher=tail_batch.publisher)
         yield PersistedLate(ids.spans, tail_batch.at_us, state.ages.own_of(ids)), ref, body
     if remaining:
         yield PersistedLate(remaining.spans, fact.at_us), None, b""
 
 
-def bytes_to_secure(state: RealmState, number: int) -> int:
+def bytes_to_secure(state: RealmState, channel_id: int) -> int:
     """Return an upper bound of the bytes to write when clients of a channel leave."""
-    channel = state.channels.get(number)
+    channel = state.channels.get(channel_id)
     if channel is None or not channel.state.unwritten:
         return 0
     unwritten = channel.state.unwritten
     return sum(
         len(tail_batch.body)
-        for tail_batch in state.stores[number].tail
+        for tail_batch in state.stores[channel_id].tail
         if tail_batch.overlap(unwritten)
     )

@@ -97,10 +97,10 @@ class Placing:
         view[:] = memoryview(body).cast("B")
         return view
 
-    def place(self, number: int, tail_batch: TailBatch, body: Buffer) -> PageSlot:
+    def place(self, channel_id: int, tail_batch: TailBatch, body: Buffer) -> PageSlot:
         """Choose a slot for ``body`` in the pages of a channel. :meth:`flush` writes it."""
-        place = self.pages.allocate(number, body)
-        self.placed.append((number, tail_batch, place))
+        place = self.pages.allocate(channel_id, body)
+        self.placed.append((channel_id, tail_batch, place))
         return place
 
     async def flush(self, *, sync: bool) -> None:
@@ -111,8 +111,8 @@ class Placing:
         placed, self.placed = self.placed, []
         await self.pages.flush(sync=sync)
         try:
-            for number, tail_batch, place in placed:
-                tail_batch.moved_to(place, self.pages.view(number, place))
+            for channel_id, tail_batch, place in placed:
+                tail_batch.moved_to(place, self.pages.view(channel_id, place))
         except Damaged as error:
             raise StorageFailed(
                 f"a page that was just written cannot be read back: {error}; check the disk"

@@ -33,11 +33,11 @@ from penstock_server.runtime.store.message_fields import messages_of
 from penstock_server.runtime.store.state import RealmState
 
 
-def selectors_of(state: RealmState, number: int) -> dict[SelectorKey, int]:
+def selectors_of(state: RealmState, channel_id: int) -> dict[SelectorKey, int]:
     """Return the selectors evaluated on events published on a store, each with its work: those of
     the store itself, and of all stores that joins copy the events to."""
     selectors: dict[SelectorKey, int] = {}
-    for reached_id, channel in _reached(state, number):
+    for reached_id, channel in _reached(state, channel_id):
         texts = _texts(state, reached_id)
         if texts:
             messages = messages_of(channel)
@@ -45,11 +45,11 @@ def selectors_of(state: RealmState, number: int) -> dict[SelectorKey, int]:
     return selectors
 
 
-def selectors_of_body(state: RealmState, number: int, body: Body) -> dict[SelectorKey, int]:
+def selectors_of_body(state: RealmState, channel_id: int, body: Body) -> dict[SelectorKey, int]:
     """Like :func:`selectors_of`, but without the selectors that cannot match ``body``, because no
     event has a value that they require."""
     selectors: dict[SelectorKey, int] = {}
-    for reached_id, channel in _reached(state, number):
+    for reached_id, channel in _reached(state, channel_id):
         texts = _of_joins(state, reached_id)
         if not (texts or channel.state.selectors):
             continue
@@ -61,10 +61,10 @@ def selectors_of_body(state: RealmState, number: int, body: Body) -> dict[Select
     return selectors
 
 
-def _reached(state: RealmState, number: int) -> Iterator[tuple[int, ChannelMachine]]:
+def _reached(state: RealmState, channel_id: int) -> Iterator[tuple[int, ChannelMachine]]:
     """Yield a store, and all stores that joins copy its events to, directly or not."""
-    seen = {number}
-    remaining = [number]
+    seen = {channel_id}
+    remaining = [channel_id]
     while remaining:
         reached_id = remaining.pop()
         channel = state.channels.get(reached_id)
@@ -132,31 +132,31 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
     parsed when they are first evaluated."""
 
     def parse() -> None:
-        for number in state.channels:
-            for text in _texts(state, number):
+        for channel_id in state.channels:
+            for text in _texts(state, channel_id):
                 if len(text) > PARSED_BESIDE_ABOVE:
                     _parsed(text)
 
     await offload(parse)
 
 
-def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
+def work_where_dead(state: RealmState, channel_id: int) -> tuple[int, int]:
     """Return the work of the selectors evaluated on a store's dead events, and the number of stores
     they are written to: the dead event store and those that joins copy them to."""
-    target, joins = state.directory.dead_event_store_of(number), state.directory.joins
+    target, joins = state.directory.dead_event_store_of(channel_id), state.directory.joins
     if target is None:
         return 0, 1
     copies = len(joins.reached_from(target)) if target in joins.by_source else 1
     return sum(selectors_of(state, target).values()), copies
 
 
-def refuse_costly(state: RealmState, number: int, text: str, selector: Selector | None) -> None:
+def refuse_costly(state: RealmState, channel_id: int, text: str, selector: Selector | None) -> None:
     """Raise ``LimitReached`` if one more stored selector would make publishes on a store too
     expensive. ``selector`` is the parsed ``text``; None adds none."""
-    channel = state.channels.get(number)
+    channel = state.channels.get(channel_id)
     if channel is None or selector is None:
         return
-    index, joined = index_of(channel, state.stores[number]), _of_joins(state, number)
+    index, joined = index_of(channel, state.stores[channel_id]), _of_joins(state, channel_id)
     if text in index or text in joined:
         return
     joined -= channel.state.selectors  # the index has those already
@@ -179,11 +179,13 @@ def refuse_costly(state: RealmState, number: int, text: str, selector: Selector 
     selector_of.keep(text, selector)  # the writer does not parse it again
 
 
-def _texts(state: RealmState, number: int) -> set[str]:
+def _texts(state: RealmState, channel_id: int) -> set[str]:
     """Return the selectors on one store alone."""
-    return {*state.channels[number].state.selectors, *_of_joins(state, number)}
+    return {*state.channels[channel_id].state.selectors, *_of_joins(state, channel_id)}
 
 
-def _of_joins(state: RealmState, number: int) -> set[str]:
+def _of_joins(state: RealmState, channel_id: int) -> set[str]:
     """Return the selectors of the joins from one store."""
-    return {join.selector for join in state.directory.joins.copying_from(number) if join.selector}
+    return {
+        join.selector for join in state.directory.joins.copying_from(channel_id) if join.selector
+    }

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from penstock_server.runtime.writer.group import Group
 
 
-def refuse_stopped(group: Group, numbers: Iterable[int]) -> None:
+def refuse_stopped(group: Group, channel_ids: Iterable[int]) -> None:
     """Raise ``PublishingPaused`` while an administrator has paused publishing (SEM X5). Raise
     ``StorageFailed`` for a channel with too many events that cannot be sealed."""
     if group.state.directory.publishing_paused:
         raise PublishingPaused(
             "publishing is paused on this realm; try again once an administrator resumes it"
         )
-    for number in numbers:
-        if (size := group.state.unsealable.get(number)) is not None:
+    for channel_id in channel_ids:
+        if (size := group.state.unsealable.get(channel_id)) is not None:
             raise StorageFailed(
-                f"{group.channel(number).state.name} accepts no events: {size} bytes of its events "
-                f"are in memory and cannot be sealed (an incident of the task 'sealing'); see the "
-                f"realm's log and /health"
+                f"{group.channel(channel_id).state.name} accepts no events: {size} bytes of its "
+                f"events are in memory and cannot be sealed (an incident of the task 'sealing'); "
+                f"see the realm's log and /health"
             )

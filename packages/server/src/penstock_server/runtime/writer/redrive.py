@@ -80,25 +80,25 @@ class Redriving:
         if selector:
             chosen = await self._choosing.parse(selector)
             wanted = Matching(chosen, self._choosing, self._shard, files=self._files)
-        number = await self._shard.act(lambda group: _checked(group, source, destination))
+        channel_id = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
         position = writes = 0
         end: int | None = None
         while end is None or position < end:
-            room = 0 if dry_run else max(writes, self._room(number, destination))
-            step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
+            room = 0 if dry_run else max(writes, self._room(channel_id, destination))
+            step = _Step(channel_id, destination, wanted, dry_run=dry_run, room=room, may=may)
             if wanted is not None:
-                await wanted.look_ahead(number, partial(step.next_ids, at=position, end=end))
+                await wanted.look_ahead(channel_id, partial(step.next_ids, at=position, end=end))
             run = partial(step.run, at=position, end=end)
             async with self._stepping:
                 if not dry_run:
                     await self._has_its_turn()
                 position, end = await with_open_files(
-                    self._shard, self._files, number, action=run, room=room
+                    self._shard, self._files, channel_id, action=run, room=room
                 )
             writes = step.writes
             moved.update(step.moved)
-        remaining = await self._shard.act(lambda group: len(group.channel(number).state.stored))
+        remaining = await self._shard.act(lambda group: len(group.channel(channel_id).state.stored))
         if dry_run:
             remaining -= moved.total()
         return Redriven(moved.total(), dict(moved), remaining, dry_run=dry_run)
@@ -109,13 +109,13 @@ class Redriving:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._shard.ended.wait(), WAITS_S)
 
-    def _room(self, number: int, destination: str) -> int:
+    def _room(self, channel_id: int, destination: str) -> int:
         """Return the bytes to reserve for a step."""
         state = self._shard.state
-        if number not in state.channels:
+        if channel_id not in state.channels:
             return 0
         target = state.directory.find(destination) if destination else None
-        return bytes_of_redrive(state, number, target)
+        return bytes_of_redrive(state, channel_id, target)
 
 
 class _Step:
@@ -123,7 +123,7 @@ class _Step:
 
     def __init__(
         self,
-        number: int,
+        channel_id: int,
         destination: str,
         wanted: Matching | None,
         *,
@@ -136,7 +136,7 @@ class _Step:
         """Bytes that it may write. If that is too little it does nothing, and sets :attr:`writes`
         to the bytes that the next attempt must reserve."""
         self.writes = 0
-        self.number = number
+        self.channel_id = channel_id
         self.destination = destination
         self.wanted = wanted
         self.dry_run = dry_run
@@ -145,11 +145,11 @@ class _Step:
     def run(self, group: Group, at: int, end: int | None) -> tuple[int, int]:
         """Run the step and return the id where the next one begins, and the id where the redrive
         ends. Both are the same when it is done; the first is unchanged if the step did nothing."""
-        group.sweep(self.number)
-        state = group.channel(self.number).state
+        group.sweep(self.channel_id)
+        state = group.channel(self.channel_id).state
         if end is None:
             end = state.next_id  # later events are for the next redrive, so that this one ends
-        store = group.state.stores[self.number]
+        store = group.state.stores[self.channel_id]
         work = self._work(group)
         ids = self._next_ids(group, at, end, work=work)
         if not ids:
@@ -171,7 +171,7 @@ class _Step:
             return at, end
         if damage.ids and not self.dry_run:
             store.quarantined += damage.reasons
-            group.do(self.number, Quarantine(damage.ids.spans))
+            group.do(self.channel_id, Quarantine(damage.ids.spans))
         for target, parts in by_target.items():
             name = group.state.channels[target].state.name
             self.moved[name] += sum(batch.num_rows for _, batch in parts)
@@ -184,10 +184,10 @@ class _Step:
         return self._next_ids(group, at, end, work=self._work(group))
 
     def _next_ids(self, group: Group, at: int, end: int | None, work: float) -> IdSet:
-        state = group.channel(self.number).state
+        state = group.channel(self.channel_id).state
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.wanted is not None:
-            free = self.wanted.promising(group, self.number, free)
+            free = self.wanted.promising(group, self.channel_id, free)
         return moved_at_once(state, free, work=work)
 
     def _work(self, group: Group) -> float:
@@ -217,11 +217,11 @@ class _Step:
     def _publish(self, group: Group, by_target: dict[int, Wanted], moved_ids: IdSet) -> bool:
         """Publish the events and remove them here. Return False, having changed nothing, if more
         room has to be reserved."""
-        known_outcomes = partial(group.match_cache.known_of, self.number)
+        known_outcomes = partial(group.match_cache.known_of, self.channel_id)
         for target, parts in by_target.items():
             selectors = selectors_of(group.state, target)
             evaluation = needs_evaluation(
-                group, self.number, [batch for _, batch in parts], selectors=selectors
+                group, self.channel_id, [batch for _, batch in parts], selectors=selectors
             )
             if evaluation is not None:
                 raise evaluation
@@ -255,8 +255,8 @@ class _Step:
                     publisher=publisher,
                 )
         spans = moved_ids.spans
-        group.do(self.number, RemoveRedriven(spans))
-        group.match_cache.moved(self.number, spans)
+        group.do(self.channel_id, RemoveRedriven(spans))
+        group.match_cache.moved(self.channel_id, spans)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
@@ -273,7 +273,7 @@ class _Step:
         parts = []
         for name in pc.unique(origins).to_pylist():
             target = directory.find(name) if name else None
-            if target is not None and target != self.number:
+            if target is not None and target != self.channel_id:
                 mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
                 parts.append((target, batch.filter(pa.array(mask))))
         return parts
@@ -281,7 +281,7 @@ class _Step:
 
 def _checked(group: Group, source: str, destination: str) -> int:
     directory = group.state.directory
-    number = directory.channel_id_of(source)
-    if destination and directory.channel_id_of(destination) == number:
+    channel_id = directory.channel_id_of(source)
+    if destination and directory.channel_id_of(destination) == channel_id:
         raise InvalidArgument(f"a redrive from {source} to itself has no effect")
-    return number
+    return channel_id

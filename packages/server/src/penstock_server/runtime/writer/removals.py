@@ -18,7 +18,7 @@ from penstock_server.runtime.writer.group import Group
 class Removal(Struct, frozen=True):
     """The events removed from one store."""
 
-    number: int
+    channel_id: int
     redriven: Spans
     purged: Spans
 
@@ -27,8 +27,8 @@ def check_available(group: Group, leaving: Sequence[Removal]) -> None:
     """Raise ``IllegalState`` unless all events are stored and no reader holds one. The client
     publishes edited copies of them, so a missing event would be published twice."""
     for removal in leaving:
-        group.sweep(removal.number)
-        state = group.channel(removal.number).state
+        group.sweep(removal.channel_id)
+        state = group.channel(removal.channel_id).state
         ids = _ids(removal)
         available = ids.overlap(free_of(state, state.stored))
         if len(available) < len(ids):
@@ -47,9 +47,9 @@ def leave(group: Group, leaving: Sequence[Removal]) -> None:
     """Remove the events."""
     for removal in leaving:
         if removal.redriven:
-            group.do(removal.number, RemoveRedriven(removal.redriven))
+            group.do(removal.channel_id, RemoveRedriven(removal.redriven))
         if removal.purged:
-            group.do(removal.number, PurgeEvents(removal.purged))
+            group.do(removal.channel_id, PurgeEvents(removal.purged))
 
 
 def free_of(state: ChannelState, ids: IdSet) -> IdSet:

@@ -59,7 +59,7 @@ class Repeatable(Protocol):
 class RunCommand(Struct):
     """A command without events."""
 
-    number: int
+    channel_id: int
     command: Command
     reply: Reply | None = None
 
@@ -68,12 +68,12 @@ class RunCommand(Struct):
         return ()
 
     def run(self, group: Group) -> Any:
-        group.channel(self.number)
+        group.channel(self.channel_id)
         if isinstance(self.command, Ack | AckPrevious):
-            return group.acknowledge(self.number, self.command)
+            return group.acknowledge(self.channel_id, self.command)
         group.settle()
-        group.sweep(self.number)
-        return group.do(self.number, self.command).answer
+        group.sweep(self.channel_id)
+        return group.do(self.channel_id, self.command).answer
 
 
 class SeatHolder(Protocol):
@@ -97,7 +97,7 @@ class SeatHolder(Protocol):
 class GrantRoom(Struct):
     """Grant a seat as many events as its client has room for when the request is decided."""
 
-    number: int
+    channel_id: int
     holder: SeatHolder
     reply: Reply | None = None
 
@@ -107,16 +107,16 @@ class GrantRoom(Struct):
 
     def run(self, group: Group) -> None:
         subscription = self.holder.ready_seat()
-        channel = group.state.channels.get(self.number)
+        channel = group.state.channels.get(self.channel_id)
         if subscription is None or channel is None or subscription not in channel.state.seats:
             return
         group.settle()
         room, is_draining = self.holder.room_now()
-        group.do(self.number, SetDemand(subscription, room, at_once=True))
+        group.do(self.channel_id, SetDemand(subscription, room, at_once=True))
         # After a demand of 0 the core reports the end once the available events are delivered.
         if is_draining:
             if room:
-                group.do(self.number, SetDemand(subscription, 0))
+                group.do(self.channel_id, SetDemand(subscription, 0))
             else:
                 self.holder.finished()
 
@@ -124,7 +124,7 @@ class GrantRoom(Struct):
 class PublishBatches(Struct):
     """Events of one publish, in one or more batches."""
 
-    number: int
+    channel_id: int
     digest: Digest
     bodies: Sequence[Body]
     producer: str = ""
@@ -136,10 +136,10 @@ class PublishBatches(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ((self.number, self.bodies),)
+        return ((self.channel_id, self.bodies),)
 
     def run(self, group: Group) -> Any:
-        number, digest = self.number, self.digest
+        channel_id, digest = self.channel_id, self.digest
         if group.settled:
             group.settle()
         later = False
@@ -150,13 +150,13 @@ class PublishBatches(Struct):
         if later or group.state.directory.publishing_paused or group.state.unsealable:
             if (stored_span := self._stored_as(group, later=later)) is not None:
                 return stored_span  # SEM X3: also while publishing is paused
-            refuse_stopped(group, (number,))
+            refuse_stopped(group, (channel_id,))
         if later:
-            state = group.channel(number).state
-            merging.refuse(state, group.state.stores[number], self.bodies, digest=digest)
-            number, digest = scheduled(group, number, self.bodies, digest=digest)
+            state = group.channel(channel_id).state
+            merging.refuse(state, group.state.stores[channel_id], self.bodies, digest=digest)
+            channel_id, digest = scheduled(group, channel_id, self.bodies, digest=digest)
         return group.publish(
-            number,
+            channel_id,
             self.bodies,
             digest,
             producer=self.producer,
@@ -167,26 +167,26 @@ class PublishBatches(Struct):
 
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`Repeatable`."""
-        number: int | None = self.number
+        channel_id: int | None = self.channel_id
         if waits(self.bodies):
-            number = state.directory.schedule_of(self.number)
-        return is_remembered(state, number, self.producer, sequence=self.sequence)
+            channel_id = state.directory.schedule_of(self.channel_id)
+        return is_remembered(state, channel_id, self.producer, sequence=self.sequence)
 
     def _stored_as(self, group: Group, *, later: bool) -> Span | None:
         """Return the answer to a repeated publish; None if it is new."""
-        where: int | None = self.number
-        group.channel(self.number)  # raises if it was deleted
+        where: int | None = self.channel_id
+        group.channel(self.channel_id)  # raises if it was deleted
         if later:
-            where = group.state.directory.schedule_of(self.number)
+            where = group.state.directory.schedule_of(self.channel_id)
         if where is None or not self.producer:
             return None
         channel = group.channel(where)
         return channel.state.producers.stored_as(self.producer, self.sequence)
 
 
-def is_remembered(state: RealmState, number: int | None, producer: str, sequence: int) -> bool:
+def is_remembered(state: RealmState, channel_id: int | None, producer: str, sequence: int) -> bool:
     """Whether a channel knows the answer to a repeated publish: it was stored, or is too old."""
-    channel = None if number is None else state.channels.get(number)
+    channel = None if channel_id is None else state.channels.get(channel_id)
     if channel is None or not producer:
         return False
     try:

@@ -35,44 +35,44 @@ columns."""
 Bools = npt.NDArray[np.bool_]
 
 
-def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
+def side_effect_bytes(state: RealmState, channel_id: int, bodies: Sequence[Body]) -> int:
     """Estimate the bytes that a publish leads to besides its own events (SEM L, T7)."""
-    channel = state.channels.get(number)
+    channel = state.channels.get(channel_id)
     if channel is None or not (
-        number in state.directory.joins.by_source or _evicts_to(channel.state)
+        channel_id in state.directory.joins.by_source or _evicts_to(channel.state)
     ):
         return 0
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
     size = sum(body_bytes for body_bytes, _ in sizes) + _ROW_BYTES * rows
-    return _following(state, number, size, rows=rows, bodies=bodies)
+    return _following(state, channel_id, size, rows=rows, bodies=bodies)
 
 
-def has_no_side_effects(state: RealmState, number: int) -> bool:
+def has_no_side_effects(state: RealmState, channel_id: int) -> bool:
     """Whether a publish writes its own events to the journal and nothing else."""
-    channel = state.channels.get(number)
+    channel = state.channels.get(channel_id)
     if channel is None:
         return True
-    return channel.state.writes_only_events and number not in state.directory.joins.by_source
+    return channel.state.writes_only_events and channel_id not in state.directory.joins.by_source
 
 
-def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
+def bytes_of_redrive(state: RealmState, channel_id: int, destination: int | None) -> int:
     """Estimate the bytes that a redrive step writes (SEM T10). Without a ``destination`` its events
     may go to any store, so the most expensive one counts."""
-    if number not in state.channels:  # deleted meanwhile; the step itself reports it
+    if channel_id not in state.channels:  # deleted meanwhile; the step itself reports it
         return 0
-    size, rows = _moved_bytes(state.channels[number].state)
+    size, rows = _moved_bytes(state.channels[channel_id].state)
     targets = state.channels if destination is None else (destination,)
     return size + max(_following(state, target, size, rows=rows) for target in targets)
 
 
 def writes_nothing(
-    state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
+    state: RealmState, channel_id: int, digest: Digest, bodies: Sequence[Body], before: int = 0
 ) -> bool:
     """Whether a publish, after ``before`` other events, certainly writes nothing to disk. A full
     disk is then not a reason to refuse it (SEM J2, J4, C1c-f)."""
-    channel = state.channels.get(number)
-    if channel is None or waits(bodies) or number in state.directory.joins.by_source:
+    channel = state.channels.get(channel_id)
+    if channel is None or waits(bodies) or channel_id in state.directory.joins.by_source:
         return False
     channel_state = channel.state
     storage, kind = channel_state.definition.storage, channel_state.type
@@ -93,27 +93,27 @@ def writes_nothing(
 
 
 def _following(
-    state: RealmState, number: int, size: int, rows: int, bodies: Sequence[Body] = ()
+    state: RealmState, channel_id: int, size: int, rows: int, bodies: Sequence[Body] = ()
 ) -> int:
-    stores = _reached(state, number)
+    stores = _reached(state, channel_id)
     evicting = [state.channels[store_id].state for store_id in stores]
     copies = size * (len(stores) - 1)
     if copies > COPIES_BYTES_MAX and bodies:
-        copies = sum(_bytes_copied(state, number, body) for body in bodies)
+        copies = sum(_bytes_copied(state, channel_id, body) for body in bodies)
     elif copies > COPIES_BYTES_MAX:  # the events are unknown yet, so copies cannot be counted
         copies = max(COPIES_BYTES_MAX, size)
     return copies + sum(_evicted(store_state, size, rows) for store_state in evicting)
 
 
-def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
+def _bytes_copied(state: RealmState, channel_id: int, body: Body) -> int:
     """Estimate the bytes of all copies that joins make of the events of a body."""
     rows = body.batch.num_rows
     sizes = event_sizes(body.batch) + _ROW_BYTES
     extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
     matching = _Matching(body)
-    reached = {number: np.ones(rows, dtype=np.bool_)}
+    reached = {channel_id: np.ones(rows, dtype=np.bool_)}
     archived = 0
-    remaining = [number]
+    remaining = [channel_id]
     while remaining:
         source = remaining.pop()
         # Selectors on fields inside messages cannot be judged here, so they count as matching.
@@ -126,7 +126,7 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
             if (copied & ~before).any():
                 reached[join.destination] = before | copied
                 remaining.append(join.destination)
-    del reached[number]
+    del reached[channel_id]
     stored: int = sum(int(sizes[mask].sum()) + extra for mask in reached.values())
     return archived + stored
 
@@ -164,12 +164,12 @@ def _is_known_before(selector: Selector) -> bool:
     return from_publisher and "NOW()" not in selector.text
 
 
-def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:
+def bytes_that_move(state: RealmState, channel_ids: Iterable[int], now_us: int) -> int:
     """Estimate the bytes of expired or excess events that leave these channels in one step (SEM
     T7)."""
     total = 0
-    for number in numbers:
-        channel = state.channels.get(number)
+    for channel_id in channel_ids:
+        channel = state.channels.get(channel_id)
         if channel is None or not channel.state.moves_dead or not _needs_sweep(channel, now_us):
             continue
         total += _moved_bytes(channel.state)[0]
@@ -192,10 +192,10 @@ def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
         return False
 
 
-def _reached(state: RealmState, number: int) -> list[int]:
+def _reached(state: RealmState, channel_id: int) -> list[int]:
     """Return a store and all stores that joins copy its events to, directly or not."""
-    reached = {number: None}
-    remaining = [number]
+    reached = {channel_id: None}
+    remaining = [channel_id]
     while remaining:
         for join in state.directory.joins.copying_from(remaining.pop()):
             if join.destination not in reached:

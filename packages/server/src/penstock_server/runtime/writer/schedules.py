@@ -37,15 +37,15 @@ def waits(bodies: Sequence[Body]) -> bool:
 
 
 def scheduled(
-    group: Group, number: int, bodies: Sequence[Body], digest: Digest
+    group: Group, channel_id: int, bodies: Sequence[Body], digest: Digest
 ) -> tuple[int, Digest]:
-    """Return the store where scheduled events of channel ``number`` wait, and their digest with the
+    """Return the store where scheduled events of this channel wait, and their digest with the
     waiting times as TTLs. Creates the store if the channel has none."""
     directory = group.state.directory
-    group.channel(number)  # raises if it was deleted
-    schedule = directory.schedule_of(number)
+    group.channel(channel_id)  # raises if it was deleted
+    schedule = directory.schedule_of(channel_id)
     if schedule is None:
-        fact = directory.decide_schedule(number)
+        fact = directory.decide_schedule(channel_id)
         group.realm_fact(0, fact)
         schedule = fact.number
     first = 0

@@ -57,7 +57,7 @@ class _WaitingPublish(Struct):
     order: int
     """Its position in the order of arrival."""
     work: ShardRequest
-    numbers: frozenset[int]
+    channel_ids: frozenset[int]
     """The channels that wait with it."""
     slices: Iterator[Callable[[], None]]
     """The steps for the thread that are still to do."""
@@ -120,9 +120,9 @@ class SelectorQueue:
             if self._held:
                 is_quiet = False  # it may have to wait behind a held publish
             elif isinstance(work, PublishBatches):
-                if work.number not in quiet:
-                    quiet[work.number] = not self._may_ask(work.number)
-                is_quiet = quiet[work.number]
+                if work.channel_id not in quiet:
+                    quiet[work.channel_id] = not self._may_ask(work.channel_id)
+                is_quiet = quiet[work.channel_id]
             else:
                 is_quiet = isinstance(work, RunCommand | RunAction)
             if is_quiet or not self.holds(work):
@@ -145,44 +145,44 @@ class SelectorQueue:
             return True
         try:
             offered = work.offered
-            if not (self._held or any(self._may_ask(number) for number, _ in offered)):
+            if not (self._held or any(self._may_ask(channel_id) for channel_id, _ in offered)):
                 return False
             missing, cost = self._missing(offered)
         except Exception:  # noqa: BLE001  deciding the work raises it again and answers the client
             return False
         order = self._order_of(work)
-        is_behind = any(self._first.get(number, order) < order for number, _ in offered)
+        is_behind = any(self._first.get(channel_id, order) < order for channel_id, _ in offered)
         is_much = cost > BESIDE_ABOVE or self._spent + cost > SLICE_BYTES
         if not (is_behind or is_much):
             self._spent += cost
             return False
-        self._hold(work, frozenset(number for number, _ in offered), self._slices(missing))
+        self._hold(work, frozenset(channel_id for channel_id, _ in offered), self._slices(missing))
         return True
 
     def hold_until_evaluated(self, work: ShardRequest, look: NeedsEvaluation) -> None:
         """Hold undone work until the evaluation it needs is done. All later requests for its
         channels wait behind it."""
-        numbers = frozenset((look.number, *_channels_of(work)))
+        channel_ids = frozenset((look.channel_id, *_channels_of(work)))
         order = self._order_of(work)
-        for number in numbers:
-            self._stopped[number] = min(order, self._stopped.get(number, order))
-        self._hold(work, numbers, self._slices_ahead(look))
+        for channel_id in channel_ids:
+            self._stopped[channel_id] = min(order, self._stopped.get(channel_id, order))
+        self._hold(work, channel_ids, self._slices_ahead(look))
 
     def sweep_after(self, look: NeedsEvaluation) -> None:
         """Evaluate selectors on due events, and sweep the channel then. No request waits behind
         it, because due events are hidden already."""
-        number = look.number
-        work = RunAction(lambda group: group.sweep(number), sweeps=(number,))
+        channel_id = look.channel_id
+        work = RunAction(lambda group: group.sweep(channel_id), sweeps=(channel_id,))
         self._hold(work, frozenset(), self._slices_ahead(look))
 
     def _hold(
-        self, work: ShardRequest, numbers: frozenset[int], slices: Iterator[Callable[[], None]]
+        self, work: ShardRequest, channel_ids: frozenset[int], slices: Iterator[Callable[[], None]]
     ) -> None:
         order = self._order_of(work)
-        held = _WaitingPublish(order, work, numbers, slices=slices)
+        held = _WaitingPublish(order, work, channel_ids, slices=slices)
         insort(self._held, held)
-        for number in held.numbers:
-            self._first[number] = min(order, self._first.get(number, order))
+        for channel_id in held.channel_ids:
+            self._first[channel_id] = min(order, self._first.get(channel_id, order))
         self._turns.append(held)
         if self._task is None:
             self._task = start_task(self._evaluate())
@@ -190,11 +190,11 @@ class SelectorQueue:
     def _is_stopped(self, work: ShardRequest) -> bool:
         """Hold work behind other work that :meth:`hold_until_evaluated` holds for its channel.
         Return whether it is held."""
-        numbers = _channels_of(work)
+        channel_ids = _channels_of(work)
         order = self._order_of(work)
-        if not any(self._stopped.get(number, order) < order for number in numbers):
+        if not any(self._stopped.get(channel_id, order) < order for channel_id in channel_ids):
             return False
-        self._hold(work, frozenset(numbers), iter(()))
+        self._hold(work, frozenset(channel_ids), iter(()))
         return True
 
     def decided(self, work: ShardRequest) -> None:
@@ -207,14 +207,16 @@ class SelectorQueue:
             self.order[id(work)] = self._came, work
         return self.order[id(work)][0]
 
-    def _may_ask(self, number: int) -> bool:
+    def _may_ask(self, channel_id: int) -> bool:
         """Whether selectors may be evaluated on the publishes of a channel."""
-        channel = self._state.channels.get(number)
+        channel = self._state.channels.get(channel_id)
         if channel is None:
             return False
         state = channel.state
         chooses = state.engine.needs_interest and bool(state.subscribers)
-        return bool(state.durables or chooses or number in self._state.directory.joins.by_source)
+        return bool(
+            state.durables or chooses or channel_id in self._state.directory.joins.by_source
+        )
 
     def drained(self) -> list[ShardRequest]:
         """Stop the thread and return the work that still waits and will not be served."""
@@ -235,14 +237,14 @@ class SelectorQueue:
     ) -> tuple[list[tuple[Body, dict[SelectorKey, int]]], int]:
         """Return the selectors not evaluated yet, by body, and the cost of evaluating them."""
         missing, cost = [], 0
-        for number, bodies in offered:
-            if not self._may_ask(number):
+        for channel_id, bodies in offered:
+            if not self._may_ask(channel_id):
                 continue
             for body in bodies:
                 # Scheduled events wait on a store that has no selectors.
                 if DELIVERY_TIME in body.names:
                     continue
-                selectors = selectors_of_body(self._state, number, body)
+                selectors = selectors_of_body(self._state, channel_id, body)
                 unknown = {
                     key: work for key, work in selectors.items() if key not in body.evaluated
                 }
@@ -305,12 +307,14 @@ class SelectorQueue:
         self._first.clear()
         stopped, self._stopped = self._stopped, {}
         for held in self._held:
-            if id(held) in unseen or any(number in self._first for number in held.numbers):
+            if id(held) in unseen or any(
+                channel_id in self._first for channel_id in held.channel_ids
+            ):
                 kept.append(held)
-                for number in held.numbers:
-                    self._first.setdefault(number, held.order)
-                    if stopped.get(number, held.order + 1) <= held.order:
-                        self._stopped.setdefault(number, held.order)
+                for channel_id in held.channel_ids:
+                    self._first.setdefault(channel_id, held.order)
+                    if stopped.get(channel_id, held.order + 1) <= held.order:
+                        self._stopped.setdefault(channel_id, held.order)
             else:
                 self.ready.append(held.work)
         self._held = kept
@@ -321,10 +325,10 @@ class SelectorQueue:
 def _channels_of(work: ShardRequest) -> Sequence[int]:
     """Return the channels that work is known to concern."""
     if isinstance(work, RunCommand | GrantRoom):
-        return (work.number,)
+        return (work.channel_id,)
     if isinstance(work, RunAction):
         return work.sweeps or ()
-    return [number for number, _ in work.offered]
+    return [channel_id for channel_id, _ in work.offered]
 
 
 def _evaluations(

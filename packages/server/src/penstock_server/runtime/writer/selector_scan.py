@@ -60,7 +60,7 @@ class Matching:
         self._matched = IdSet()
 
     async def act(
-        self, number: int, among: Among, action: Callable[[Group], Any], *, room: int = 0
+        self, channel_id: int, among: Among, action: Callable[[Group], Any], *, room: int = 0
     ) -> Any:
         """Run ``action``, which may call :meth:`now`, once all events have been examined.
 
@@ -70,11 +70,13 @@ class Matching:
         """
 
         def act(group: Group) -> Any:
-            return _BEHIND if self._is_behind(group, number, among) else action(group)
+            return _BEHIND if self._is_behind(group, channel_id, among) else action(group)
 
         for _ in range(CATCHING_UP_MAX):
-            await self.look_ahead(number, among)
-            result = await with_open_files(self._shard, self._files, number, action=act, room=room)
+            await self.look_ahead(channel_id, among)
+            result = await with_open_files(
+                self._shard, self._files, channel_id, action=act, room=room
+            )
             if result is not _BEHIND:
                 return result
         raise LimitReached(
@@ -82,29 +84,29 @@ class Matching:
             "selector, or select fewer events"
         )
 
-    async def look_ahead(self, number: int, among: Among) -> None:
+    async def look_ahead(self, channel_id: int, among: Among) -> None:
         """Examine all events stored when the scan begins. Raises what :meth:`act` raises."""
         end: int | None = None
         wanted_by = asker.get()
 
         def read(group: Group) -> _ScanStep | None:
             nonlocal end
-            next_id = group.channel(number).state.next_id
+            next_id = group.channel(channel_id).state.next_id
             # Events published during the scan wait for the next scan, so that this one ends.
             end = next_id if end is None else end
             remaining = among(group).within(Span(0, end))
             remaining.discard_all(self._examined)
-            return self._read(group, number, remaining) if remaining else None
+            return self._read(group, channel_id, remaining) if remaining else None
 
         while (
-            step := await with_open_files(self._shard, self._files, number, action=read)
+            step := await with_open_files(self._shard, self._files, channel_id, action=read)
         ) is not None:
             await self._examine(step, wanted_by)
             wanted_by.check()
 
-    def promising(self, group: Group, number: int, ids: IdSet) -> IdSet:
+    def promising(self, group: Group, channel_id: int, ids: IdSet) -> IdSet:
         """Return the subset of ``ids`` that may match, judged by the summaries of files alone."""
-        store, messages = group.state.stores[number], messages_of(group.channel(number))
+        store, messages = group.state.stores[channel_id], messages_of(group.channel(channel_id))
         return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages=messages))
 
     def has_looked(self, ids: IdSet) -> bool:
@@ -117,14 +119,14 @@ class Matching:
         """Return the subset of ``ids`` that matches. Ids that were not examined are left out."""
         return self._matched.overlap(ids)
 
-    def now(self, group: Group, number: int, among: Among) -> IdSet:
+    def now(self, group: Group, channel_id: int, among: Among) -> IdSet:
         """Return the ids that match at this moment. Examines events published since the last
         scan."""
         ids = among(group)
         remaining = ids.copy()
         remaining.discard_all(self._examined)
         while remaining:
-            step = self._read(group, number, remaining)
+            step = self._read(group, channel_id, remaining)
             remaining.discard_all(IdSet(step.ids))
             for rows in step.rows:
                 frame = EventFrame(rows.batch, step.now_us, step.messages)
@@ -132,17 +134,17 @@ class Matching:
             self._examined.add_all(IdSet(step.ids))
         return self._matched.overlap(ids)
 
-    def _is_behind(self, group: Group, number: int, among: Among) -> bool:
+    def _is_behind(self, group: Group, channel_id: int, among: Among) -> bool:
         """Whether too many events are unexamined to examine them within a turn."""
         remaining = among(group)
         remaining.discard_all(self._examined)
         if not remaining:
             return False
-        size = max(1.0, group.channel(number).state.event_bytes)
+        size = max(1.0, group.channel(channel_id).state.event_bytes)
         count = len(remaining)
         return cost_of(self.selector, count, int(count * size)) > BESIDE_ABOVE
 
-    def _read(self, group: Group, number: int, ids: IdSet) -> _ScanStep:
+    def _read(self, group: Group, channel_id: int, ids: IdSet) -> _ScanStep:
         """Read the next events to examine, the first of ``ids``. Does not change ``ids``."""
         remaining = ids.copy()
         part: list[Span] = []
@@ -150,9 +152,9 @@ class Matching:
         while room > 0 and (span := remaining.take(room)) is not None:
             part.append(span)
             room -= span.size
-        promising = self.promising(group, number, IdSet(part)).spans
-        rows = group.state.stores[number].read(promising, Damage()) if promising else ()
-        return _ScanStep(part, rows, messages_of(group.channel(number)), now_us=group.now_us)
+        promising = self.promising(group, channel_id, IdSet(part)).spans
+        rows = group.state.stores[channel_id].read(promising, Damage()) if promising else ()
+        return _ScanStep(part, rows, messages_of(group.channel(channel_id)), now_us=group.now_us)
 
     async def _examine(self, step: _ScanStep, wanted_by: Asker) -> None:
         for rows in step.rows:

@@ -193,11 +193,11 @@ class Shard:
         finally:
             del done  # breaks a reference cycle, as in `ask`
 
-    def quarantine(self, number: int, command: Quarantine) -> None:
+    def quarantine(self, channel_id: int, command: Quarantine) -> None:
         """Quarantine stored events that turned out to be unreadable (SEM S1). The channel is not
         swept before, as it would be for a command: the sweep would read expired events on their way
         to the dead event store, and fail on these again."""
-        self.submit(RunAction(lambda group: group.do(number, command), sweeps=(number,)))
+        self.submit(RunAction(lambda group: group.do(channel_id, command), sweeps=(channel_id,)))
 
     def _read_ahead(self) -> None:
         """Prefetch in idle time: not if requests have arrived meanwhile."""
@@ -209,10 +209,10 @@ class Shard:
         if idle is not None and not idle.done():
             idle.set_result(None)
 
-    def wake(self, number: int) -> None:
+    def wake(self, channel_id: int) -> None:
         """Let the next group offer events of a channel, for example because of new credit or a
         drained connection."""
-        self._woken[number] = None
+        self._woken[channel_id] = None
         self._rouse()
 
     # --- serving -------------------------------------------------------------------------
@@ -349,8 +349,8 @@ class Shard:
         # sync. Without an append only the lease proves that this is still the owner.
         has_moved = False
         early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
-        for number, below in early:
-            has_moved |= await self._perform(number, below)
+        for channel_id, below in early:
+            has_moved |= await self._perform(channel_id, below)
         if group.records:
             if has_moved and group.must_sync:
                 self.on_answered()
@@ -365,7 +365,7 @@ class Shard:
         # After the offers, because a delivery may have a deadline.
         self.timers.touch(group.touched, group.now_us)
         if group.made:
-            self.timers.touch([number for number, _ in group.made], group.now_us)
+            self.timers.touch([channel_id for channel_id, _ in group.made], group.now_us)
         if group.must_sync and (self.state.freed or self.state.dropped):
             await self._free_pages()
         return group
@@ -373,8 +373,8 @@ class Shard:
     def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
         """Send the recalls of events, and then the answers: a client must know that events were
         recalled before it learns the outcome of a later request."""
-        for number in group.touched:
-            channel = self.state.channels.get(number)
+        for channel_id in group.touched:
+            channel = self.state.channels.get(channel_id)
             if channel is not None and channel.state.recalls:
                 self._dispatch.recall(channel)
         self.is_answering = True
@@ -431,10 +431,10 @@ class Shard:
         """Free page slots of removed events. Only after a sync: until the removal is on disk, a
         power cut would bring back the events, and their slots must still have them."""
         while self.state.freed:
-            number = self.state.freed.pop()
-            freed = self.state.stores[number].freed
+            channel_id = self.state.freed.pop()
+            freed = self.state.stores[channel_id].freed
             places, freed[:] = list(freed), []
-            await self.placing.pages.release(number, places)
+            await self.placing.pages.release(channel_id, places)
         while self.state.dropped:
             await self.placing.pages.drop(self.state.dropped.pop())
 
@@ -475,9 +475,9 @@ class Shard:
         kept = []
         for work in waiting:
             try:
-                for number, bodies in work.offered:
-                    if not has_no_side_effects(self.state, number):
-                        side_effect_bytes(self.state, number, bodies)
+                for channel_id, bodies in work.offered:
+                    if not has_no_side_effects(self.state, channel_id):
+                        side_effect_bytes(self.state, channel_id, bodies)
             except PenstockError as refusal:
                 send_answer(work.reply, None, refusal)
             except Exception as failure:  # noqa: BLE001
@@ -493,8 +493,8 @@ class Shard:
             return False
         for work in waiting:
             match work:
-                case PublishBatches(number) | RunCommand(number, Ack() | AckPrevious()):
-                    if not has_no_side_effects(self.state, number):
+                case PublishBatches(channel_id) | RunCommand(channel_id, Ack() | AckPrevious()):
+                    if not has_no_side_effects(self.state, channel_id):
                         return False
                 case _:
                     return False
@@ -525,58 +525,61 @@ class Shard:
     def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
         """Whether a publish writes nothing, after earlier publishes of the group. ``ids`` counts
         the ids that these take, by channel, and is updated."""
-        before = ids[work.number]
-        ids[work.number] += work.digest.count
+        before = ids[work.channel_id]
+        ids[work.channel_id] += work.digest.count
         return writes_nothing(
-            self.state, work.number, work.digest, bodies=work.bodies, before=before
+            self.state, work.channel_id, work.digest, bodies=work.bodies, before=before
         )
 
     def _follows(self, waiting: Sequence[ShardRequest]) -> int:
         """Forecast the bytes of copies and moved events that follow from the requests, or that are
         due."""
-        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, RunCommand))}
+        channel_ids = {
+            *self._woken,
+            *(work.channel_id for work in waiting if isinstance(work, RunCommand)),
+        }
         size = 0
         for work in waiting:
-            for number, bodies in work.offered:
-                numbers.add(number)
-                size += side_effect_bytes(self.state, number, bodies)
+            for channel_id, bodies in work.offered:
+                channel_ids.add(channel_id)
+                size += side_effect_bytes(self.state, channel_id, bodies)
         for work in waiting:
             if isinstance(work, RunAction):
-                numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
-        for number in numbers:
-            size += self._owed_when_they_leave(number, waiting)
-        return size + bytes_that_move(self.state, numbers, self._clock.now_us())
+                channel_ids |= set(self.state.channels if work.sweeps is None else work.sweeps)
+        for channel_id in channel_ids:
+            size += self._owed_when_they_leave(channel_id, waiting)
+        return size + bytes_that_move(self.state, channel_ids, self._clock.now_us())
 
-    def _owed_when_they_leave(self, number: int, waiting: Sequence[ShardRequest]) -> int:
+    def _owed_when_they_leave(self, channel_id: int, waiting: Sequence[ShardRequest]) -> int:
         """Forecast the bytes of passing events that must be stored because clients leave."""
-        channel = self.state.channels.get(number)
+        channel = self.state.channels.get(channel_id)
         if channel is None or not channel.state.unwritten:
             return 0
         leaves = any(
             isinstance(work, RunAction)  # may attach, or end a subscription
             or (
                 isinstance(work, RunCommand)
-                and work.number == number
+                and work.channel_id == channel_id
                 and isinstance(work.command, Detach)
             )
             for work in waiting
         )
-        return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
+        return bytes_to_secure(self.state, channel_id) if leaves or channel.state.has_left else 0
 
     async def _reserve_pages(self, waiting: Sequence[ShardRequest]) -> None:
         """Reserve page slots for the publishes to paged channels."""
         sizes: dict[int, list[int]] = {}
         for work in waiting:
-            for number, bodies in work.offered:
-                channel = self.state.channels.get(number)
+            for channel_id, bodies in work.offered:
+                channel = self.state.channels.get(channel_id)
                 if (
                     channel is not None
                     and channel.state.type.home == "pages"
                     and not channel.state.engine.merges
                 ):
-                    sizes.setdefault(number, []).extend(map(room_for, bodies))
-        for number, wanted in sizes.items():
-            await self.placing.pages.reserve(number, wanted)
+                    sizes.setdefault(channel_id, []).extend(map(room_for, bodies))
+        for channel_id, wanted in sizes.items():
+            await self.placing.pages.reserve(channel_id, wanted)
 
     async def _append(self, group: Group) -> None:
         """Append the block of a group to the journal. Pages are written first, because the block
@@ -592,45 +595,47 @@ class Shard:
 
     async def _offer(self, touched: Sequence[int]) -> None:
         """Deliver what the touched channels offer."""
-        for number in touched:
-            channel = self.state.channels.get(number)
+        for channel_id in touched:
+            channel = self.state.channels.get(channel_id)
             if channel is None:
-                self._dispatch.channel_gone(number)
+                self._dispatch.channel_gone(channel_id)
                 continue
             state = channel.state
             has_receivers = state.subscribers or state.seats or state.cancelled
             if not (has_receivers or state.may_pass or state.overdue):
                 continue
             if channel.has_offers:
-                await self._perform(number)
+                await self._perform(channel_id)
             if state.relayed or state.passing or state.leaving:
-                await self._relay(number, channel)
+                await self._relay(channel_id, channel)
             if channel.state.overdue and self._pace.resting is not None:
-                self._pace.hold_back(number)
-            elif channel.state.overdue and number in self.selector_queue.ahead.sweeping:
+                self._pace.hold_back(channel_id)
+            elif channel.state.overdue and channel_id in self.selector_queue.ahead.sweeping:
                 continue  # it is swept once its events have been evaluated
             elif channel.has_offers and (self._may_copy or not channel.state.overdue):
-                self.wake(number)  # if dead events wait for room, the next sweep wakes it
+                self.wake(channel_id)  # if dead events wait for room, the next sweep wakes it
 
-    async def _relay(self, number: int, channel: ChannelMachine) -> None:
+    async def _relay(self, channel_id: int, channel: ChannelMachine) -> None:
         """Deliver events that are not kept: transient ones and those evicted already go to
         connected clients with credit and are removed (SEM E8, T3); passing events are removed once
         they have reached all subscribers (SEM J4)."""
         state = channel.state
         while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
             # No progress: a client's end or a quarantine waits in the queue and must come first.
-            if not await self._perform(number):
+            if not await self._perform(channel_id):
                 break
         if channel.state.overdue:  # expired events must move before any delivery (SEM T1)
             return
         for fact in channel.decide(
             EndRelay(spares=self._limits.are_half_free(self.state.meter)), self._clock.now_us()
         ).facts:
-            self.state.apply(number, fact)
+            self.state.apply(channel_id, fact)
 
-    async def _perform(self, number: int, below: int | None = None) -> bool:
+    async def _perform(self, channel_id: int, below: int | None = None) -> bool:
         """Deliver what a channel offers. Return whether any subscriber made progress."""
-        channel, store = self.state.channels.get(number), self.state.stores.get(number)
+        channel, store = self.state.channels.get(channel_id), self.state.stores.get(channel_id)
         if channel is None or store is None:
             return False
-        return await self._dispatch.perform(number, channel, store, quarantiner=self, below=below)
+        return await self._dispatch.perform(
+            channel_id, channel, store, quarantiner=self, below=below
+        )

@@ -26,7 +26,7 @@ STAGE_LIFETIME_US = 3_600 * 1_000_000
 
 
 class _Stage(Struct):
-    number: int
+    channel_id: int
     bodies: Sequence[Body]
     size: int
     at_us: int
@@ -44,9 +44,9 @@ class Stages:
         """Bytes staged, by user."""
         self.size = 0
 
-    def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
-        """Keep ``bodies`` for channel ``number``. A stage that exists already is left unchanged, so
-        that an upload may be repeated. Raises ``MemoryLimit``."""
+    def put(self, stage: str, channel_id: int, bodies: Sequence[Body]) -> None:
+        """Keep ``bodies`` for a channel. A stage that exists already is left unchanged, so that an
+        upload may be repeated. Raises ``MemoryLimit``."""
         if stage in self._by_id:
             return
         size = sum(body.weight for body in bodies)
@@ -65,14 +65,16 @@ class Stages:
                 f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
                 "the setting limits.stage_bytes"
             )
-        self._by_id[stage] = _Stage(number, bodies, size, at_us=self._clock.now_us())
+        self._by_id[stage] = _Stage(channel_id, bodies, size, at_us=self._clock.now_us())
         self._groups.setdefault(_group(stage), set()).add(stage)
         self.size += size
         self._of_owners[owner] = owner_bytes
 
-    def bodies_of(self, stages: Sequence[str], number: int) -> list[Body]:
+    def bodies_of(self, stages: Sequence[str], channel_id: int) -> list[Body]:
         """Return the batches of ``stages``, in that order. Raises ``NoSuchStage``."""
-        missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
+        missing = [
+            s for s in stages if s not in self._by_id or self._by_id[s].channel_id != channel_id
+        ]
         if missing:
             raise NoSuchStage(
                 f"{len(missing)} of {len(stages)} stages no longer exist (the realm restarted, "
@@ -119,7 +121,7 @@ def _group(stage: str) -> str:
 class CommitStaged(Struct):
     """Publish staged batches in one step, exactly once (SEM X1, X3)."""
 
-    number: int
+    channel_id: int
     stages: Stages
     names: Sequence[str]
     producer: str
@@ -134,24 +136,24 @@ class CommitStaged(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ((self.number, self.bodies),)
+        return ((self.channel_id, self.bodies),)
 
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
-        return is_remembered(state, self.number, self.producer, sequence=self.sequence)
+        return is_remembered(state, self.channel_id, self.producer, sequence=self.sequence)
 
     def run(self, group: Group) -> Any:
         group.settle()
-        channel = group.channel(self.number)
+        channel = group.channel(self.channel_id)
         if self.producer:  # a repeated commit is answered although its stages were dropped
             stored_span = channel.state.producers.stored_as(self.producer, self.sequence)
             if stored_span is not None:
                 return stored_span
-        refuse_stopped(group, (self.number,))
-        bodies = self.stages.bodies_of(self.names, self.number)
+        refuse_stopped(group, (self.channel_id,))
+        bodies = self.stages.bodies_of(self.names, self.channel_id)
         digest = digest_of(bodies, self.event_bytes_max)
         return PublishBatches(
-            self.number,
+            self.channel_id,
             digest,
             bodies,
             producer=self.producer,

@@ -30,7 +30,7 @@ Spans = tuple[tuple[int, Span], ...]
 class StorePart(Struct, frozen=True):
     """Events of a transaction for one store: batches, and stages that were uploaded before."""
 
-    number: int
+    channel_id: int
     bodies: Sequence[Body] = ()
     stages: Sequence[str] = ()
 
@@ -49,7 +49,7 @@ class PublishTransaction(Struct):
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         return [
-            (part.number, [*part.bodies, *self.stages.remaining_bodies(part.stages)])
+            (part.channel_id, [*part.bodies, *self.stages.remaining_bodies(part.stages)])
             for part in self.parts
         ]
 
@@ -74,8 +74,11 @@ class PublishTransaction(Struct):
         else:
             group.check(publishes, begun.below_capacity)
         spans = tuple(
-            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
-            for number, (bodies, digest) in publishes.items()
+            (
+                channel_id,
+                group.publish(channel_id, bodies, digest, forced=True, publisher=self.publisher),
+            )
+            for channel_id, (bodies, digest) in publishes.items()
         )
         leave(group, self.leaving)
         group.realm_fact(
@@ -87,8 +90,8 @@ class PublishTransaction(Struct):
         """Return the events by store, in the order in which the stores were first named."""
         by_store: dict[int, list[Body]] = {}
         for part in self.parts:
-            staged = self.stages.bodies_of(part.stages, part.number)
-            by_store.setdefault(part.number, []).extend([*part.bodies, *staged])
+            staged = self.stages.bodies_of(part.stages, part.channel_id)
+            by_store.setdefault(part.channel_id, []).extend([*part.bodies, *staged])
         for bodies in by_store.values():
             if waits(bodies):
                 raise InvalidArgument(
@@ -96,8 +99,8 @@ class PublishTransaction(Struct):
                     "the transaction"
                 )
         return {
-            number: (bodies, digest_of(bodies, self.event_bytes_max))
-            for number, bodies in by_store.items()
+            channel_id: (bodies, digest_of(bodies, self.event_bytes_max))
+            for channel_id, bodies in by_store.items()
             if bodies
         }
 
@@ -116,7 +119,9 @@ class PublishStagedParts(Struct):
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return [(number, self.stages.remaining_bodies(names)) for number, names in self.parts]
+        return [
+            (channel_id, self.stages.remaining_bodies(names)) for channel_id, names in self.parts
+        ]
 
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
@@ -138,8 +143,8 @@ class PublishStagedParts(Struct):
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(
-            (number, self._publish(group, number, bodies, digest=digest))
-            for number, (bodies, digest) in publishes.items()
+            (channel_id, self._publish(group, channel_id, bodies, digest=digest))
+            for channel_id, (bodies, digest) in publishes.items()
         )
         fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans=spans)
         group.realm_fact(0, fact)
@@ -152,26 +157,26 @@ class PublishStagedParts(Struct):
         if stored_spans is not None:
             return stored_spans
         of_channels = []
-        for number, _ in self.parts:
-            if (channel := state.channels.get(number)) is not None:
+        for channel_id, _ in self.parts:
+            if (channel := state.channels.get(channel_id)) is not None:
                 span = channel.state.producers.stored_as(self.producer, self.sequence)
-                of_channels += [] if span is None else [(number, span)]
+                of_channels += [] if span is None else [(channel_id, span)]
         return tuple(of_channels) or None
 
     def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
         """Return the events by store, in the order in which the stores were first named. Scheduled
         events are under the store where they wait."""
         by_time: dict[tuple[int, bool], list[Body]] = {}
-        for number, names in self.parts:
-            group.channel(number)  # raises if it was deleted
+        for channel_id, names in self.parts:
+            group.channel(channel_id)  # raises if it was deleted
             for name in names:
-                bodies = self.stages.bodies_of((name,), number)
-                by_time.setdefault((number, waits(bodies)), []).extend(bodies)
+                bodies = self.stages.bodies_of((name,), channel_id)
+                by_time.setdefault((channel_id, waits(bodies)), []).extend(bodies)
         return by_store(group, by_time, self.event_bytes_max)
 
-    def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
+    def _publish(self, group: Group, channel_id: int, bodies: list[Body], digest: Digest) -> Span:
         return group.publish(
-            number,
+            channel_id,
             bodies,
             digest,
             producer=self.producer,
@@ -196,11 +201,11 @@ class TransactionOperations:
 
         def begin(group: Group) -> None:
             below = []
-            for number in channels:
-                state = group.channel(number).state
-                group.sweep(number)
+            for channel_id in channels:
+                state = group.channel(channel_id).state
+                group.sweep(channel_id)
                 if not state.is_full:
-                    below.append(number)
+                    below.append(channel_id)
             group.state.transactions.begin(transaction, group.now_us, below)
 
         await self._shard.act(begin)

@@ -21,7 +21,7 @@ from penstock_server.runtime.writer.schedules import scheduled, waits
 class Acknowledged(Struct, frozen=True):
     """The events that one subscription acknowledges."""
 
-    number: int
+    channel_id: int
     """Id of the channel."""
     subscription: int
     spans: Spans
@@ -56,7 +56,7 @@ class UnitOfWork(Struct):
         group.settle()
         for acknowledged in self.acknowledged:
             # Decided here only to raise a refusal before anything is stored.
-            group.channel(acknowledged.number).decide(acknowledged.command, group.now_us)
+            group.channel(acknowledged.channel_id).decide(acknowledged.command, group.now_us)
         publishes = self._publishes(group)
         if publishes:
             refuse_stopped(group, publishes)
@@ -64,20 +64,23 @@ class UnitOfWork(Struct):
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(
-            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
-            for number, (bodies, digest) in publishes.items()
+            (
+                channel_id,
+                group.publish(channel_id, bodies, digest, forced=True, publisher=self.publisher),
+            )
+            for channel_id, (bodies, digest) in publishes.items()
         )
         for acknowledged in self.acknowledged:
-            group.acknowledge(acknowledged.number, acknowledged.command)
+            group.acknowledge(acknowledged.channel_id, acknowledged.command)
         return spans
 
     def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
         """Return the events by store. Scheduled events are under the store where they wait."""
         by_time: dict[tuple[int, bool], list[Body]] = {}
-        for number, bodies in self.publishes:
-            group.channel(number)  # raises if it was deleted
+        for channel_id, bodies in self.publishes:
+            group.channel(channel_id)  # raises if it was deleted
             for body in bodies:
-                by_time.setdefault((number, waits((body,))), []).append(body)
+                by_time.setdefault((channel_id, waits((body,))), []).append(body)
         return by_store(group, by_time, self.event_bytes_max)
 
 
@@ -88,14 +91,14 @@ def by_store(
     whether they are scheduled; scheduled ones go to the store where they wait, which is created
     only after all events are checked."""
     digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in by_time.items()}
-    for (number, later), bodies in by_time.items():
+    for (channel_id, later), bodies in by_time.items():
         if later:
-            state, store = group.channel(number).state, group.state.stores[number]
-            merging.refuse(state, store, bodies, digest=digests[number, later])
+            state, store = group.channel(channel_id).state, group.state.stores[channel_id]
+            merging.refuse(state, store, bodies, digest=digests[channel_id, later])
     publishes = {}
-    for (number, later), bodies in by_time.items():
-        where, digest = number, digests[number, later]
+    for (channel_id, later), bodies in by_time.items():
+        where, digest = channel_id, digests[channel_id, later]
         if later:
-            where, digest = scheduled(group, number, bodies, digest=digest)
+            where, digest = scheduled(group, channel_id, bodies, digest=digest)
         publishes[where] = (bodies, digest)
     return publishes

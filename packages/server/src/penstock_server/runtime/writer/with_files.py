@@ -15,15 +15,15 @@ from penstock_server.runtime.writer.shard import Shard
 async def with_open_files(
     shard: Shard,
     files: OpenFiles,
-    number: int,
+    channel_id: int,
     action: Callable[[Group], Any],
     *,
     room: int = 0,
 ) -> Any:
     """Run ``action`` at its place in the order, with the files open that it reads.
 
-    The writer's turn cannot wait for a file. So if the action needs closed files of channel
-    ``number``, they are opened and the action runs again. It must therefore read before it changes
+    The writer's turn cannot wait for a file. So if the action needs closed files of its channel,
+    they are opened and the action runs again. It must therefore read before it changes
     anything.
 
     Raises ``NameDoesNotExist`` if the channel was deleted, ``StorageFailed`` if the disk has no
@@ -35,8 +35,8 @@ async def with_open_files(
             return await shard.act(action, room=room)
         except FilesNotOpen as closed:
             needed |= dict.fromkeys(closed.files)
-        if (store := shard.state.stores.get(number)) is None:
-            raise NameDoesNotExist(f"channel number {number} no longer exists")
+        if (store := shard.state.stores.get(channel_id)) is None:
+            raise NameDoesNotExist(f"channel number {channel_id} no longer exists")
         # Open all files needed so far together: one by one, the limit on open files could close
         # earlier ones again, and the loop would never end.
         await files.open([file for file in store.files if file in needed])
