@@ -1,7 +1,7 @@
 """The rules of a realm, requests, columns and the native protocol's codec, without I/O.
 
-The rules are pure, synchronous and deterministic. Commands come in, facts are decided and applied,
-effects go out:
+The rules are pure, synchronous and deterministic. They decide facts from commands, apply the facts,
+and return effects:
 
     command --decide--> facts --apply--> state --offer--> effects
 

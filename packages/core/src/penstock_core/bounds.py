@@ -1,7 +1,7 @@
-"""Bounds of values that come from outside: one table for all front ends.
+"""Bounds of values from outside: one table for all front ends.
 
-The types are for messages: msgspec checks the bounds while it decodes, so the code behind never
-sees a number that no event, count or size could have. Stored values are not checked again.
+The types are used in messages: msgspec checks the bounds while it decodes, so later code never sees
+a number that no event, count or size can have. Stored values are not checked again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from msgspec import Meta
 EVENT_ID_MAX: Final = (1 << 63) - 2
 """The largest event id: the id after it still fits 64 bits."""
 NEXT_ID_MAX: Final = 1 << 61
-"""The largest id a channel may begin with, or be imported at: more are left than any will need."""
+"""The largest id at which a channel may begin or be imported; enough ids remain above it."""
 NUMBER_MAX: Final = (1 << 63) - 1
 """The largest number of a channel, subscription, schema, sequence or request, and the largest
-count: what 64 bits with a sign hold."""
+count: the maximum of a signed 64-bit integer."""
 TIME_US_MAX: Final = 1 << 62
 """The latest time, in microseconds since 1970."""
 TTL_MS_MAX: Final = 1 << 50
@@ -36,15 +36,15 @@ SHORT_SELECTOR_CHARACTERS: Final = 400
 """A durable may always have a selector as short as this: all durables that a channel may have by
 default may have one."""
 SELECTORS_WORK_MAX: Final = 10_000
-"""Comparisons, calculations and wildcards in the selectors that are put to what is published on
-one channel: those of durables, readers and joins."""
+"""Most comparisons, calculations and wildcards in the selectors of durables, readers and joins that
+are applied to events published on one channel."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""This limit for channels that merge. It is lower, because the states that deltas lead to may have
-changed before they are stored, and are examined again then."""
+"""The same limit for channels that merge. It is lower, because a merged state may change before it
+is stored, and is then examined again."""
 STAMPED_PREDICATES_MAX: Final = 256
-"""Different comparisons, in the selectors that are put to what is published on one channel, of what
-the realm adds to events: ids, times, priorities. They are evaluated in the turn that stores the
-events, while nobody else is served."""
+"""Most different comparisons of values that the realm adds to events (ids, times, priorities), in
+the selectors applied to events published on one channel. They are evaluated in the turn that stores
+the events, in which no other client is served."""
 PROPERTY_NAME_CHARACTERS_MAX: Final = 255
 """Characters of a property name. Batches of events hold their names apart from their events, and a
 name counts against no limit of bytes."""
@@ -74,8 +74,9 @@ GivenName = Annotated[str, Meta(max_length=GIVEN_NAME_CHARACTERS_MAX)]
 SelectorText = Annotated[str, Meta(max_length=SELECTOR_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 LastId = Annotated[int, Meta(ge=-1, le=EVENT_ID_MAX)]
-"""The last id of a range; -1: of all there is."""
+"""The last id of a range; -1: the last id of the channel."""
 Window = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
-"""The window a client asks for, in events; the type of the durable decides which are allowed."""
+"""The window that a client requests, in events; the type of the durable decides which are
+allowed."""
 Subject = Annotated[str, Meta(max_length=3 * NAME_CHARACTERS_MAX)]
 """``user@host``, or ``group:name``."""

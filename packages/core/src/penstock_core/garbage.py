@@ -1,4 +1,4 @@
-"""When Python looks for garbage that refers to itself, and when memory goes back to the system."""
+"""Control of Python's garbage collection, and return of freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-GIVEN_BACK_MIN = 32 << 20
-"""Bytes worth giving back."""
+TRIM_BYTES_MIN = 32 << 20
+"""Fewer freed bytes are not returned to the system."""
 QUIET_BYTES = 64 << 10
-"""Bytes written between two looks, above which somebody is at work."""
+"""Bytes written between two checks above which the realm counts as busy."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Within it, Python does not look for unreachable cycles.
+    """Switch off Python's search for unreachable cycles within the context.
 
-    It is for work that makes much and lets go of little, such as the import of modules and the
-    recovery of a realm: each look would go through all there is, and find nothing.
+    It is for work that creates many objects and frees few, such as importing modules or recovering
+    a realm: each search would visit all objects and free none.
     """
     is_on = gc.isenabled()
     gc.disable()
@@ -30,11 +30,11 @@ def uncollected() -> Iterator[None]:
 
 
 def age_all() -> None:
-    """Move all objects to the oldest generation without looking at them.
+    """Move all objects to the oldest generation without visiting them.
 
-    Called after an import within :func:`uncollected`: the next collection of the youngest
-    generation would go through everything that was loaded (21 ms for an embedded realm). Objects
-    that the program has frozen itself stay frozen.
+    Called after an import within :func:`uncollected`. Otherwise the next collection of the youngest
+    generation would visit everything that was loaded (21 ms for an embedded realm). Objects that
+    the program has frozen itself stay frozen.
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -42,25 +42,26 @@ def age_all() -> None:
 
 
 class FreedMemory:
-    """What was freed, and is not the system's yet.
+    """Freed memory that was not returned to the system yet.
 
-    The heap of the C library only shrinks from its end by itself: a long-lived object behind a
-    hundred megabytes of events keeps all of these.
+    The heap of the C library shrinks only from its end by itself. A long-lived object behind a
+    hundred megabytes of freed events keeps all of these.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
-        """About how much was freed since memory was given back."""
+        """Estimated bytes freed since memory was last returned."""
         self._written = 0
 
     def is_worth_it(self, written: int) -> bool:
-        """Whether it is much, and little was ``written`` since the last look: giving it back may
-        hold up for some milliseconds whoever needs memory."""
+        """Whether much memory was freed and little was ``written`` since the last check. Returning
+        memory may block other threads that allocate for some milliseconds, so a busy realm
+        postpones it."""
         before, self._written = self._written, written
-        return self.bytes >= GIVEN_BACK_MIN and abs(written - before) < QUIET_BYTES
+        return self.bytes >= TRIM_BYTES_MIN and abs(written - before) < QUIET_BYTES
 
     def give_back(self) -> None:
-        """Give back all that the C library knows to be free."""
+        """Return all memory that the C library knows to be free."""
         self.bytes = 0
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
         if trim is not None:

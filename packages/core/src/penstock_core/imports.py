@@ -1,4 +1,4 @@
-"""Modules that others import where they are installed, and that a process has no use for."""
+"""Suppression of optional imports that a process does not need."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from contextlib import contextmanager
 
 
 class _Absent:
-    """Finds that some modules are not there."""
+    """A finder that reports some modules as not installed."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in self._names:
-            raise ModuleNotFoundError(f"{name} is left out on purpose", name=name)
+            raise ModuleNotFoundError(
+                f"{name} is suppressed while another package loads", name=name
+            )
 
 
 @contextmanager
 def left_out(*names: str) -> Iterator[None]:
-    """Within it, packages that are not loaded yet seem not to be installed.
+    """Make packages that are not loaded yet appear as not installed within the context.
 
-    It is for what other packages import at their own import if it is there, such as ``pandas`` by
-    Arrow and ``rich`` by structlog. Whoever needs them later imports them as always.
+    It is for packages that others import optionally, such as ``pandas`` by Arrow and ``rich`` by
+    structlog. Later imports work as usual.
     """
     absent = _Absent(names)
     sys.meta_path.insert(0, absent)

@@ -1,7 +1,7 @@
-"""Loggers that load structlog with the first line somebody is to read.
+"""Loggers that load structlog only when the first line has to be written.
 
-Structlog brings rich and pygments along where these are installed: a fifth of the time to the first
-event of an embedded realm, which logs warnings only and most often has none.
+Structlog imports rich and pygments if they are installed, which takes a fifth of the time to the
+first event of an embedded realm. An embedded realm logs only warnings, and most often has none.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 
 class _Pending:
-    """How an embedded realm sets up the log, until that has been done."""
+    """The function that sets up the log of an embedded realm, until it was called."""
 
     set_up: Callable[[], None] | None = None
 
 
 def set_up_later(set_up: Callable[[], None]) -> None:
-    """Have ``set_up`` called before the first line that is a warning or worse; at once where
-    structlog is loaded already, because the application may have set it up. Until then lines that
-    are less are nobody's."""
+    """Call ``set_up`` before the first warning or error is logged. If structlog is loaded already,
+    call it at once, because the application may have configured structlog. Until then lines of
+    lower levels are dropped."""
     _Pending.set_up = set_up
     if "structlog" in sys.modules:
         _set_up()
@@ -33,7 +33,7 @@ def _set_up() -> None:
 
 
 class Logger:
-    """Logger of structlog that is made when a line is to be written."""
+    """A structlog logger that is created when its first line is written."""
 
     __slots__ = ("_made", "_name")
 
@@ -68,10 +68,10 @@ class Logger:
 
 
 def _is_unread() -> bool:
-    """Whether a line that is no warning would be left out anyway."""
+    """Whether lines below the level of a warning would be dropped anyway."""
     return _Pending.set_up is not None and "structlog" not in sys.modules
 
 
 def logger(name: str) -> Logger:
-    """The logger of a part of Penstock."""
+    """Return the logger of a part of Penstock."""
     return Logger(name)

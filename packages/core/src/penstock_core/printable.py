@@ -1,4 +1,4 @@
-"""Texts that others have chosen: whether bytes are text, and how a terminal shows it safely."""
+"""Safe output of texts from outside: checking for UTF-8, and escaping for terminals."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 
 def plain(text: str) -> str:
-    """``text`` with escapes for what is no printable character, apart from the ends of lines."""
+    """Return ``text`` with escapes for characters that are not printable, except ends of lines."""
     return escaped(text, _escape)
 
 
 def on_one_line(text: str) -> str:
-    """Likewise, with escapes for the ends of lines, too: nobody begins a line of their own."""
+    """Return ``text`` with escapes for ends of lines, too, so that it cannot forge a line of
+    output."""
     return plain(text).replace("\n", r"\n")
 
 
 def escaped(text: str, escape: Callable[[str], str]) -> str:
-    """``text`` with what ``escape`` makes of each character that is not printable, and no end of a
-    line."""
+    """Return ``text`` with the result of ``escape`` for each character that is neither printable
+    nor an end of a line."""
     if text.isprintable() or text.replace("\n", "").isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign == "\n" else escape(sign) for sign in text)
@@ -28,7 +29,7 @@ def _escape(sign: str) -> str:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether bytes are text in UTF-8."""
+    """Whether bytes are UTF-8."""
     if data.isascii():
         return True
     try:

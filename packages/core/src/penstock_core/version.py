@@ -1,4 +1,4 @@
-"""The version of Penstock: of all its parts, which are released together."""
+"""The version of Penstock. All packages are released together with this version."""
 
 __version__ = "0.2.0"
-"""Written here and nowhere else: ``pyproject.toml`` reads it, as hatchling does, by a pattern."""
+"""The only place of the version; ``pyproject.toml`` reads it with a pattern."""

@@ -129,7 +129,7 @@ async def test_memory_of_sealed_events_goes_back_once_little_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr("penstock_core.garbage.GIVEN_BACK_MIN", 100_000)
+    monkeypatch.setattr("penstock_core.garbage.TRIM_BYTES_MIN", 100_000)
     monkeypatch.setattr(FreedMemory, "give_back", lambda self: given_back.append(self.bytes))
     lives = Lives(sealing=EAGER)
     async with lives.life():

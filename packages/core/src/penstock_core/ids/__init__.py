@@ -1,1 +1,1 @@
-"""Event ids as spans and sets of spans."""
+"""Event ids: spans, and sets of ids."""

@@ -1,8 +1,8 @@
-"""Scattered ids: the id space in blocks of 1,024, one bitmap for each block partly filled.
+"""Scattered ids: the id space in blocks of 1,024, with one bitmap for each partly filled block.
 
-A set with a million gaps costs a bit an id instead of two list entries a gap, and one id changes
-in one block, whatever the size of the set. Blocks filled to the last id are kept as ranges of
-block numbers, so that a long range stays one entry; empty blocks are not kept at all.
+A set with a million gaps takes one bit per id instead of two list entries per gap, and a change of
+one id touches one block, whatever the size of the set. Full blocks are kept as ranges of block
+numbers, so that a long range stays one entry. Empty blocks are not kept.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from itertools import compress
 from penstock_core.ids.ranges import Runs, cut, part, put, size
 
 SHIFT = 10
-"""Ids per block, as a power of two. Larger blocks make whole-set operations cheaper; smaller ones
-make single ids cheaper, and bound what an id alone in its block can cost."""
+"""Ids per block, as a power of two. Larger blocks make operations on whole sets cheaper. Smaller
+ones make changes of single ids cheaper, and bound the memory for an id that is alone in its
+block."""
 
 BLOCK = 1 << SHIFT
 LAST = BLOCK - 1
 FULL = (1 << BLOCK) - 1
 
 _ALONE_MAX = 8
-"""Up to this number of ids of a block, which are hardly in runs, they are taken one by one."""
+"""Up to this number of ids in a block, which are rarely in runs, they are read one by one."""
 _FEW_PLACES = 32
-"""Up to this number of places, taking the lowest bit repeatedly is faster than reading every
+"""Up to this number of set bits, taking the lowest bit repeatedly is faster than reading every
 byte."""
 
 _FEW_KEYS = 40
-"""Up to this number of keys, deleting one by one from their list is faster."""
+"""Up to this number of keys, deleting them one by one from their list is faster."""
 
 _BYTES = BLOCK // 8 + 1
 _IN_BYTE = [[place for place in range(8) if byte >> place & 1] for byte in range(256)]
 
 
 def _places(bits: int, base: int) -> list[int]:
-    """The set bits, the lowest counted from ``base``."""
+    """Return the positions of the set bits, counted from ``base``."""
     if bits.bit_count() <= _FEW_PLACES:
-        found = []
+        positions = []
         while bits:
             lowest = bits & -bits
-            found.append(base + lowest.bit_length() - 1)
+            positions.append(base + lowest.bit_length() - 1)
             bits ^= lowest
-        return found
+        return positions
     octets = bits.to_bytes(_BYTES, "little")
     offsets = compress(range(base, base + 8 * _BYTES, 8), octets)
     used = zip(offsets, filter(None, octets), strict=True)
@@ -49,7 +50,7 @@ def _places(bits: int, base: int) -> list[int]:
 
 
 def runs_of(bits: int, base: int) -> Runs:
-    """The runs of one bitmap whose lowest bit stands for the id ``base``."""
+    """Return the runs of one bitmap whose lowest bit stands for the id ``base``."""
     if bits & (bits << 1):
         edges = _places(bits ^ (bits << 1), base)
         return edges[::2], edges[1::2]
@@ -58,12 +59,12 @@ def runs_of(bits: int, base: int) -> Runs:
 
 
 def run_count(bits: int) -> int:
-    """The number of runs in one bitmap."""
+    """Return the number of runs in one bitmap."""
     return (bits & ~(bits << 1)).bit_count()
 
 
 class Blocks:
-    """A set of ids, by block. It does not keep count: each edit returns how many ids changed."""
+    """A set of ids, by block. It does not count its ids; each edit returns how many ids changed."""
 
     __slots__ = ("bits", "highs", "keys", "lows")
 
@@ -80,13 +81,13 @@ class Blocks:
     def of_runs(cls, runs: Runs) -> Blocks:
         made = cls()
         bits, lows, highs = made.bits, made.lows, made.highs
-        at, pending = -1, 0
+        current, pending = -1, 0
         for first, end in zip(*runs, strict=True):
             key, last = first >> SHIFT, end >> SHIFT
-            if key != at:
+            if key != current:
                 if pending:
-                    bits[at] = pending
-                at, pending = key, 0
+                    bits[current] = pending
+                current, pending = key, 0
             if key == last:
                 pending |= ((1 << (end - first)) - 1) << (first & LAST)
                 continue
@@ -96,28 +97,28 @@ class Blocks:
             if key < last:
                 lows.append(key)
                 highs.append(last)
-            at, pending = last, (1 << (end & LAST)) - 1
+            current, pending = last, (1 << (end & LAST)) - 1
         if pending:
-            bits[at] = pending
+            bits[current] = pending
         made.keys = list(bits)
         return made
 
     @classmethod
     def of_ids(cls, ids: list[int]) -> Blocks:
-        """The set of ``ids``, which are sorted."""
+        """Return the set of ``ids``, which are sorted."""
         made = cls()
-        at, pending = -1, 0
+        current, pending = -1, 0
         for event_id in ids:
-            if event_id >> SHIFT != at:
-                made._filled(at, pending)
-                at, pending = event_id >> SHIFT, 0
+            if event_id >> SHIFT != current:
+                made._filled(current, pending)
+                current, pending = event_id >> SHIFT, 0
             pending |= 1 << (event_id & LAST)
-        made._filled(at, pending)
+        made._filled(current, pending)
         made.keys = list(made.bits)
         return made
 
     def _filled(self, key: int, bits: int) -> None:
-        """The next block while building in order; ``keys`` follow at the end."""
+        """Add the next block while building in ascending order; ``keys`` are set at the end."""
         if bits == FULL:
             put(self.lows, self.highs, key, key + 1)
         elif bits:
@@ -125,18 +126,19 @@ class Blocks:
 
     @classmethod
     def union(cls, many: list[Blocks]) -> Blocks:
-        """The ids that are in any of them, uncounted: a third of what adding one by one takes."""
+        """Return the ids that are in any of the sets. This takes a third of the time of adding one
+        set after the other, because it does not count."""
         made = cls()
-        bits, found = made.bits, made.bits.get
-        for each in many:
-            for key, held in each.bits.items():
-                bits[key] = found(key, 0) | held
+        bits, bits_of = made.bits, made.bits.get
+        for blocks in many:
+            for key, held in blocks.bits.items():
+                bits[key] = bits_of(key, 0) | held
         for key in sorted(key for key, held in bits.items() if held == FULL):
             del bits[key]
             put(made.lows, made.highs, key, key + 1)
         made.keys = sorted(bits)
-        for each in many:
-            for low, high in zip(each.lows, each.highs, strict=True):
+        for blocks in many:
+            for low, high in zip(blocks.lows, blocks.highs, strict=True):
                 made.add(low << SHIFT, high << SHIFT)
         return made
 
@@ -147,12 +149,12 @@ class Blocks:
         return twin
 
     def without(self, keys: list[int]) -> Blocks:
-        """A copy without the blocks of ``keys``, which are partly filled."""
-        left = self.copy()
+        """Return a copy without the partly filled blocks of ``keys``."""
+        remaining = self.copy()
         for key in keys:
-            del left.bits[key]
-        left.keys = [key for key in self.keys if key in left.bits]
-        return left
+            del remaining.bits[key]
+        remaining.keys = [key for key in self.keys if key in remaining.bits]
+        return remaining
 
     # --- one range -------------------------------------------------------------------------
 
@@ -168,27 +170,28 @@ class Blocks:
         if offset := end & LAST:
             new += self._set(last, (1 << offset) - 1)
         if key < last:
-            known = self._emptied(key, last)
+            present = self._emptied(key, last)
             put(self.lows, self.highs, key, last)
-            new += ((last - key) << SHIFT) - known
+            new += ((last - key) << SHIFT) - present
         return new
 
     def discard(self, first: int, end: int) -> int:
-        """Take out a range that is not empty; return how many ids of it were in."""
+        """Remove a range that is not empty; return how many of its ids were in the set."""
         key, last = first >> SHIFT, end >> SHIFT
         if key == last:
             mask = ((1 << (end - first)) - 1) << (first & LAST)
             return self.cleared(key, mask).bit_count()
-        gone = 0
+        removed = 0
         if offset := first & LAST:
-            gone += self.cleared(key, FULL >> offset << offset).bit_count()
+            removed += self.cleared(key, FULL >> offset << offset).bit_count()
             key += 1
         if offset := end & LAST:
-            gone += self.cleared(last, (1 << offset) - 1).bit_count()
-        return gone + self._emptied(key, last)
+            removed += self.cleared(last, (1 << offset) - 1).bit_count()
+        return removed + self._emptied(key, last)
 
     def cleared(self, key: int, mask: int) -> int:
-        """Take the ids of ``mask``, not all of the block, out of one block; return those it had."""
+        """Remove the ids of ``mask``, which is not a whole block, from one block; return those that
+        were in it."""
         held = self.bits.get(key)
         if held is None:
             if not self._is_whole(key):
@@ -211,13 +214,13 @@ class Blocks:
             if self._is_whole(key):
                 return 0
             self._keyed(key)
-        both = held | mask
-        if both == FULL:
+        merged_bits = held | mask
+        if merged_bits == FULL:
             self._dropped(key)
             put(self.lows, self.highs, key, key + 1)
         else:
-            self.bits[key] = both
-        return (both ^ held).bit_count()
+            self.bits[key] = merged_bits
+        return (merged_bits ^ held).bit_count()
 
     def _is_whole(self, key: int) -> bool:
         i = bisect_right(self.lows, key)
@@ -237,9 +240,9 @@ class Blocks:
     def _emptied(self, key: int, last: int) -> int:
         """Empty the blocks from ``key`` to before ``last``; return how many ids they held."""
         left, right = bisect_left(self.keys, key), bisect_left(self.keys, last)
-        gone = sum(self.bits.pop(k).bit_count() for k in self.keys[left:right])
+        removed = sum(self.bits.pop(k).bit_count() for k in self.keys[left:right])
         del self.keys[left:right]
-        return gone + (size(cut(self.lows, self.highs, key, last)) << SHIFT)
+        return removed + (size(cut(self.lows, self.highs, key, last)) << SHIFT)
 
     # --- another set -----------------------------------------------------------------------
 
@@ -258,24 +261,24 @@ class Blocks:
                     new += theirs.bit_count()
             elif extra := theirs & ~held:
                 new += extra.bit_count()
-                both = held | extra
-                if both == FULL:
+                merged_bits = held | extra
+                if merged_bits == FULL:
                     del bits[key]
                     full.append(key)
                 else:
-                    bits[key] = both
+                    bits[key] = merged_bits
         self._rekeyed(fresh, full)
         for key in full:
             put(self.lows, self.highs, key, key + 1)
         return new
 
     def discard_all(self, other: Blocks) -> int:
-        """Take every id of ``other`` out; return how many were in."""
+        """Remove every id of ``other``; return how many were in the set."""
         if len(other.bits) > 2 * len(self.bits):
             other = self.overlap(other)
-        gone = 0
+        removed = 0
         for low, high in zip(other.lows, other.highs, strict=True):
-            gone += self._emptied(low, high)
+            removed += self._emptied(low, high)
         bits, fresh, empty = self.bits, [], []
         for key, theirs in other.bits.items():
             held = bits.get(key)
@@ -284,45 +287,45 @@ class Blocks:
                     cut(self.lows, self.highs, key, key + 1)
                     bits[key] = FULL ^ theirs
                     fresh.append(key)
-                    gone += theirs.bit_count()
+                    removed += theirs.bit_count()
             elif hit := held & theirs:
-                gone += hit.bit_count()
+                removed += hit.bit_count()
                 if hit == held:
                     del bits[key]
                     empty.append(key)
                 else:
                     bits[key] = held ^ hit
         self._rekeyed(fresh, empty)
-        return gone
+        return removed
 
-    def _rekeyed(self, fresh: list[int], gone: list[int]) -> None:
-        """Keep ``keys`` in step after many blocks were made or dropped."""
-        if len(gone) > _FEW_KEYS:
+    def _rekeyed(self, fresh: list[int], removed: list[int]) -> None:
+        """Update ``keys`` after many blocks were added or removed."""
+        if len(removed) > _FEW_KEYS:
             self.keys = [key for key in self.keys if key in self.bits]
         else:
-            for key in gone:
+            for key in removed:
                 del self.keys[bisect_left(self.keys, key)]
         if fresh:
             self.keys += fresh
             self.keys.sort()
 
     def overlap(self, other: Blocks) -> Blocks:
-        """The ids in both sets."""
-        found = Blocks()
+        """Return the ids that are in both sets."""
+        common = Blocks()
         small, large = (self, other) if len(self.bits) < len(other.bits) else (other, self)
-        bits, theirs = found.bits, large.bits
+        bits, theirs = common.bits, large.bits
         for key, held in small.bits.items():
-            if both := held & theirs.get(key, 0):
-                bits[key] = both
+            if common_bits := held & theirs.get(key, 0):
+                bits[key] = common_bits
         for low, high in zip(self.lows, self.highs, strict=True):
             bits.update(other._bits_within(low, high))
             lows, highs = part(other.lows, other.highs, low, high)
-            found.lows += lows
-            found.highs += highs
+            common.lows += lows
+            common.highs += highs
         for low, high in zip(other.lows, other.highs, strict=True):
             bits.update(self._bits_within(low, high))
-        found.keys = sorted(bits)
-        return found
+        common.keys = sorted(bits)
+        return common
 
     def _bits_within(self, low: int, high: int) -> dict[int, int]:
         keys = self._keys_within(low, high)
@@ -336,20 +339,20 @@ class Blocks:
     # --- questions -------------------------------------------------------------------------
 
     def within(self, first: int, end: int) -> Blocks:
-        """The ids inside a range that is not empty."""
-        found = Blocks()
+        """Return the ids inside a range that is not empty."""
+        inside = Blocks()
         low, high = first >> SHIFT, ((end - 1) >> SHIFT) + 1
-        found.keys = self._keys_within(low, high)
-        found.bits = {key: self.bits[key] for key in found.keys}
-        found.lows, found.highs = part(self.lows, self.highs, low, high)
+        inside.keys = self._keys_within(low, high)
+        inside.bits = {key: self.bits[key] for key in inside.keys}
+        inside.lows, inside.highs = part(self.lows, self.highs, low, high)
         if offset := first & LAST:
-            found.cleared(low, (1 << offset) - 1)
+            inside.cleared(low, (1 << offset) - 1)
         if offset := end & LAST:
-            found.cleared(high - 1, FULL >> offset << offset)
-        return found
+            inside.cleared(high - 1, FULL >> offset << offset)
+        return inside
 
     def bits_at(self, key: int) -> int:
-        """The bitmap of one block, empty and full ones too."""
+        """Return the bitmap of any block, including empty and full ones."""
         held = self.bits.get(key)
         if held is None:
             return FULL if self._is_whole(key) else 0
@@ -357,48 +360,51 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """The number of ids, counted."""
+        """The number of ids, counted on each access."""
         full = size((self.lows, self.highs))
         return sum(map(int.bit_count, self.bits.values())) + (full << SHIFT)
 
     def count(self, first: int, end: int) -> int:
-        """The number of ids in a range that is not empty."""
+        """Return the number of ids in a range that is not empty."""
         key, last = first >> SHIFT, end >> SHIFT
         if key == last:
             return (self.bits_at(key) >> (first & LAST) & ((1 << (end - first)) - 1)).bit_count()
-        found = 0
+        count = 0
         if offset := first & LAST:
-            found += (self.bits_at(key) >> offset).bit_count()
+            count += (self.bits_at(key) >> offset).bit_count()
             key += 1
         if offset := end & LAST:
-            found += (self.bits_at(last) & ((1 << offset) - 1)).bit_count()
-        found += sum(self.bits[k].bit_count() for k in self._keys_within(key, last))
-        return found + (size(part(self.lows, self.highs, key, last)) << SHIFT)
+            count += (self.bits_at(last) & ((1 << offset) - 1)).bit_count()
+        count += sum(self.bits[k].bit_count() for k in self._keys_within(key, last))
+        return count + (size(part(self.lows, self.highs, key, last)) << SHIFT)
 
     def end_of(self, count: int) -> int:
-        """The id behind the lowest ``count`` ids; there are at least as many."""
-        whole = 0
+        """Return the id behind the lowest ``count`` ids. Raises ``ValueError`` if the set has
+        fewer."""
+        full_index = 0
         for key in self.keys:
-            while whole < len(self.lows) and self.lows[whole] < key:
-                there = (self.highs[whole] - self.lows[whole]) << SHIFT
-                if there >= count:
-                    return (self.lows[whole] << SHIFT) + count
-                count -= there
-                whole += 1
+            while full_index < len(self.lows) and self.lows[full_index] < key:
+                block_size = (self.highs[full_index] - self.lows[full_index]) << SHIFT
+                if block_size >= count:
+                    return (self.lows[full_index] << SHIFT) + count
+                count -= block_size
+                full_index += 1
             held = self.bits[key]
-            if (there := held.bit_count()) >= count:
+            if (block_size := held.bit_count()) >= count:
                 ends = range(1, BLOCK + 1)
-                at = bisect_left(ends, count, key=lambda end: (held & ((1 << end) - 1)).bit_count())
-                return (key << SHIFT) + ends[at]
-            count -= there
-        for low, high in zip(self.lows[whole:], self.highs[whole:], strict=True):
-            if (there := (high - low) << SHIFT) >= count:
+                index = bisect_left(
+                    ends, count, key=lambda end: (held & ((1 << end) - 1)).bit_count()
+                )
+                return (key << SHIFT) + ends[index]
+            count -= block_size
+        for low, high in zip(self.lows[full_index:], self.highs[full_index:], strict=True):
+            if (block_size := (high - low) << SHIFT) >= count:
                 return (low << SHIFT) + count
-            count -= there
-        raise ValueError("there are not so many ids")
+            count -= block_size
+        raise ValueError("the set has fewer ids")
 
     def next_run(self, at_or_after: int, limit: int) -> tuple[int, int] | None:
-        """The lowest run at or after an id, cut to ``limit`` ids."""
+        """Return the lowest run at or after an id, cut to ``limit`` ids."""
         first = self._first(at_or_after)
         if first is None:
             return None
@@ -419,20 +425,20 @@ class Blocks:
         return first, min(end, most)
 
     def _first(self, at_or_after: int) -> int | None:
-        """The lowest id at or after one."""
+        """Return the lowest id at or after ``at_or_after``."""
         key, offset = at_or_after >> SHIFT, at_or_after & LAST
         if held := self.bits.get(key, 0) >> offset:
             return at_or_after + (held & -held).bit_length() - 1
         i = bisect_right(self.highs, key)
-        whole = self.lows[i] if i < len(self.lows) else None
-        if whole is not None and whole <= key:
+        full = self.lows[i] if i < len(self.lows) else None
+        if full is not None and full <= key:
             return at_or_after
         j = bisect_right(self.keys, key)
         if j == len(self.keys):
-            return None if whole is None else whole << SHIFT
+            return None if full is None else full << SHIFT
         mixed = self.keys[j]
-        if whole is not None and whole < mixed:
-            return whole << SHIFT
+        if full is not None and full < mixed:
+            return full << SHIFT
         held = self.bits[mixed]
         return (mixed << SHIFT) + (held & -held).bit_length() - 1
 
@@ -452,35 +458,40 @@ class Blocks:
         return (self.highs[-1] << SHIFT) - 1
 
     def is_down_to(self, runs: int) -> bool:
-        """Whether at most ``runs`` runs are left, blocks counted one by one. Cheap when not."""
+        """Whether at most ``runs`` runs are left. Cheap if the blocks alone are more than that."""
         if len(self.keys) + len(self.lows) > runs:
             return False
         return len(self.lows) + sum(map(run_count, self.bits.values())) <= runs
 
     def runs(self) -> Runs:
-        """All ids as runs."""
+        """Return all ids as runs."""
         firsts: list[int] = []
         ends: list[int] = []
-        whole = 0
+        full_index = 0
         for key in self.keys:
-            while whole < len(self.lows) and self.lows[whole] < key:
-                _join(firsts, ends, [self.lows[whole] << SHIFT], [self.highs[whole] << SHIFT])
-                whole += 1
+            while full_index < len(self.lows) and self.lows[full_index] < key:
+                _join(
+                    firsts,
+                    ends,
+                    [self.lows[full_index] << SHIFT],
+                    [self.highs[full_index] << SHIFT],
+                )
+                full_index += 1
             held = self.bits[key]
             if held.bit_count() > _ALONE_MAX:
                 _join(firsts, ends, *runs_of(held, key << SHIFT))
                 continue
-            at = key << SHIFT
-            while held:  # a few, one by one
+            position = key << SHIFT
+            while held:  # few ids, read one by one
                 ahead = (held & -held).bit_length()
-                at += ahead
+                position += ahead
                 held >>= ahead
-                if ends and ends[-1] == at - 1:
-                    ends[-1] = at
+                if ends and ends[-1] == position - 1:
+                    ends[-1] = position
                 else:
-                    firsts.append(at - 1)
-                    ends.append(at)
-        for low, high in zip(self.lows[whole:], self.highs[whole:], strict=True):
+                    firsts.append(position - 1)
+                    ends.append(position)
+        for low, high in zip(self.lows[full_index:], self.highs[full_index:], strict=True):
             _join(firsts, ends, [low << SHIFT], [high << SHIFT])
         return firsts, ends
 

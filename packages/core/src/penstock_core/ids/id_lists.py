@@ -1,12 +1,12 @@
-"""Lists of single ids, for what newer events of a publish key replace: these ids are so scattered
-that neither ranges nor bitmaps are shorter or faster.
+"""Lists of single ids, for events replaced by newer events of a publish key. These ids are so
+scattered that ranges and bitmaps are neither shorter nor faster.
 
-There are three forms. The ids, with eight bytes each; or a byte that tells the size of a gap, the
-first id, and the gaps between ids with two or four bytes each; or, if that is shorter, a byte for
-most gaps and three for gaps of 255 and more, after the number of gaps, with possibly a zero at the
-end. The length tells the form: only that of the first is even.
+A list has one of three forms. (1) The ids, eight bytes each. (2) A byte with the size of a gap, the
+first id, and the gaps between ids with two or four bytes each. (3) If that is shorter: the number
+of gaps, then one byte for most gaps and three for gaps of 255 and more, with a zero at the end if
+needed. The length identifies the form: only that of the first is even.
 
-Who writes a list usually reads it a moment later, so the newest list is remembered with its set.
+The writer of a list usually reads it a moment later, so the newest list is remembered with its set.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ ID_BYTES = 8
 COUNT_BYTES = 4
 GAP_TYPES = {2: "H", 4: "I"}
 WIDE = 255
-"""Says, in place of a gap of one byte, that the gap is in the two bytes after it."""
+"""In place of a gap of one byte: the gap is in the next two bytes."""
 _SWAPS = sys.byteorder == "big"
 
 
 class _ListMemory:
-    """The newest list and its set, in one: realms in other threads remember theirs here, too."""
+    """The newest list and its set, in one attribute, because realms in other threads use it,
+    too."""
 
     newest: tuple[bytes, IdSet] = (b"", IdSet())
 
 
 def listed(ids: IdSet) -> bytes:
-    """The ids of a set, ascending, little-endian."""
+    """Return the list of the ids of a set, ascending, little-endian."""
     if not ids:
         return b""
-    written, known = _ListMemory.newest
-    if known is ids and count_in(written) == len(ids):
+    written, remembered = _ListMemory.newest
+    if remembered is ids and count_in(written) == len(ids):
         return written
     written = _written(array("q", ids))
     remember(written, ids)
@@ -64,20 +65,20 @@ def _written(ids: array[int]) -> bytes:
 
 
 def gap_bytes(widest: int, gaps: int, wide: int) -> int:
-    """Bytes for each gap if ``wide`` of the gaps are :data:`WIDE` or more and the widest is
-    ``widest``; 0: the ids themselves are listed."""
+    """Return the bytes for each gap, if ``wide`` of the gaps are at least :data:`WIDE` and the
+    widest is ``widest``; 0: list the ids themselves."""
     if widest < 1 << 16 and COUNT_BYTES + gaps + 2 * wide + 1 < 2 * gaps:
         return 1
     return next((size for size in GAP_TYPES if widest < 1 << 8 * size), 0)
 
 
 def head(size: int, first: int) -> bytes:
-    """The bytes of a list before its gaps: the bytes of one gap, and the first id."""
+    """Return the bytes of a list before its gaps: the size of a gap, and the first id."""
     return bytes([size]) + first.to_bytes(ID_BYTES, "little")
 
 
 def short(first: int, gaps: int, narrow: bytes) -> bytes:
-    """A list with gaps of one byte, and three: ``narrow`` are their bytes."""
+    """Return a list with gaps of one byte and of three; ``narrow`` are the bytes of the gaps."""
     padding = bytes(len(narrow) % 2)  # the bytes before have an odd length
     return head(1, first) + gaps.to_bytes(COUNT_BYTES, "little") + narrow + padding
 
@@ -89,12 +90,12 @@ def _bytes(numbers: array[int]) -> bytes:
 
 
 def remember(written: bytes, ids: IdSet) -> None:
-    """Remember that ``written`` lists ``ids``, to save the reader from parsing it."""
+    """Remember that ``written`` lists ``ids``, so that the reader need not parse it."""
     _ListMemory.newest = (written, ids)
 
 
 def ids_in(written: bytes) -> IdSet:
-    """The set a list was made of. It may be the very set: not to be changed."""
+    """Return the set that a list was made of. It may be the same object, so do not change it."""
     newest, ids = _ListMemory.newest
     if newest is written and count_in(written) == len(ids):
         return ids
@@ -110,10 +111,10 @@ def _of_size(written: bytes) -> Iterable[int]:
 
 
 def _narrow(written: bytes) -> Iterator[int]:
-    left = iter(written[1 + ID_BYTES + COUNT_BYTES :])
+    rest = iter(written[1 + ID_BYTES + COUNT_BYTES :])
     for _ in range(count_in(written) - 1):
-        gap = next(left)
-        yield gap if gap < WIDE else next(left) | next(left) << 8
+        gap = next(rest)
+        yield gap if gap < WIDE else next(rest) | next(rest) << 8
 
 
 def _numbers(kind: str, written: bytes) -> array[int]:
@@ -125,7 +126,7 @@ def _numbers(kind: str, written: bytes) -> array[int]:
 
 
 def count_in(written: bytes) -> int:
-    """The number of listed ids."""
+    """Return the number of listed ids."""
     if len(written) % 2 == 0:
         return len(written) // ID_BYTES
     if written[0] == 1:

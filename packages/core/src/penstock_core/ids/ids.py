@@ -15,10 +15,11 @@ from penstock_core.ids.packing import pack, unpack
 from penstock_core.ids.ranges import Runs, cut, cut_all, merged, part, put, size
 
 _MANY = 64
-"""Number of runs above which a set changes to blocks of bitmaps."""
+"""Number of runs above which a set changes to bitmaps."""
 
 _FEW = 16
-"""Number of runs below which it changes back; far enough apart that no set changes to and fro."""
+"""Number of runs below which a set changes back to ranges; far below ``_MANY``, so that sets do not
+change back and forth."""
 
 
 class Span(NamedTuple):
@@ -35,7 +36,8 @@ class Span(NamedTuple):
         return Span(self.first + by, self.end + by)
 
     def clipped(self, other: Span) -> Span:
-        """The part of this span inside ``other``; empty (first == end) when they do not meet."""
+        """Return the part of this span inside ``other``; empty (first == end) if they do not
+        overlap."""
         first = max(self.first, other.first)
         return Span(first, max(first, min(self.end, other.end)))
 
@@ -44,34 +46,36 @@ Spans = tuple[Span, ...]
 """Ranges of event ids."""
 
 BoundedSpans = Annotated[tuple[Span, ...], Meta(max_length=SPANS_MAX)]
-"""Ranges of ids as a request names them."""
+"""Ranges of ids in a request."""
 
 _span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
-"""A span of a pair, without the detour of a named tuple."""
+"""Makes a span of a pair, faster than the constructor of a named tuple."""
 
 
 class _LatestRanges:
-    """The ranges a scattered set was last seen as, and its blocks: who makes a fact of a set and
-    who makes it true are a moment apart. The newest only, and of realms in other threads too."""
+    """The ranges that a scattered set was converted to last, with its blocks. A fact made of a set
+    is usually applied a moment later, and then the blocks need not be computed again. Realms in
+    other threads share this entry."""
 
     newest: tuple[tuple[Span, ...], Blocks] = ((), Blocks())
 
 
 _REMEMBERED_MAX = 1 << 17
-"""Ranges."""
+"""Most ranges that are remembered with their blocks."""
 
 
 _NO_RUNS: Final = cast("Runs", ((), ()))
-"""What every empty set has instead of lists of its own, for most sets of a channel are empty. It
-cannot be changed: who would fill it fails."""
+"""Shared by all empty sets to save memory, because most sets of a channel are empty. The tuples are
+immutable, so that an accidental change fails."""
 
 
 class IdSet:
     """A set of event ids, seen as sorted, disjoint, non-touching spans.
 
-    A durable that is a million events behind costs one span, not a million entries; one that
-    has every second of them acknowledged costs a bit an event. Adding and removing cost a search
-    and a local edit, never a walk over the whole set, and two scattered sets meet block by block.
+    A durable that is a million events behind takes one span instead of a million entries. If every
+    second of these events is acknowledged, it takes one bit per event. Adding and removing cost a
+    search and a local edit, never a walk over the whole set, and operations on two scattered sets
+    work block by block.
     """
 
     __slots__ = ("_blocks", "_ends", "_firsts", "_size")
@@ -84,7 +88,7 @@ class IdSet:
         self._size = 0
         if not spans:
             return
-        if type(spans) is tuple and len(spans) == 1:  # most sets that are read back
+        if type(spans) is tuple and len(spans) == 1:  # the most frequent case in stored facts
             ((first, end),) = spans
             if first < end:
                 self._firsts, self._ends, self._size = [first], [end], end - first
@@ -100,16 +104,16 @@ class IdSet:
 
     @classmethod
     def from_ids(cls, ids: Iterable[int]) -> IdSet:
-        """The set of ``ids``, in any order, runs collapsed."""
+        """Return the set of ``ids``, which may be in any order."""
         ordered = sorted(ids)
         runs = _few_runs(ordered)
         return _of_blocks(Blocks.of_ids(ordered)) if runs is None else _of_runs(runs)
 
     @classmethod
     def of_runs(cls, firsts: list[int], ends: list[int]) -> IdSet:
-        """The set of these ranges, which are sorted and do not touch; it takes over the lists.
+        """Return the set of sorted ranges that do not touch; it takes over the lists.
 
-        It keeps to ranges until it is changed: made to be read once.
+        The set stays in ranges until it is changed, which suits sets that are read once.
         """
         made = cls()
         made._firsts, made._ends, made._size = firsts, ends, sum(ends) - sum(firsts)
@@ -117,35 +121,35 @@ class IdSet:
 
     @classmethod
     def of_bitmaps(cls, blocks: list[int], bitmaps: list[int]) -> IdSet:
-        """The set whose ids of block ``blocks[i]`` (1,024 ids each, ascending) are the bits of
-        ``bitmaps[i]``, none of them empty or full."""
+        """Return the set whose ids of block ``blocks[i]`` (1,024 ids each, ascending) are the bits
+        of ``bitmaps[i]``; no bitmap may be empty or full."""
         made = Blocks()
         made.keys, made.bits = blocks, dict(zip(blocks, bitmaps, strict=True))
         return _of_blocks(made)
 
     @classmethod
     def unpacked(cls, packed: bytes) -> IdSet:
-        """The set that ``packed()`` wrote. Raises ``ValueError`` for anything else."""
+        """Return the set that ``packed()`` has written. Raises ``ValueError`` for other bytes."""
         return _of_blocks(unpack(packed))
 
     @classmethod
     def union(cls, sets: Iterable[IdSet]) -> IdSet:
-        """The ids that are in any of them."""
+        """Return the ids that are in any of the sets."""
         sets = list(sets)
-        scattered = [each._blocks for each in sets if each._blocks is not None]
+        scattered = [ids._blocks for ids in sets if ids._blocks is not None]
         if len(scattered) > 1:
             made = _of_blocks(Blocks.union(scattered))
-            sets = [each for each in sets if each._blocks is None]
+            sets = [ids for ids in sets if ids._blocks is None]
         else:
             made = cls()
-        for each in sets:
-            made.add_all(each)
+        for ids in sets:
+            made.add_all(ids)
         return made
 
     def packed(self) -> bytes:
-        """A compact form to keep; equal sets have equal bytes, however they came to be.
+        """Return a compact form to store; equal sets have equal bytes, whatever their history.
 
-        It costs two to three bytes a span, and not more than a bit an id where ids are scattered.
+        It takes two to three bytes per span, and at most one bit per id if the ids are scattered.
         """
         return pack(self._scattered())
 
@@ -188,34 +192,34 @@ class IdSet:
             self._scatter()
 
     def remove(self, span: Span) -> IdSet:
-        """Remove ``span``; gives the part of it that was in the set."""
+        """Remove ``span``; return the part of it that was in the set."""
         first, end = span
         if first >= end:
             return IdSet()
         if (blocks := self._blocks) is None:
-            gone = _of_runs(cut(self._firsts, self._ends, first, end))
-            self._size -= gone._size
+            removed = _of_runs(cut(self._firsts, self._ends, first, end))
+            self._size -= removed._size
             if len(self._firsts) > _MANY:
                 self._scatter()
-            return gone
+            return removed
         partial = len(blocks.keys)
         if first >> SHIFT == end >> SHIFT:
             mask = ((1 << (end - first)) - 1) << (first & LAST)
             hit = blocks.cleared(first >> SHIFT, mask)
             if hit == mask:
-                gone = _of_runs(([first], [end]))
+                removed = _of_runs(([first], [end]))
             else:
-                gone = _of_runs(runs_of(hit, first >> SHIFT << SHIFT))
+                removed = _of_runs(runs_of(hit, first >> SHIFT << SHIFT))
         else:
-            gone = _of_blocks(blocks.within(first, end))
+            removed = _of_blocks(blocks.within(first, end))
             blocks.discard(first, end)
-        self._size -= gone._size
+        self._size -= removed._size
         if len(blocks.keys) < partial:
             self._settle()
-        return gone
+        return removed
 
     def within(self, span: Span) -> IdSet:
-        """The ids of this set inside ``span``."""
+        """Return the ids of this set inside ``span``."""
         first, end = span
         if first >= end:
             return IdSet()
@@ -230,7 +234,7 @@ class IdSet:
         return _of_blocks(blocks.within(first, end))
 
     def count(self, span: Span) -> int:
-        """The number of ids of this set in ``span``."""
+        """Return the number of ids of this set in ``span``."""
         first, end = span
         if first >= end:
             return 0
@@ -241,7 +245,7 @@ class IdSet:
         return size(part(self._firsts, self._ends, first, end))
 
     def lowest_part(self, limit: int) -> IdSet:
-        """The lowest ``limit`` ids; the set itself where it has no more."""
+        """Return the lowest ``limit`` ids; the set itself if it has no more."""
         if self._size <= limit:
             return self
         if limit <= 0:
@@ -249,12 +253,12 @@ class IdSet:
         if (blocks := self._blocks) is not None:
             lowest = blocks.lowest
             return _of_blocks(blocks.within(lowest, blocks.end_of(limit)))
-        left = limit
+        remaining = limit
         for first, end in zip(self._firsts, self._ends, strict=True):
-            if end - first >= left:
-                return self.within(Span(self._firsts[0], first + left))
-            left -= end - first
-        raise AssertionError("it has more than the limit")
+            if end - first >= remaining:
+                return self.within(Span(self._firsts[0], first + remaining))
+            remaining -= end - first
+        raise AssertionError("the set has more ids than the limit")
 
     def take(self, limit: int) -> Span | None:
         """Remove and return the lowest contiguous span of at most ``limit`` ids."""
@@ -262,7 +266,7 @@ class IdSet:
             return None
         if (blocks := self._blocks) is not None:
             run = blocks.next_run(blocks.lowest, limit)
-            assert run is not None, "there is a lowest id"
+            assert run is not None, "a set that is not empty has a lowest id"
             partial = len(blocks.keys)
             self._size -= blocks.discard(*run)
             if len(blocks.keys) < partial:
@@ -278,7 +282,8 @@ class IdSet:
         return Span(first, end)
 
     def next_span(self, at_or_after: int, limit: int) -> Span | None:
-        """The lowest contiguous span at or after an id, at most ``limit`` long; not removed."""
+        """Return the lowest contiguous span at or after an id, at most ``limit`` long, without
+        removing it."""
         if limit <= 0:
             return None
         if self._blocks is not None:
@@ -309,13 +314,14 @@ class IdSet:
             self._take_up(blocks)
 
     def remove_all(self, other: IdSet) -> IdSet:
-        """Take every id of ``other`` out; return the part that was in."""
+        """Remove every id of ``other``; return the part that was in the set."""
         removed = self.overlap(other)
         self.discard_all(self if removed._size == self._size else removed)
         return removed
 
     def discard_all(self, other: IdSet) -> None:
-        """Remove every id of ``other``, without finding out which of them were in the set."""
+        """Remove every id of ``other``. Cheaper than :meth:`remove_all`, because it does not
+        compute the removed part."""
         if not self._size or not other._size:
             return
         if other is self:
@@ -330,7 +336,7 @@ class IdSet:
             self._take_up(blocks)
 
     def overlap(self, other: IdSet) -> IdSet:
-        """The ids in both sets."""
+        """Return the ids that are in both sets."""
         if not self._size or not other._size:
             return IdSet()
         if self._blocks is not None or other._blocks is not None:
@@ -348,10 +354,10 @@ class IdSet:
     @property
     def spans(self) -> tuple[Span, ...]:
         firsts, ends = self._runs()
-        found = tuple(map(_span, zip(firsts, ends, strict=True)))
-        if self._blocks is not None and _MANY < len(found) <= _REMEMBERED_MAX:
-            _LatestRanges.newest = (found, self._blocks.copy())
-        return found
+        spans = tuple(map(_span, zip(firsts, ends, strict=True)))
+        if self._blocks is not None and _MANY < len(spans) <= _REMEMBERED_MAX:
+            _LatestRanges.newest = (spans, self._blocks.copy())
+        return spans
 
     @property
     def lowest(self) -> int | None:
@@ -367,12 +373,12 @@ class IdSet:
 
     @property
     def pieces(self) -> int:
-        """A measure of its memory: ranges, or bitmaps if it is scattered."""
+        """Number of its ranges, or of its bitmaps if it is scattered; a measure of memory."""
         return len(self._firsts) if self._blocks is None else len(self._blocks.keys)
 
     @property
     def is_scattered(self) -> bool:
-        """Whether it has many ranges."""
+        """Whether the set has many ranges."""
         return self._blocks is not None or len(self._firsts) > _MANY
 
     def __len__(self) -> int:
@@ -417,44 +423,44 @@ class IdSet:
         self._firsts, self._ends = _NO_RUNS
 
     def _scattered(self) -> Blocks:
-        """The set as blocks: its own where it has them."""
+        """Return the set as blocks; its own blocks if it has them."""
         if self._blocks is not None:
             return self._blocks
         return Blocks.of_runs((self._firsts, self._ends))
 
     def _take_up(self, blocks: Blocks) -> None:
-        """Go on with these, whichever form the set had."""
+        """Replace the content of the set, in either form, by blocks."""
         self._blocks = blocks
         self._firsts, self._ends = _NO_RUNS
         self._settle()
 
     def _settle(self) -> None:
-        """Back to ranges, when few are left."""
+        """Change back to ranges if few are left."""
         if self._blocks is not None and self._blocks.is_down_to(_FEW):
             self._firsts, self._ends = self._blocks.runs()
             self._blocks = None
 
 
 def _of_runs(runs: Runs) -> IdSet:
-    found = IdSet.__new__(IdSet)
-    found._blocks = None
-    found._firsts, found._ends = firsts, ends = runs
-    found._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
+    made = IdSet.__new__(IdSet)
+    made._blocks = None
+    made._firsts, made._ends = firsts, ends = runs
+    made._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
     if len(firsts) > _MANY:
-        found._scatter()
-    return found
+        made._scatter()
+    return made
 
 
 def _of_blocks(blocks: Blocks) -> IdSet:
-    found = IdSet.__new__(IdSet)
-    (found._firsts, found._ends), found._size = _NO_RUNS, blocks.size
-    found._blocks = blocks
-    found._settle()
-    return found
+    made = IdSet.__new__(IdSet)
+    (made._firsts, made._ends), made._size = _NO_RUNS, blocks.size
+    made._blocks = blocks
+    made._settle()
+    return made
 
 
 def _few_runs(ordered: list[int]) -> Runs | None:
-    """The runs of sorted ids; ``None`` as soon as they are seen to be many."""
+    """Return the runs of sorted ids; None as soon as they exceed ``_MANY``."""
     firsts: list[int] = []
     ends: list[int] = []
     first = end = -1

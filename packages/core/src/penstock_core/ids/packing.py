@@ -1,15 +1,16 @@
-"""The bytes of a set of ids, as stored facts and snapshots hold it: format 1.
+"""The packed form of a set of ids in stored facts and snapshots: format 1.
 
-One byte with the version, then pieces in the order of their ids, each led by a number that holds
-its kind in the lowest bit and the distance from the end of the piece before above it. Numbers are
-unsigned LEB128.
+One byte with the version, then pieces in the order of their ids. Each piece begins with a number
+that holds its kind in the lowest bit and, in the higher bits, the distance from the end of the
+previous piece. Numbers are unsigned LEB128.
 
-- kind 0, a run: the distance in ids, then how many ids.
+- kind 0, a run: the distance in ids, then the number of ids.
 - kind 1, bitmaps: the distance in blocks of 1,024 ids (from the first block that begins at or
-  after the end of the piece before), then how many blocks, then 128 bytes for each, little-endian.
+  after the end of the previous piece), then the number of blocks, then 128 bytes for each,
+  little-endian.
 
-A block is a bitmap exactly when it has more than 48 runs, for then they would take more than its
-bytes. Runs are cut where such a block begins and nowhere else, so equal sets have equal bytes.
+A block is a bitmap exactly if it has more than 48 runs, which would take more bytes than the
+bitmap. Runs are cut only where such a block begins, so equal sets have equal bytes.
 """
 
 from __future__ import annotations
@@ -23,45 +24,45 @@ _RUN, _BITMAPS = 0, 1
 _DENSE_RUNS = 48
 _BYTES = BLOCK // 8
 _END = 1 << 63
-"""Ids are what a signed 64-bit column holds."""
+"""Ids are below this, because they fit a signed 64-bit column."""
 
 
 def pack(blocks: Blocks) -> bytes:
-    """The bytes of a set. Raises ``ValueError`` when it has a negative id."""
+    """Return the packed form of a set. Raises ``ValueError`` if it has a negative id."""
     dense = [key for key in blocks.keys if run_count(blocks.bits[key]) > _DENSE_RUNS]
     sparse = blocks.without(dense) if dense else blocks
     firsts, ends = sparse.runs()
     out = bytearray((_VERSION,))
-    at = i = 0
+    position = i = 0
     for low, high in _neighbours(dense):
         stop = bisect_left(firsts, low << SHIFT, i)
-        at = _write_runs(out, at, firsts[i:stop], ends[i:stop])
+        position = _write_runs(out, position, firsts[i:stop], ends[i:stop])
         i = stop
-        _write(out, (low - (at + BLOCK - 1 >> SHIFT)) << 1 | _BITMAPS)
+        _write(out, (low - (position + BLOCK - 1 >> SHIFT)) << 1 | _BITMAPS)
         _write(out, high - low)
         out += b"".join(blocks.bits[key].to_bytes(_BYTES, "little") for key in range(low, high))
-        at = high << SHIFT
-    _write_runs(out, at, firsts[i:], ends[i:])
+        position = high << SHIFT
+    _write_runs(out, position, firsts[i:], ends[i:])
     return bytes(out)
 
 
 def _neighbours(keys: list[int]) -> list[tuple[int, int]]:
-    """Sorted numbers as ranges."""
-    found: list[tuple[int, int]] = []
+    """Return sorted block numbers as ranges."""
+    ranges: list[tuple[int, int]] = []
     low = high = -1
     for key in keys:
         if key != high:
             if high > low:
-                found.append((low, high))
+                ranges.append((low, high))
             low = key
         high = key + 1
-    return [*found, (low, high)] if high > low else found
+    return [*ranges, (low, high)] if high > low else ranges
 
 
-def _write_runs(out: bytearray, at: int, firsts: list[int], ends: list[int]) -> int:
+def _write_runs(out: bytearray, position: int, firsts: list[int], ends: list[int]) -> int:
     append = out.append
     for first, end in zip(firsts, ends, strict=True):
-        gap, size = (first - at) << 1, end - first  # kind 0
+        gap, size = (first - position) << 1, end - first  # kind 0
         if 127 < gap < 16_384:
             append(gap & 127 | 128)
             append(gap >> 7)
@@ -71,8 +72,8 @@ def _write_runs(out: bytearray, at: int, firsts: list[int], ends: list[int]) -> 
             append(size)
         else:
             _write(out, size)
-        at = end
-    return at
+        position = end
+    return position
 
 
 def _write(out: bytearray, number: int) -> None:
@@ -85,22 +86,23 @@ def _write(out: bytearray, number: int) -> None:
 
 
 def unpack(packed: bytes) -> Blocks:
-    """The set that ``pack`` wrote. Raises ``ValueError``, with the reason, for other bytes."""
+    """Return the set that :func:`pack` has written. Raises ``ValueError``, with the reason, for
+    other bytes."""
     if not packed or packed[0] != _VERSION:
         raise ValueError(f"not a packed set of ids of version {_VERSION}")
-    reading = _PackedReader(packed)
-    while reading.offset < len(packed):
-        reading.piece()
-    blocks = Blocks.of_runs((reading.firsts, reading.ends))
+    reader = _PackedReader(packed)
+    while reader.offset < len(packed):
+        reader.read_piece()
+    blocks = Blocks.of_runs((reader.firsts, reader.ends))
     if any(run_count(bits) > _DENSE_RUNS for bits in blocks.bits.values()):
         raise ValueError("a packed block of ids is in runs where a bitmap is shorter")
-    blocks.bits.update(reading.bitmaps)
+    blocks.bits.update(reader.bitmaps)
     blocks.keys = sorted(blocks.bits)
     return blocks
 
 
 class _PackedReader:
-    """Where the reader stands: an offset in the bytes, and the end of the piece before."""
+    """Position of a reader: the offset in the bytes, and the end of the previous piece."""
 
     __slots__ = ("at", "bitmaps", "ends", "firsts", "kind", "offset", "packed")
 
@@ -113,7 +115,7 @@ class _PackedReader:
         self.ends: list[int] = []
         self.bitmaps: dict[int, int] = {}
 
-    def piece(self) -> None:
+    def read_piece(self) -> None:
         head, amount = self._number(), self._number()
         kind, distance = head & 1, head >> 1
         if not amount:

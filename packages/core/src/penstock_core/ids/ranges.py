@@ -1,7 +1,8 @@
 """Sorted lists of ranges, the plain form of a set of ids.
 
-``firsts`` and ``ends`` are parallel: range ``i`` holds ``firsts[i]`` and stops before ``ends[i]``.
-Ranges are sorted, disjoint and never touch. Good for few ranges: each edit moves what is behind it.
+``firsts`` and ``ends`` are parallel: range ``i`` contains ``firsts[i]`` and stops before
+``ends[i]``. Ranges are sorted, disjoint and never touch. This form suits few ranges, because each
+edit moves all entries behind it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ Runs = tuple[list[int], list[int]]
 """``firsts`` and ``ends`` of sorted, disjoint ranges that do not touch."""
 
 _SEVERAL = 16
-"""With more ranges than this it pays to look first whether they are runs already."""
+"""With more ranges than this it is faster to check first whether they are sorted runs already."""
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Runs:
-    """The runs that cover ``ranges``, which may come in any order, overlap or be empty."""
+    """Return the runs that cover ``ranges``, which may be unsorted, overlap or be empty."""
     if isinstance(ranges, tuple) and len(ranges) > _SEVERAL:
         runs = _unchanged(ranges)
         if runs is None:
@@ -47,7 +48,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> Runs:
 
 
 def _unchanged(ranges: tuple[tuple[int, int], ...]) -> Runs | None:
-    """The runs as they came, when they are sorted, disjoint and none is empty."""
+    """Return the ranges as runs if they are sorted, disjoint and not empty; otherwise None."""
     firsts = [first for first, _ in ranges]
     ends = [end for _, end in ranges]
     if all(map(lt, firsts, ends)) and all(map(lt, ends, islice(firsts, 1, None))):
@@ -59,18 +60,18 @@ def put(firsts: list[int], ends: list[int], first: int, end: int) -> int:
     """Add a range that is not empty; return how many ids are new."""
     left = bisect_left(ends, first)
     right = bisect_right(firsts, end)
-    known = 0
+    covered = 0
     if left < right:
         first = min(first, firsts[left])
         end = max(end, ends[right - 1])
-        known = sum(ends[left:right]) - sum(firsts[left:right])
+        covered = sum(ends[left:right]) - sum(firsts[left:right])
     firsts[left:right] = (first,)
     ends[left:right] = (end,)
-    return end - first - known
+    return end - first - covered
 
 
 def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
-    """Remove a range; gives the part of it that was in."""
+    """Remove a range; return the part of it that was in the runs."""
     left = bisect_right(ends, first)
     right = bisect_left(firsts, end)
     if left >= right:
@@ -90,26 +91,26 @@ def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     return gone_firsts, gone_ends
 
 
-def cut_all(firsts: list[int], ends: list[int], gone: Runs) -> int:
-    """Remove the ranges of ``gone``, which ascend; return how many ids were in."""
+def cut_all(firsts: list[int], ends: list[int], removed: Runs) -> int:
+    """Remove the ranges of ``removed``, which are sorted; return how many ids were in the runs."""
     count = 0
-    for first, end in zip(*gone, strict=True):
-        at = bisect_right(ends, first)
-        if at == len(ends):
+    for first, end in zip(*removed, strict=True):
+        index = bisect_right(ends, first)
+        if index == len(ends):
             break
-        if firsts[at] >= end:
+        if firsts[index] >= end:
             continue
-        if first <= firsts[at] and ends[at] <= end:  # mostly it is that range
-            count += ends[at] - firsts[at]
-            del firsts[at], ends[at]
-            if at == len(ends) or firsts[at] >= end:
+        if first <= firsts[index] and ends[index] <= end:  # usually a whole range is removed
+            count += ends[index] - firsts[index]
+            del firsts[index], ends[index]
+            if index == len(ends) or firsts[index] >= end:
                 continue
         count += size(cut(firsts, ends, first, end))
     return count
 
 
 def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
-    """The runs inside a range."""
+    """Return the runs inside a range."""
     left = bisect_right(ends, first)
     right = bisect_left(firsts, end)
     if left >= right:
@@ -123,5 +124,5 @@ def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
 
 
 def size(runs: Runs) -> int:
-    """The number of ids in the runs."""
+    """Return the number of ids in the runs."""
     return sum(runs[1]) - sum(runs[0])
