@@ -39,7 +39,7 @@ SELECTORS_WORK_MAX: Final = 10_000
 """Most comparisons, calculations and wildcards in the selectors of durables, readers and joins that
 are applied to events published on one channel."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""The same limit for channels that merge. It is lower, because a merged state may change before it
+"""This limit for channels that merge. It is lower, because a merged state may change before it
 is stored, and is then examined again."""
 STAMPED_PREDICATES_MAX: Final = 256
 """Most different comparisons of values that the realm adds to events (ids, times, priorities), in
