@@ -1,4 +1,4 @@
-"""What tests of columns look at: the properties of one event of a batch."""
+"""Reads the properties of one event of a batch, for the tests of columns."""
 
 from __future__ import annotations
 

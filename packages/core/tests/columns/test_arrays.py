@@ -28,11 +28,11 @@ from penstock_core.columns.schema.arrays import FEW, array_of
 )
 def test_few_or_many_values_make_the_same_array(values: list[Any], kind: pa.DataType) -> None:
     for some in (values, values * FEW, []):
-        found = array_of(some, kind)
-        found.validate(full=True)
+        result = array_of(some, kind)
+        result.validate(full=True)
 
-        assert found.equals(pa.array(some, kind))
-        assert found.to_pylist() == some
+        assert result.equals(pa.array(some, kind))
+        assert result.to_pylist() == some
 
 
 def test_what_does_not_fit_is_not_cut() -> None:

@@ -43,7 +43,7 @@ def test_ids_must_be_as_many_as_events() -> None:
         stamp(body_of_columns([b"a"]), Span(0, 3), 0)
 
 
-def test_flattening_gives_each_property_a_column() -> None:
+def test_a_flat_batch_has_a_column_per_property() -> None:
     flat = flatten(stored())
 
     assert flat.schema.names == [
@@ -67,12 +67,12 @@ def test_a_table_is_the_flat_batch_also_where_events_have_no_properties_at_all()
     holed = pa.StructArray.from_arrays(
         column.flatten(), fields=list(column.type), mask=pa.array([True, False, False])
     )
-    for each in (batch, batch.slice(1), batch.set_column(index, "properties", holed)):
-        table = EventBatch(each).to_table()
+    for variant in (batch, batch.slice(1), batch.set_column(index, "properties", holed)):
+        table = EventBatch(variant).to_table()
 
-        assert table.equals(pa.Table.from_batches([flatten(each)]), check_metadata=True)
+        assert table.equals(pa.Table.from_batches([flatten(variant)]), check_metadata=True)
         assert table.column("price").to_pylist() == [
-            row["price"] if row else None for row in each.column(index).to_pylist()
+            row["price"] if row else None for row in variant.column(index).to_pylist()
         ]
         table.validate(full=True)
 
@@ -119,7 +119,7 @@ PROPERTIES: dict[str, Callable[[int], dict[str, Any]]] = {
 @pytest.mark.spec("E2")
 @pytest.mark.parametrize("kind", PROPERTIES)
 @pytest.mark.parametrize("every", [1, 7, 300])
-def test_events_read_in_order_say_what_each_says_by_itself(kind: str, every: int) -> None:
+def test_events_read_in_order_equal_events_read_by_index(kind: str, every: int) -> None:
     """Whatever is read of the others: of each, of some, of few."""
     datas = [b"%d" % n if n % 5 else b"" for n in range(700)]
     properties = [PROPERTIES[kind](n) for n in range(700)]

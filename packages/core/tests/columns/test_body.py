@@ -16,7 +16,7 @@ from penstock_core.columns.schema.rows import Rows
 from penstock_core.vocabulary.errors import InvalidEvent
 
 
-def test_only_the_columns_in_use_are_there() -> None:
+def test_a_body_has_only_the_columns_in_use() -> None:
     assert body_of([Event(b"x")]).schema.names == ["data"]
     assert body_of([Event(tag="t")]).schema.names == ["tag"]
     assert body_of([Event()]).schema.names == ["data"]
@@ -124,23 +124,25 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def test_what_an_event_says_of_itself_is_said_of_no_other() -> None:
+def test_options_of_an_event_do_not_affect_others() -> None:
     events = [Event(b"x", **options) for options in OPTIONS]
 
     rows = Rows(body_of(events))
 
-    found = [Event.received(rows, row) for row in range(len(events))]
-    assert [event.headers for event in found] == [event.headers for event in events]
+    result = [Event.received(rows, row) for row in range(len(events))]
+    assert [event.headers for event in result] == [event.headers for event in events]
     for name in ("ttl", "persistent", "priority", "transient", "deliver_at", "is_delta"):
-        assert [getattr(each, name) for each in found] == [getattr(each, name) for each in events]
+        assert [getattr(event, name) for event in result] == [
+            getattr(event, name) for event in events
+        ]
 
 
-def test_received_events_may_stand_beside_new_ones() -> None:
+def test_received_and_new_events_may_share_a_body() -> None:
     new = [Event(b"x", tag="t", properties={"a": 1}, ttl=5), Event(b"y", priority=7)]
     rows = Rows(body_of(new))
 
     again = Rows(body_of([Event.received(rows, 0), new[1]]))
 
-    found = [Event.received(again, row) for row in (0, 1)]
+    result = [Event.received(again, row) for row in (0, 1)]
     for name in ("data", "tag", "properties", "ttl", "priority"):
-        assert [getattr(each, name) for each in found] == [getattr(each, name) for each in new]
+        assert [getattr(event, name) for event in result] == [getattr(event, name) for event in new]

@@ -20,20 +20,20 @@ from penstock_core.ids.ids import Span
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def at(us: int) -> datetime:
+def moment_at(us: int) -> datetime:
     return EPOCH + timedelta(microseconds=us)
 
 
 def test_waiting_times_are_rounded_up_and_never_nothing() -> None:
     batch = body_of(
         [
-            Event(deliver_at=at(2_000)),
-            Event(deliver_at=at(1_001)),
-            Event(deliver_at=at(5_000)),
-            Event(deliver_at=at(5_001)),
-            Event(deliver_at=at(0)),
+            Event(deliver_at=moment_at(2_000)),
+            Event(deliver_at=moment_at(1_001)),
+            Event(deliver_at=moment_at(5_000)),
+            Event(deliver_at=moment_at(5_001)),
+            Event(deliver_at=moment_at(0)),
             Event(),
-            Event(deliver_at=at(4_001)),
+            Event(deliver_at=moment_at(4_001)),
         ]
     )
 
@@ -45,12 +45,12 @@ def test_waiting_times_are_rounded_up_and_never_nothing() -> None:
     assert waiting_times_ms(body_of([Event(b"a"), Event(b"b")]), 0) == ((1, (Span(0, 2),)),)
 
 
-def test_events_that_wait_are_counted_and_known_as_a_whole() -> None:
-    mixed = body_of([Event(deliver_at=at(1)), Event(), Event(deliver_at=at(2))])
-    waiting = body_of([Event(deliver_at=at(3))])
+def test_delayed_events_are_counted_and_detected_as_a_batch() -> None:
+    mixed = body_of([Event(deliver_at=moment_at(1)), Event(), Event(deliver_at=moment_at(2))])
+    waiting = body_of([Event(deliver_at=moment_at(3))])
     at_once = body_of([Event()])
 
-    assert [waiting_rows(each) for each in (mixed, waiting, at_once)] == [2, 1, 0]
+    assert [waiting_rows(batch) for batch in (mixed, waiting, at_once)] == [2, 1, 0]
     assert all_wait([waiting, waiting])
     assert not all_wait([waiting, mixed])
     assert not all_wait([at_once])
@@ -58,7 +58,11 @@ def test_events_that_wait_are_counted_and_known_as_a_whole() -> None:
 
 
 def test_a_table_is_split_into_events_that_wait_and_others() -> None:
-    events = [Event(b"a", deliver_at=at(1)), Event(b"b"), Event(b"c", deliver_at=at(2))]
+    events = [
+        Event(b"a", deliver_at=moment_at(1)),
+        Event(b"b"),
+        Event(b"c", deliver_at=moment_at(2)),
+    ]
     mixed = pa.Table.from_batches([body_of(events)])
 
     waiting, rest = split_by_waiting(mixed)

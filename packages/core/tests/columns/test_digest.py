@@ -21,10 +21,10 @@ MIB = 1024 * 1024
 
 
 def test_a_plain_batch_has_no_special_events() -> None:
-    found = digest(body_of_columns([b"x" * 10, b"y" * 20]), MIB)
+    result = digest(body_of_columns([b"x" * 10, b"y" * 20]), MIB)
 
-    assert (found.count, found.volatile, found.transient, found.ttls) == (2, (), (), ())
-    assert found.size >= found.largest >= 20
+    assert (result.count, result.volatile, result.transient, result.ttls) == (2, (), (), ())
+    assert result.size >= result.largest >= 20
 
 
 @pytest.mark.spec("E1")
@@ -35,11 +35,11 @@ def test_flags_and_ttls_become_spans() -> None:
         persistents=[False, None, False, False, True],
         transients=[None, True, False, True, True],
     )
-    found = digest(body, MIB)
+    result = digest(body, MIB)
 
-    assert found.volatile == (Span(0, 1), Span(2, 4))
-    assert found.transient == (Span(1, 2), Span(3, 5))
-    assert found.ttls == ((10, (Span(0, 2), Span(4, 5))), (20, (Span(3, 4),)))
+    assert result.volatile == (Span(0, 1), Span(2, 4))
+    assert result.transient == (Span(1, 2), Span(3, 5))
+    assert result.ttls == ((10, (Span(0, 2), Span(4, 5))), (20, (Span(3, 4),)))
 
 
 @pytest.mark.spec("E7")
@@ -91,11 +91,11 @@ def test_a_slice_is_measured_by_its_own_rows() -> None:
 @given(st.lists(st.none() | st.booleans(), max_size=40), st.integers(0, 5))
 def test_spans_are_the_runs_of_true(mask: list[bool | None], skip: int) -> None:
     array = pa.array(mask, pa.bool_()).slice(skip)
-    found = spans_of(array)
-    inside = {offset for span in found for offset in range(span.first, span.end)}
+    result = spans_of(array)
+    inside = {offset for span in result for offset in range(span.first, span.end)}
 
     assert inside == {offset for offset, flag in enumerate(mask[skip:]) if flag}
-    assert all(one.end < two.first for one, two in pairwise(found))
+    assert all(one.end < two.first for one, two in pairwise(result))
 
 
 def test_offsets_are_grouped_by_value() -> None:

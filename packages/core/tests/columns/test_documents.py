@@ -1,4 +1,4 @@
-"""Events as JSON: what is written is read back with its values and its types."""
+"""Events as JSON documents: reading back restores values and types."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_properties_of_every_type_survive_json(properties: dict[str, Any], data:
 
 
 @pytest.mark.spec("E2")
-def test_what_an_event_says_of_itself_survives_json() -> None:
+def test_all_parts_of_an_event_survive_json() -> None:
     expires = datetime(2030, 1, 2, hour=3, minute=4, second=5, microsecond=678, tzinfo=UTC)
     headers = {"timestamp": expires, "expiration": expires, "correlation_id": "7"}
     event = Event(b"", tag="t", headers=headers, ttl=5_000, priority=9, persistent=False)
@@ -68,19 +68,19 @@ def test_what_an_event_says_of_itself_survives_json() -> None:
     assert (read.priority, read.persistent) == (9, False)
 
 
-def test_an_event_whose_values_json_can_show_has_no_types() -> None:
+def test_an_event_with_json_values_only_has_no_types() -> None:
     properties = {"n": 1, "x": 1.5, "s": "a", "b": True, "no": None, "list": [1, {"deep": "b"}]}
 
     assert types_of(properties) == {}
     assert "types" not in document_of(Event(b"", properties=properties))
 
 
-def test_types_are_found_by_json_pointers() -> None:
-    at = datetime(2030, 1, 1, tzinfo=UTC)
+def test_types_are_keyed_by_json_pointers() -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
 
-    found = types_of({"a/b~c": at, "lines": [{"raw": b"x"}, {"v": [math.inf, math.nan]}]})
+    result = types_of({"a/b~c": moment, "lines": [{"raw": b"x"}, {"v": [math.inf, math.nan]}]})
 
-    assert found == {
+    assert result == {
         "/a~1b~0c": "time",
         "/lines/0/raw": "bytes",
         "/lines/1/v/0": "inf",
@@ -115,6 +115,6 @@ def test_a_property_may_be_called_types() -> None:
         ({"/a": "nan"}, "'/a' is nan by its type, so its value must be null"),
     ],
 )
-def test_wrong_types_are_refused_in_words(types: Any, reason: str) -> None:
+def test_wrong_types_are_refused_with_a_reason(types: Any, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         event_of({"properties": {"a": "x", "list": ["AA==", 1]}, "types": types})

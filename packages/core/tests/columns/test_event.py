@@ -45,7 +45,7 @@ def test_an_event_arrives_as_it_was_made() -> None:
 
 
 @pytest.mark.spec("E1")
-def test_what_was_not_given_has_its_default() -> None:
+def test_unset_options_have_defaults() -> None:
     for event in (Event(), received(Event())):
         assert (event.data, event.tag, event.ttl, event.priority) == (b"", None, 0, 4)
         assert (event.properties, event.headers) == ({}, {})
@@ -78,7 +78,7 @@ def test_a_received_event_can_be_published_again() -> None:
     assert (again.data, again.properties, again.priority, again.ttl) == (b"x", {"a": None}, 2, 5)
 
 
-def test_bytes_like_data_is_taken() -> None:
+def test_bytes_like_data_is_accepted() -> None:
     assert [Event(data).data for data in (bytearray(b"x"), memoryview(b"x"))] == [b"x", b"x"]
 
 
@@ -134,7 +134,7 @@ def test_repr_shows_what_matters_and_not_all_of_long_data() -> None:
     )
 
 
-def test_a_time_of_delivery_goes_with_the_event_in_any_time_zone() -> None:
+def test_a_delivery_time_may_be_in_any_time_zone() -> None:
     time = datetime(
         2026, 1, 2, hour=3, minute=4, second=5, microsecond=6, tzinfo=timezone(timedelta(hours=2))
     )

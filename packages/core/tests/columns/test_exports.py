@@ -60,15 +60,15 @@ def state_file(**durable: Any) -> StateFile:
     for fact in channel.decide(AddDurable("d", "exclusive"), NOW_US).facts:
         channel.apply(fact)
     channel.apply(Appended(Span(0, 10), NOW_US, 100))
-    taken = exported(channel.state)
-    (own,) = taken.restored.durables
-    restored = replace(taken.restored, durables=(replace(own, **durable),))
-    facts = tuple(FileFacts(each.index, ()) for each in (FIRST, SECOND))
-    return StateFile(replace(taken, restored=restored), facts)
+    state = exported(channel.state)
+    (stored_durable,) = state.restored.durables
+    restored = replace(state.restored, durables=(replace(stored_durable, **durable),))
+    facts = tuple(FileFacts(image.index, ()) for image in (FIRST, SECOND))
+    return StateFile(replace(state, restored=restored), facts)
 
 
 def manifest(known: StateFile, /, **changes: Any) -> Manifest:
-    whole = Manifest(
+    complete = Manifest(
         format=1,
         name="orders",
         kind="channel",
@@ -77,31 +77,33 @@ def manifest(known: StateFile, /, **changes: Any) -> Manifest:
         exported="2026-01-01T00:00:00+00:00",
         events=10,
         state=described_state(state_bytes(known)),
-        files=tuple(described(each, in_memory=False) for each in (FIRST, SECOND)),
+        files=tuple(described(image, in_memory=False) for image in (FIRST, SECOND)),
     )
-    return replace(whole, **changes)
+    return replace(complete, **changes)
 
 
 def test_what_was_written_is_read_again() -> None:
     state = state_file()
-    whole = manifest(state)
-    again = manifest_from(whole.encoded())
+    complete = manifest(state)
+    again = manifest_from(complete.encoded())
 
-    assert replace(again, checksum="") == whole
+    assert replace(again, checksum="") == complete
     assert state_from(again, state_bytes(state)) == state
     ids = [
-        events_from(file, facts, bytes(own.buffer)).ids
-        for file, facts, own in zip(again.files, state.files, (FIRST, SECOND), strict=True)
+        events_from(file, facts, bytes(image.buffer)).ids
+        for file, facts, image in zip(again.files, state.files, (FIRST, SECOND), strict=True)
     ]
     check_whole(state, again, ids)
-    assert [list(each) for each in ids] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+    assert [list(file_ids) for file_ids in ids] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
 
 
 def test_any_change_to_a_manifest_is_noticed() -> None:
     content = manifest(state_file()).encoded()
-    for at in range(0, len(content), 7):
+    for position in range(0, len(content), 7):
         with pytest.raises(DamagedExport):
-            manifest_from(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            manifest_from(
+                content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+            )
 
 
 def test_an_export_of_a_newer_version_is_refused_as_such() -> None:
@@ -149,7 +151,7 @@ def test_a_state_has_to_fit_its_manifest() -> None:
         state_from(garbage, b"\xc1")
 
 
-def test_a_durable_with_a_selector_that_is_none_is_refused() -> None:
+def test_a_durable_with_an_invalid_selector_is_refused() -> None:
     state = state_file(selector="price <")
 
     with pytest.raises(DamagedExport, match="durable d"):
@@ -162,7 +164,7 @@ def with_events(content: SegmentImage, **changes: Any) -> tuple[Any, FileFacts, 
     return described(content, in_memory=False), FileFacts(index, ()), bytes(content.buffer)
 
 
-def test_a_file_is_what_its_index_says() -> None:
+def test_a_file_must_match_its_index() -> None:
     first = FIRST.index.batches[0]
     wrong: dict[str, dict[str, Any]] = {
         "describe it differently": {"rows": 5},
@@ -194,7 +196,7 @@ def test_a_file_is_refused_that_is_far_larger_unpacked(
         events_from(*with_events(zeros(20_000_000)))
 
 
-def test_only_columns_of_stored_events_are_taken() -> None:
+def test_only_columns_of_stored_events_are_accepted() -> None:
     fields = [*ChannelSchema.empty().arrow, pa.field("data", pa.string())]
     batch = pa.record_batch(
         [pa.array([1]), pa.array([0], fields[1].type), pa.array(["x"])], schema=pa.schema(fields)
@@ -207,17 +209,17 @@ def test_only_columns_of_stored_events_are_taken() -> None:
 
 def test_files_together_have_each_stored_event_once() -> None:
     state = state_file()
-    whole = manifest(state)
+    complete = manifest(state)
     ids = [
-        events_from(file, facts, bytes(own.buffer)).ids
-        for file, facts, own in zip(whole.files, state.files, (FIRST, SECOND), strict=True)
+        events_from(file, facts, bytes(image.buffer)).ids
+        for file, facts, image in zip(complete.files, state.files, (FIRST, SECOND), strict=True)
     ]
-    for files, own in (
-        (whole.files[:1], ids[:1]),
-        (whole.files * 2, ids * 2),
-        (tuple(replace(file, in_memory=True) for file in whole.files), ids),
+    for files, image in (
+        (complete.files[:1], ids[:1]),
+        (complete.files * 2, ids * 2),
+        (tuple(replace(file, in_memory=True) for file in complete.files), ids),
     ):
         with pytest.raises(DamagedExport, match=r"counts (10|0) events"):
-            check_whole(state, replace(whole, files=files), own)
+            check_whole(state, replace(complete, files=files), image)
     with pytest.raises(DamagedExport, match="overlap"):
-        check_whole(state, replace(whole, files=whole.files[::-1]), ids[::-1])
+        check_whole(state, replace(complete, files=complete.files[::-1]), ids[::-1])

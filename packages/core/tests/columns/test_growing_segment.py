@@ -72,7 +72,7 @@ def test_an_old_index_reads_a_file_that_has_grown() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 4_000))
-def test_a_tail_that_is_lost_is_found_again(sizes: list[int], torn: int) -> None:
+def test_a_lost_tail_is_rebuilt(sizes: list[int], torn: int) -> None:
     growth = started([events(0, sizes[0])], rows_per_batch=7)
     file = written(b"", growth)
     first = sizes[0]
@@ -80,11 +80,11 @@ def test_a_tail_that_is_lost_is_found_again(sizes: list[int], torn: int) -> None
         tail = file[end_of_batches(growth.index.batches) :]
         growth = extended(growth.index, tail, [events(first, size)], rows_per_batch=7)
         file, first = written(file, growth), first + size
-    at = end_of_batches(growth.index.batches)
-    hurt = memoryview(file[:at] + b"\x17" * torn)
+    tail_start = end_of_batches(growth.index.batches)
+    hurt = memoryview(file[:tail_start] + b"\x17" * torn)
 
     assert not has_its_tail(hurt, growth.index)
-    assert rebuilt_tail(hurt, growth.index) == file[at:]
+    assert rebuilt_tail(hurt, growth.index) == file[tail_start:]
 
 
 def test_a_batch_without_its_beginning_is_left_out_of_the_footer() -> None:
@@ -129,12 +129,12 @@ def test_a_file_read_from_disk_by_plain_arrow(tmp_path: Path) -> None:
 def test_growing_and_whole_files_hold_the_same_batches() -> None:
     batches = [events(0, 5), events(5, 9)]
     grown = started(batches, rows_per_batch=3)
-    whole = encode_segment(batches, rows_per_batch=3)
+    sealed = encode_segment(batches, rows_per_batch=3)
 
     assert [place.span for place in grown.index.batches] == [
-        place.span for place in whole.index.batches
+        place.span for place in sealed.index.batches
     ]
-    assert grown.index.schema == whole.index.schema
+    assert grown.index.schema == sealed.index.schema
 
 
 def test_names_carry_their_number() -> None:

@@ -121,7 +121,7 @@ def test_a_batch_that_is_large_once_it_is_uncompressed_is_refused() -> None:
         batch_from(messages[1].serialize(), batch.schema)
 
 
-def test_what_does_not_pay_or_would_not_be_taken_is_not_packed() -> None:
+def test_a_batch_is_packed_only_if_it_pays_and_would_be_accepted() -> None:
     noise = body_of_columns([random.Random(1).randbytes(1_000)])
     zeros = body_of_columns([b"\0" * 10_000_000])
 
@@ -142,13 +142,13 @@ def test_a_batch_that_claims_to_be_far_larger_is_refused(codec: str) -> None:
         batch_from(messages[1].serialize(), batch.schema)
 
 
-def test_a_compressed_batch_whose_buffers_lie_nowhere_is_refused() -> None:
+def test_a_compressed_batch_with_buffers_outside_it_is_refused() -> None:
     batch = body_of_columns([b"x" * 1_000] * 10)
     message = bytearray(packed_bytes(batch))
     places = batch_places(bytes(message))
-    for at in range(places.buffers, places.body - 8, 16):
-        if struct.unpack_from("<q", message, at + 8)[0] > 8:
-            struct.pack_into("<q", message, at, (1 << 63) - 1)
+    for position in range(places.buffers, places.body - 8, 16):
+        if struct.unpack_from("<q", message, position + 8)[0] > 8:
+            struct.pack_into("<q", message, position, (1 << 63) - 1)
 
     with pytest.raises(InvalidEvent, match="send it uncompressed"):
         batch_from(bytes(message), batch.schema)
@@ -173,13 +173,13 @@ def test_flipped_bits_are_refused_or_harmless(is_packed: bool) -> None:
         if dice.random() < 0.2:
             del damaged[dice.randrange(len(damaged)) :]
         try:
-            found = batch_from(bytes(damaged), batch.schema)
-            check_body(found)
+            result = batch_from(bytes(damaged), batch.schema)
+            check_body(result)
         except InvalidEvent:
             refused += 1
             continue
-        rows = Rows(found)
-        for row in range(min(found.num_rows, 3)):
+        rows = Rows(result)
+        for row in range(min(result.num_rows, 3)):
             rows.properties(row)
 
     assert FLIPS / 10 < refused < FLIPS
@@ -227,10 +227,10 @@ def claiming(rows: int) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    told = struct.pack("<q", 1_000_003)
+    length = struct.pack("<q", 1_000_003)
     data = sink.getvalue().to_pybytes()
-    assert data.count(told) == 3, "of the batch, and of its column and its nulls"
-    return bytes(data.replace(told, struct.pack("<q", rows)))
+    assert data.count(length) == 3, "of the batch, and of its column and its nulls"
+    return bytes(data.replace(length, struct.pack("<q", rows)))
 
 
 @pytest.mark.parametrize("rows", [101, 1 << 34, (1 << 62) + 5])
@@ -340,7 +340,7 @@ def test_views_of_one_value_are_refused_before_they_are_written_out() -> None:
 
 @pytest.mark.parametrize("view", [(-(1 << 31), 0, 0, 0), (100, 0, 7, 0), (100, 0, 0, 1 << 30)])
 @pytest.mark.parametrize("is_nested", [True, False])
-def test_a_view_of_a_null_that_lies_nowhere_is_refused(
+def test_a_view_of_a_null_outside_its_column_is_refused(
     view: tuple[int, ...], is_nested: bool
 ) -> None:
     """Arrow's validation passes over it, and its cast to text ends the process."""
@@ -374,15 +374,19 @@ def test_a_dictionary_of_lists_is_refused() -> None:
 
 
 def test_a_type_that_pyarrow_does_not_know_is_refused() -> None:
-    """Months, which are no date, though one byte in the schema tells them apart."""
+    """Months are not a date type, although one byte in the schema distinguishes the two."""
     data = stream_of(pa.record_batch({"a": pa.array([1, 2], pa.date32())}))
     date, months = 8, 11
-    spoilt = [data[:at] + bytes([months]) + data[at + 1 :] for at in range(100) if data[at] == date]
-    found = [each for each in spoilt if "month_interval" in schema_text(each)]
+    spoilt = [
+        data[:position] + bytes([months]) + data[position + 1 :]
+        for position in range(100)
+        if data[position] == date
+    ]
+    result = [candidate for candidate in spoilt if "month_interval" in schema_text(candidate)]
 
-    assert len(found) == 1
+    assert len(result) == 1
     with pytest.raises(InvalidEvent, match="type 21, which pyarrow does not support; cast it"):
-        table_from_stream(found[0], rows_max=10)
+        table_from_stream(result[0], rows_max=10)
 
 
 def schema_text(data: bytes) -> str:

@@ -29,7 +29,7 @@ def test_one_id_a_slot_pushes_out_the_one_before() -> None:
     ]
 
 
-def test_ids_that_are_gone_are_not_pushed_out() -> None:
+def test_removed_ids_are_not_superseded() -> None:
     newest = NewestByKey()
     newest.append(numbers(0, 1), numbers(0, 1))
     newest.mark_unverified()
@@ -40,13 +40,13 @@ def test_ids_that_are_gone_are_not_pushed_out() -> None:
 
 
 @pytest.mark.parametrize("depth", [3, 1_000_000])
-def test_a_slot_takes_no_more_room_than_it_has_ids(depth: int) -> None:
+def test_a_slot_uses_memory_only_for_its_ids(depth: int) -> None:
     newest = NewestFew(depth)
     newest.grow(3)
     newest.append(numbers(2, 2, 2), numbers(0, 1, 2))
-    found = newest.superseded(numbers(2, 0), numbers(3, 4), IdSet([Span(0, 3)]))
+    result = newest.superseded(numbers(2, 0), numbers(3, 4), IdSet([Span(0, 3)]))
 
-    assert list(found) == ([0] if depth == 3 else [])
+    assert list(result) == ([0] if depth == 3 else [])
 
 
 def test_after_a_doubt_a_full_slot_is_checked() -> None:
@@ -62,7 +62,7 @@ def test_after_a_doubt_a_full_slot_is_checked() -> None:
     assert list(newest.superseded(numbers(0), numbers(3), live)) == [1]
 
 
-def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
+def test_pruning_keeps_and_renumbers_live_slots() -> None:
     live = IdSet([Span(5, 6)])
     for newest in (NewestByKey(), NewestFew(2)):
         newest.grow(2)
@@ -81,7 +81,7 @@ def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[in
     newest.grow(len(ids))
     newest.append(last, ids)
 
-    found = newest.superseded(last, ids + int(ids[-1]) + 1, IdSet())
+    result = newest.superseded(last, ids + int(ids[-1]) + 1, IdSet())
 
-    assert len(found) == len(ids)
-    assert listed(found) == listed(IdSet.from_ids(ids.tolist()))
+    assert len(result) == len(ids)
+    assert listed(result) == listed(IdSet.from_ids(ids.tolist()))

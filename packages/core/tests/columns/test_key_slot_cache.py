@@ -25,27 +25,27 @@ def test_equal_values_have_one_slot_and_others_another(batches: list[list[str | 
     for batch in batches:
         if batch:
             body = body_of_columns([b""] * len(batch), properties=[{"k": v} for v in batch])
-            known = [expected.setdefault(value, len(expected)) for value in batch]
-            assert values.slots_of(body).tolist() == known
+            batch_slots = [expected.setdefault(value, len(expected)) for value in batch]
+            assert values.slots_of(body).tolist() == batch_slots
     assert len(values) == len(expected)
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
-def test_known_values_are_asked_for_no_more(count: int) -> None:
+def test_cached_values_are_not_looked_up_again(count: int) -> None:
     words = words_of(pa.array([f"sku-{n}" for n in range(count)]))
     assert words is not None
-    slots, asked = WordSlots(words.shape[1]), list[int]()
+    slots, looked_up = WordSlots(words.shape[1]), list[int]()
 
     def ask(rows: Int64s) -> Int64s:
-        asked.append(len(rows))
+        looked_up.append(len(rows))
         return rows
 
     for _ in range(3):
         assert slots.slots_of(words, ask).tolist() == list(range(count))
     # Some of a batch drive each other out; the next time they find other cells.
-    assert asked[0] == count
-    assert asked[1:2] <= [count // 20]
-    assert asked[2:3] <= [count // 100]
+    assert looked_up[0] == count
+    assert looked_up[1:2] <= [count // 20]
+    assert looked_up[2:3] <= [count // 100]
 
 
 def test_a_column_that_is_cut_out_of_another_has_its_own_words() -> None:
@@ -53,10 +53,10 @@ def test_a_column_that_is_cut_out_of_another_has_its_own_words() -> None:
 
     words = words_of(column[1:3])
 
-    whole = words_of(pa.array(["bb", "cc"]))
+    expected = words_of(pa.array(["bb", "cc"]))
     assert words is not None
-    assert whole is not None
-    assert words.tolist() == whole.tolist()
+    assert expected is not None
+    assert words.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Values of a key have slots: equal ones the same, whatever column they came in."""
+"""Slots of key values: equal values have one slot, whatever column they are in."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from penstock_core.columns.keys.key_values import NO_SLOT, Values
 
 def slots(values: Values, *given: object) -> list[int]:
     rows = [{"k": value} for value in given]
-    found: list[int] = values.slots_of(body_of_columns([b""] * len(rows), properties=rows)).tolist()
-    return found
+    result: list[int] = values.slots_of(
+        body_of_columns([b""] * len(rows), properties=rows)
+    ).tolist()
+    return result
 
 
-def test_slots_are_given_in_the_order_values_are_met() -> None:
+def test_slots_are_assigned_in_the_order_of_first_occurrence() -> None:
     values = Values("k")
 
     assert slots(values, "a", "b", "a", None) == [0, 1, 0, NO_SLOT]
@@ -29,7 +31,7 @@ def test_a_batch_without_the_property_has_no_slots() -> None:
     assert values.slots_of(body_of_columns([b"x"], properties=[{"other": 1}])).tolist() == [NO_SLOT]
 
 
-def test_what_is_kept_moves_up_and_new_values_follow() -> None:
+def test_kept_values_are_renumbered_and_new_values_follow() -> None:
     values = Values("k")
     for value in ("a", 1, "b", 2):
         slots(values, value)
@@ -39,12 +41,12 @@ def test_what_is_kept_moves_up_and_new_values_follow() -> None:
     assert [slots(values, value) for value in (1, "b", "a", 2)] == [[0], [1], [2], [3]]
 
 
-def test_the_slot_of_a_value_is_found_and_none_is_made() -> None:
+def test_looking_up_a_slot_assigns_none() -> None:
     values = Values("k")
     slots(values, "a", 1, True)
 
-    assert [values.slot_of(each) for each in ("a", 1.0, True)] == [0, 1, 2]
-    assert {values.slot_of(each) for each in ("b", 2, None, [1], float("nan"))} == {NO_SLOT}
+    assert [values.slot_of(value) for value in ("a", 1.0, True)] == [0, 1, 2]
+    assert {values.slot_of(value) for value in ("b", 2, None, [1], float("nan"))} == {NO_SLOT}
     assert len(values) == 3
 
 

@@ -30,7 +30,7 @@ def body(*values: Any, name: str = "k") -> pa.RecordBatch:
 
 
 class Channel:
-    """A channel with keys: what is live, and the index that says what is replaced."""
+    """A channel with keys: its live ids, and the index that decides which ids are replaced."""
 
     def __init__(self, **keys: int) -> None:
         self.index = KeyIndex(keys)
@@ -49,10 +49,10 @@ class Channel:
 
     def publish_one(self, batch: pa.RecordBatch) -> list[int]:
         """Publish one event, whose value is read from its message where that is possible."""
-        found = self.index.superseded_by_one(reader_of(batch), self.live)
-        if found is None:
+        result = self.index.superseded_by_one(reader_of(batch), self.live)
+        if result is None:
             return self.publish(batch)
-        replaced, event = found
+        replaced, event = result
         self.index.append_one(event, self.end)
         self.live.add(Span(self.end, self.end + 1))
         self.end += 1
@@ -85,7 +85,7 @@ def test_the_last_value_replaces_the_one_before() -> None:
 
 
 @pytest.mark.spec("K1")
-def test_of_each_value_the_newest_stay_as_deep_as_the_key_says() -> None:
+def test_each_value_keeps_its_newest_events_up_to_the_depth() -> None:
     channel = Channel(k=2)
     channel.publish(body("a", "b", "a"))
 
@@ -98,14 +98,14 @@ def test_of_each_value_the_newest_stay_as_deep_as_the_key_says() -> None:
 @pytest.mark.spec("K1")
 @pytest.mark.parametrize("values", [7, 150])
 def test_a_large_batch_replaces_what_its_rows_one_by_one_would(values: int) -> None:
-    whole, single = Channel(k=1), Channel(k=1)
+    batched, single = Channel(k=1), Channel(k=1)
     rows = [f"value {number * number % values}" for number in range(300)]
     for batch in (rows, rows[::-1]):
-        whole.publish(body(*batch))
+        batched.publish(body(*batch))
         for value in batch:
             single.publish(body(value))
 
-    assert whole.live == single.live
+    assert batched.live == single.live
 
 
 @pytest.mark.spec("K1")
@@ -138,11 +138,11 @@ def test_events_one_by_one_replace_what_they_would_by_columns(
 @pytest.mark.spec("K1")
 def test_each_of_several_keys_looks_for_itself() -> None:
     channel = Channel(k=1, j=2)
-    both = body_of_columns(
+    batch_with_both = body_of_columns(
         [b""] * 4, properties=[{"k": 1, "j": 1}, {"k": 2, "j": 1}, {"k": 1, "j": 1}, {"j": 1}]
     )
 
-    assert channel.publish(both) == [0, 1]
+    assert channel.publish(batch_with_both) == [0, 1]
     assert channel.publish(body(2, 1)) == [2]
 
 
@@ -151,13 +151,13 @@ def test_each_of_several_keys_looks_for_itself() -> None:
 def test_one_and_one_point_zero_are_one_value_and_true_is_another(depth: int) -> None:
     channel = Channel(k=depth)
     same = [1, 1.0, np.int8(1), np.float32(1)]
-    other = [
+    other_bodies = [
         True,
         "1",
         b"1",
         datetime(1970, 1, 1, hour=0, minute=0, second=0, microsecond=1, tzinfo=UTC),
     ]
-    for value in [*same, *other]:
+    for value in [*same, *other_bodies]:
         channel.publish(body(value))
 
     assert list(channel.live) == [*range(4 - depth, 4), 4, 5, 6, 7]
@@ -173,7 +173,7 @@ def test_what_is_no_single_value_is_untouched(value: Any) -> None:
     assert channel.publish(body(5)) == [2]
 
 
-def test_values_of_several_types_in_one_batch_are_told_apart() -> None:
+def test_values_of_several_types_in_one_batch_are_distinct() -> None:
     channel = Channel(k=1)
     mixed = body(1, "1", MISSING, 2, "1", None, 1, True)
 
@@ -182,7 +182,7 @@ def test_values_of_several_types_in_one_batch_are_told_apart() -> None:
     assert channel.publish(mixed) == [3, 4, 6, 7, 8, 9]
 
 
-def test_a_value_that_found_no_column_counts_all_the_same() -> None:
+def test_a_value_in_the_overflow_counts_as_a_key_value() -> None:
     wide = body_of_columns([b""] * 2, properties=[{f"p{i}": i for i in range(300)}] * 2)
     channel = Channel(p299=1)
 
@@ -191,7 +191,7 @@ def test_a_value_that_found_no_column_counts_all_the_same() -> None:
     assert channel.publish(body(299.0, name="p299")) == [1]
 
 
-def test_a_time_is_one_value_in_a_column_and_beside_the_columns() -> None:
+def test_a_time_is_one_value_in_a_column_and_in_the_overflow() -> None:
     time = datetime(2026, 1, 2, hour=3, minute=4, second=5, microsecond=678, tzinfo=UTC)
     row = {f"p{i}": i for i in range(300)} | {"k": time}
     channel = Channel(k=1)
@@ -208,7 +208,7 @@ def test_properties_that_are_null_as_a_whole_have_no_value() -> None:
     assert Channel(k=1).publish(batch.slice(1)) == []
 
 
-def test_an_event_that_is_gone_already_is_not_replaced_again() -> None:
+def test_a_removed_event_is_not_replaced_again() -> None:
     channel = Channel(k=1)
     channel.publish(body("a", "b"))
     channel.live.remove(Span(0, 1))
@@ -216,7 +216,7 @@ def test_an_event_that_is_gone_already_is_not_replaced_again() -> None:
     assert channel.publish(body("a", "b")) == [1]
 
 
-def test_an_event_that_is_gone_makes_room_for_another() -> None:
+def test_a_removed_event_makes_room_for_another() -> None:
     channel = Channel(k=3)
     channel.publish(body("a", "a", "a"))
     channel.live.remove(Span(1, 2))
@@ -234,7 +234,7 @@ def test_a_look_changes_nothing() -> None:
     assert channel.publish(body("a")) == [0]
 
 
-def test_an_index_of_the_stored_events_says_what_the_first_one_did() -> None:
+def test_an_index_rebuilt_from_stored_events_equals_the_first_one() -> None:
     channel = Channel(k=2)
     schema = ChannelSchema.empty()
     kept = []
@@ -298,7 +298,7 @@ STEPS = st.lists(
 
 
 def value_of(row: dict[str, Any], name: str) -> Any:
-    """What tells a value from others; None for what is no value."""
+    """Return the family and the value of a key value; None for a value that does not count."""
     value = row[name]
     if value is MISSING or value is None or isinstance(value, list) or value != value:
         return None
@@ -315,13 +315,13 @@ class Model:
 
     def replaced(self, ids: dict[int, dict[str, Any]]) -> list[int]:
         events = self.rows | ids
-        gone: set[int] = set()
+        removed: set[int] = set()
         for name, depth in self.keys.items():
             touched = {value_of(row, name) for row in ids.values()} - {None}
             for value in touched:
                 same = [i for i in sorted(events) if value_of(events[i], name) == value]
-                gone.update(same[:-depth])
-        return sorted(gone)
+                removed.update(same[:-depth])
+        return sorted(removed)
 
 
 def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
@@ -361,9 +361,7 @@ def reclaim(channel: Channel) -> None:
     ),
     STEPS,
 )
-def test_the_index_replaces_what_the_rule_says(
-    keys: dict[str, int], steps: list[tuple[str, Any]]
-) -> None:
+def test_the_index_agrees_with_the_rule(keys: dict[str, int], steps: list[tuple[str, Any]]) -> None:
     model, channel = Model(keys), Channel(**keys)
     for kind, what in steps:
         if kind == "publish":
@@ -381,9 +379,13 @@ def test_the_index_replaces_what_the_rule_says(
         elif kind == "reclaim":
             reclaim(channel)
         elif kind == "purge":
-            gone = Span(what[0], sum(what))
-            channel.live.remove(gone)
-            model.rows = {i: row for i, row in model.rows.items() if not gone.first <= i < gone.end}
+            removed_span = Span(what[0], sum(what))
+            channel.live.remove(removed_span)
+            model.rows = {
+                i: row
+                for i, row in model.rows.items()
+                if not removed_span.first <= i < removed_span.end
+            }
         elif kind == "prune":
             channel.index.prune(channel.live)
         else:
@@ -393,7 +395,7 @@ def test_the_index_replaces_what_the_rule_says(
         assert list(channel.live) == sorted(model.rows)
 
 
-def test_the_newest_event_of_a_value_is_found_by_it() -> None:
+def test_the_newest_event_of_a_value_can_be_looked_up() -> None:
     channel = Channel(k=1)
     channel.publish(body("a", "b"), body("a"))
     channel.live.remove_all(IdSet((Span(1, 2),)))  # as a purge does

@@ -25,24 +25,24 @@ def lanes(*batches: Given, name: str = "k") -> dict[object, list[int]]:
 
 @pytest.mark.spec("D11")
 def test_each_value_has_the_ids_of_its_events_in_order() -> None:
-    found = lanes([{"k": "a"}, {"k": "b"}, {"k": "a"}], [{"k": "b"}, {"k": "a"}])
+    result = lanes([{"k": "a"}, {"k": "b"}, {"k": "a"}], [{"k": "b"}, {"k": "a"}])
 
-    assert found == {("string", "a"): [0, 2, 4], ("string", "b"): [1, 3]}
+    assert result == {("string", "a"): [0, 2, 4], ("string", "b"): [1, 3]}
 
 
 @pytest.mark.spec("D11")
-def test_values_are_told_apart_as_publish_keys_tell_them() -> None:
-    found = lanes([{"k": 1}], [{"k": 1.0}], [{"k": True}], [{"k": "1"}])
+def test_values_are_distinct_as_for_publish_keys() -> None:
+    result = lanes([{"k": 1}], [{"k": 1.0}], [{"k": True}], [{"k": "1"}])
 
-    assert sorted(found.values()) == [[0, 1], [2], [3]]
+    assert sorted(result.values()) == [[0, 1], [2], [3]]
 
 
 @pytest.mark.spec("D11")
 def test_what_has_no_value_is_one_lane() -> None:
     rows: Given = [{"k": None}, {}, {"k": float("nan")}, {"k": [1]}, {"k": {"a": 1}}, {"k": 2.5}]
-    found = lanes(*([row] for row in rows))
+    result = lanes(*([row] for row in rows))
 
-    assert found == {None: [0, 1, 2, 3, 4], ("number", 2.5): [5]}
+    assert result == {None: [0, 1, 2, 3, 4], ("number", 2.5): [5]}
     assert lanes([{"other": 1}] * 3) == {None: [0, 1, 2]}
 
 

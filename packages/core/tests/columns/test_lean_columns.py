@@ -80,12 +80,12 @@ def test_properties_survive_leaving_columns_out_and_putting_them_back(
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=5), min_size=1, max_size=3))
 @example([[{}, {}, {}, {}, {"0": None}], [{"a": {"a": 0, "b": 0, "a.b": 0}}]])
-def test_a_flat_table_is_the_same_with_columns_left_out_and_without(parts: list[Rows]) -> None:
+def test_a_flat_table_does_not_depend_on_left_out_columns(parts: list[Rows]) -> None:
     channel, batches = published(*parts)
 
-    whole = flat_table([channel.conform(batch) for batch in batches], channel)
+    full_table = flat_table([channel.conform(batch) for batch in batches], channel)
 
-    assert flat_table(lean(batches, channel, 0), channel).equals(whole)
+    assert flat_table(lean(batches, channel, 0), channel).equals(full_table)
 
 
 def test_one_event_with_many_names_costs_the_others_nothing() -> None:
@@ -157,7 +157,7 @@ def test_what_a_file_leaves_out_is_noted_in_its_schema() -> None:
             )
 
 
-def test_a_file_that_is_open_takes_whatever_the_channel_has() -> None:
+def test_an_open_file_accepts_all_events_of_the_channel() -> None:
     channel, batches = published(ORDERS, [WIDE], [{"price": None, "mixed": [1, "x"]}])
     needs = Needs(channel)
     needs.add(batches[0])
@@ -175,7 +175,7 @@ def test_a_file_that_is_open_takes_whatever_the_channel_has() -> None:
     )
 
 
-def test_a_file_that_is_open_keeps_the_columns_beside_of_the_events_that_were_counted() -> None:
+def test_an_open_file_keeps_the_overflow_columns_of_counted_events() -> None:
     channel, batches = published([{"k": 1, "rare": 2}], [{"k": 3}] * 9)
     [first, second] = [lean([batch], channel, free_bytes=0)[0] for batch in batches]
     [spilled] = fitted_in([first], ChannelSchema.from_bytes(schema_bytes(second.schema)), channel)
@@ -214,13 +214,13 @@ def test_lifted_values_have_the_widths_they_were_published_with() -> None:
     kept = lean(batches, channel, 0)
     assert property_names(kept[0].schema) == ["a"]
 
-    found = lifted(kept[1])
+    result = lifted(kept[1])
 
-    kinds = {field.name: str(field.type) for field in found.schema.field("properties").type}
+    kinds = {field.name: str(field.type) for field in result.schema.field("properties").type}
     assert kinds["i8"] == "int8"
     assert (kinds["f32"], kinds["l"]) == ("float", "list<item: int16>")
     assert kinds["d"] == "struct<k: int32>"
-    assert row_properties(found, 0)["mixed"] == [1, "x"]
+    assert row_properties(result, 0)["mixed"] == [1, "x"]
     assert lifted(kept[1], ["i8"]).schema.field("properties").type.num_fields == 2
 
 

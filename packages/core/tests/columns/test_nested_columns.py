@@ -26,14 +26,14 @@ NOTHING: dict[str, Any] = {"a": None, "a::string": None, "lines": None}
 
 
 @pytest.mark.spec("E2")
-def test_the_type_that_is_there_is_read_under_the_logical_name() -> None:
-    found = Level(SHAPE).read(FIELDS, None)
+def test_the_non_null_type_is_read_under_the_logical_name() -> None:
+    result = Level(SHAPE).read(FIELDS, None)
 
-    assert found == {"a": "x", "lines": [{"k": None, "j": "y"}, None]}
+    assert result == {"a": "x", "lines": [{"k": None, "j": "y"}, None]}
 
 
 @pytest.mark.spec("E2")
-def test_in_a_sparse_row_a_null_is_there_only_when_listed() -> None:
+def test_in_a_sparse_row_only_listed_nulls_are_explicit() -> None:
     level = Level(SHAPE)
 
     assert level.read(NOTHING, frozenset()) == {}

@@ -23,13 +23,13 @@ EXACT = 1 << 53
 
 
 def stored(*properties: dict[str, Any]) -> pa.RecordBatch:
-    body = body_of([Event(b"", properties=each) for each in properties])
+    body = body_of([Event(b"", properties=row) for row in properties])
     return stamp(body, Span(0, len(properties)), 0)
 
 
 def shown(*properties: dict[str, Any]) -> pa.Table:
-    """Each event in a batch of its own, so that none has both types."""
-    return table_of([stored(each) for each in properties]).drop_columns(
+    """Put each event in a separate batch, so that no batch has both types."""
+    return table_of([stored(row) for row in properties]).drop_columns(
         ["event_id", "published", "tag", "data"]
     )
 
@@ -45,7 +45,7 @@ def test_integers_and_floats_of_a_property_are_one_column(values: tuple[float, f
 
 @pytest.mark.spec("E10")
 @pytest.mark.parametrize("beyond", [EXACT + 1, -EXACT - 1, (1 << 63) - 1])
-def test_where_an_integer_has_no_exact_double_the_types_have_columns_of_their_own(
+def test_an_integer_without_an_exact_double_separates_the_types(
     beyond: int,
 ) -> None:
     with pytest.warns(UserWarning, match=r"n: some integers are beyond 2\*\*53 .*n::int and n::fl"):
@@ -70,7 +70,7 @@ def test_numbers_inside_lists_and_dictionaries_are_one_column_too() -> None:
 
 
 @pytest.mark.spec("E10")
-def test_values_of_other_types_stay_apart() -> None:
+def test_values_of_other_types_are_not_joined() -> None:
     table = shown({"v": "x"}, {"v": 1}, {"v": 1.5}, {"v": True})
 
     assert table.to_pydict() == {
@@ -81,7 +81,7 @@ def test_values_of_other_types_stay_apart() -> None:
 
 
 @pytest.mark.spec("E10")
-def test_exact_columns_are_had_by_name() -> None:
+def test_exact_columns_are_selected_by_name() -> None:
     batches = [stored({"tag": 3, "p": 1.5}), stored({"tag": 9.5, "p": 2})]
     schema = ChannelSchema.empty()
     for batch in batches:
@@ -155,12 +155,20 @@ def test_no_number_is_lost_or_changed(rows: list[dict[str, Any]]) -> None:
     table = shown(*rows)
 
     for name in "ab":
-        columns = [each for each in table.column_names if each.partition("::")[0] == name]
-        kinds = {table.schema.field(each).type for each in columns}
+        columns = [
+            name_of_column
+            for name_of_column in table.column_names
+            if name_of_column.partition("::")[0] == name
+        ]
+        kinds = {table.schema.field(name_of_column).type for name_of_column in columns}
         assert len(kinds) == len(columns)
         assert not {pa.int64(), pa.float64()} <= kinds
         for row, event in enumerate(rows):
-            values = [v for each in columns if (v := table.column(each)[row].as_py()) is not None]
+            values = [
+                v
+                for name_of_column in columns
+                if (v := table.column(name_of_column)[row].as_py()) is not None
+            ]
             assert values == ([event[name]] if name in event else [])
 
 

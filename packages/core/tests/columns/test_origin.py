@@ -1,4 +1,4 @@
-"""Events on their way between stores keep what they are and say where they were."""
+"""Events moved between stores keep their content and record their path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock_core.ids.ids import Span
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def at(us: int) -> datetime:
+def moment_at(us: int) -> datetime:
     return EPOCH + timedelta(microseconds=us)
 
 
@@ -46,7 +46,7 @@ def kept(body: pa.RecordBatch, first: int = 0) -> EventBatch:
 
 
 @pytest.mark.spec("E3", "T7")
-def test_a_dead_event_says_where_it_was_and_why_it_left() -> None:
+def test_the_origin_of_a_dead_event_has_store_and_cause() -> None:
     body = with_origin(
         stored(Event(b"a", tag="t", ttl=500, properties={"x": None}), Event(b"b")),
         store="orders",
@@ -60,9 +60,9 @@ def test_a_dead_event_says_where_it_was_and_why_it_left() -> None:
     assert first.origin == Origin(
         store="orders",
         event_id=10,
-        published=at(1_000_000),
+        published=moment_at(1_000_000),
         cause="redelivery_limit",
-        at=at(2_000_000),
+        at=moment_at(2_000_000),
         durables=("audit", "billing", "mail"),
         redeliveries=0,
         ttl=500,
@@ -75,7 +75,7 @@ def test_a_dead_event_says_where_it_was_and_why_it_left() -> None:
     assert "ttl" not in body.schema.names
 
 
-def test_gaps_between_ids_do_not_shift_what_is_said_of_them() -> None:
+def test_gaps_between_ids_do_not_shift_origins() -> None:
     batch = stamp(body_of([Event(b"a"), Event(b"b"), Event(b"c")]), np.array([3, 9, 40]), 0)
     body = with_origin(
         batch,
@@ -102,9 +102,9 @@ def test_a_join_copy_keeps_its_ttl_and_its_path_grows_from_store_to_store() -> N
     assert event.origin == Origin(
         store="second",
         event_id=77,
-        published=at(8),
+        published=moment_at(8),
         cause="join",
-        at=at(8),
+        at=moment_at(8),
         path=("first", "second"),
     )
 
@@ -117,8 +117,10 @@ def test_paths_of_one_batch_may_differ() -> None:
     )
     plain = stored(Event(b"b"), first=1)
     schema = schema.grown(joined.schema).grown(plain.schema)
-    both = pa.Table.from_batches([schema.conform(joined), schema.conform(plain)]).combine_chunks()
-    batch = both.to_batches()[0]
+    combined = pa.Table.from_batches(
+        [schema.conform(joined), schema.conform(plain)]
+    ).combine_chunks()
+    batch = combined.to_batches()[0]
     body = for_join(batch, 0, 0, store="z")
 
     assert path_lengths(batch).tolist() == [2, 0]
@@ -130,7 +132,7 @@ def test_paths_of_one_batch_may_differ() -> None:
     assert path_contains(body.slice(1), "x").to_pylist() == [False]
 
 
-def test_a_batch_without_any_origin_has_been_nowhere() -> None:
+def test_a_batch_without_origins_has_empty_paths() -> None:
     batch = stored(Event(b"a"), Event(b"b"))
 
     assert path_lengths(batch).tolist() == [0, 0]
@@ -151,15 +153,17 @@ def test_what_is_brought_back_is_as_it_was_before_it_died() -> None:
 def test_an_event_published_to_the_dead_event_store_itself_keeps_its_ttl() -> None:
     schema = ChannelSchema.empty()
     dead = stamp(moved(stored(Event(b"a", ttl=500))), Span(0, 1), 3)
-    own = stored(Event(b"b", ttl=7), first=1)
-    schema = schema.grown(dead.schema).grown(own.schema)
-    table = pa.Table.from_batches([schema.conform(dead), schema.conform(own)]).combine_chunks()
+    published = stored(Event(b"b", ttl=7), first=1)
+    schema = schema.grown(dead.schema).grown(published.schema)
+    table = pa.Table.from_batches(
+        [schema.conform(dead), schema.conform(published)]
+    ).combine_chunks()
 
     assert restored(table.to_batches()[0]).column("ttl").to_pylist() == [500, 7]
 
 
 def test_an_event_without_any_column_is_moved_all_the_same() -> None:
-    scheduled = stored(Event(deliver_at=at(5)), Event(deliver_at=at(6)))
+    scheduled = stored(Event(deliver_at=moment_at(5)), Event(deliver_at=moment_at(6)))
 
     bare = scheduled.drop_columns(["data"]) if "data" in scheduled.schema.names else scheduled
 
@@ -194,10 +198,10 @@ def test_origins_survive_the_channel_and_the_sealed_segment() -> None:
 
 
 def test_a_due_event_no_longer_shows_when_it_was_due() -> None:
-    batch = stored(Event(b"a", deliver_at=at(5_000_000), ttl=3), Event(b"b"))
+    batch = stored(Event(b"a", deliver_at=moment_at(5_000_000), ttl=3), Event(b"b"))
     (event, _) = kept(due_body(batch))
 
-    assert EventBatch(batch)[0].deliver_at == at(5_000_000)
+    assert EventBatch(batch)[0].deliver_at == moment_at(5_000_000)
     assert (event.deliver_at, event.ttl, event.data) == (None, 3, b"a")
 
 
@@ -205,9 +209,9 @@ def test_an_origin_is_shown_in_a_line() -> None:
     origin = Origin(
         "orders",
         7,
-        at(0),
+        moment_at(0),
         cause="ttl",
-        at=at(1_000_000),
+        at=moment_at(1_000_000),
         durables=("d", "e"),
         redeliveries=2,
         ttl=0,

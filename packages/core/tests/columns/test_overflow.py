@@ -28,7 +28,7 @@ def test_types_are_tagged_exactly() -> None:
     assert cell == {"a": ["b", 1], "b": ["f", 0.5], "c": ["a", [["l", 1], None]]}
 
 
-def test_extending_keeps_what_is_there() -> None:
+def test_extending_a_cell_keeps_its_properties() -> None:
     cell = encoded({"a": 1})
     longer = extended(cell, {"a": 2, "b": 3})
 
@@ -70,7 +70,7 @@ def test_what_is_no_cell_is_refused(cell: bytes) -> None:
         decoded(cell)
 
 
-def test_a_property_can_be_taken_out_of_a_cell() -> None:
+def test_a_property_can_be_removed_from_a_cell() -> None:
     cell = encoded({"a": 1, "b": [1, "x"]})
 
     assert decoded(without(cell, "a") or b"") == {"b": [1, "x"]}

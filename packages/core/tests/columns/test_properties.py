@@ -1,4 +1,4 @@
-"""What a publisher's dictionaries become, and what is refused."""
+"""Conversion of publishers' dictionaries to columns, and the values that are refused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .strategies import typed
 
 
 def batch_of(rows: list[Any]) -> pa.RecordBatch:
-    found = property_columns(rows)
+    result = property_columns(rows)
     columns = {
-        name: array for name, array in found._asdict().items() if isinstance(array, pa.Array)
+        name: array for name, array in result._asdict().items() if isinstance(array, pa.Array)
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -74,10 +74,10 @@ def test_each_supported_type_has_its_arrow_type(value: Any, kind: pa.DataType) -
 @pytest.mark.spec("E2")
 def test_a_timestamp_with_a_zone_is_the_same_instant_in_utc() -> None:
     moment = datetime(2026, 1, 2, hour=3, tzinfo=timezone(timedelta(hours=5)))
-    found = row_properties(batch_of([{"t": moment}]), 0)["t"]
+    result = row_properties(batch_of([{"t": moment}]), 0)["t"]
 
-    assert found == moment
-    assert found.utcoffset() == timedelta(0)
+    assert result == moment
+    assert result.utcoffset() == timedelta(0)
 
 
 @pytest.mark.spec("E2")
@@ -105,12 +105,12 @@ def test_enum_members_travel_as_the_type_they_extend() -> None:
         [{"a": datetime(2026, 1, 1, tzinfo=UTC)}, {"a": datetime(2026, 1, 1)}],  # noqa: DTZ001
     ],
 )
-def test_null_absent_and_type_are_told_apart(rows: list[Any]) -> None:
+def test_null_absent_and_type_are_distinct(rows: list[Any]) -> None:
     batch = batch_of(rows)
     batch.validate(full=True)
 
-    found = [row_properties(batch, row) for row in range(len(rows))]
-    assert typed(found) == typed([row or {} for row in rows])
+    result = [row_properties(batch, row) for row in range(len(rows))]
+    assert typed(result) == typed([row or {} for row in rows])
 
 
 @pytest.mark.spec("E2")
@@ -194,7 +194,7 @@ def test_no_properties_are_no_columns() -> None:
 
 @pytest.mark.spec("E2")
 @pytest.mark.parametrize("number", [np.int8(3), np.int32(3), np.float32(0.5)])
-def test_a_narrow_number_beside_another_type_of_its_name_keeps_its_field(number: Any) -> None:
+def test_a_narrow_number_keeps_its_field_next_to_another_type(number: Any) -> None:
     rows = [{"x": True}, {"x": number}, {"y": {"x": number}}, {"y": {"x": "text"}}]
 
     batch = batch_of(rows)

@@ -36,7 +36,7 @@ def seen(event: Event) -> tuple[Any, ...]:
     return event.event_id, event.data, event.tag, event.properties, event.published, event.ttl
 
 
-def test_iterating_finds_what_each_row_holds() -> None:
+def test_iterating_yields_the_values_of_each_row() -> None:
     batch = mixed_batch()
 
     read = [seen(event) for event in batch]
@@ -57,12 +57,12 @@ def test_events_kept_from_an_iteration_are_read_later_in_any_order() -> None:
 def test_rows_may_be_skipped_by_less_and_by_more_than_a_block() -> None:
     batch = mixed_batch()
 
-    found = [
+    result = [
         event.properties for row, event in enumerate(batch) if row in (3, BLOCK_ROWS + 5, COUNT - 1)
     ]
     last = [event.data for row, event in enumerate(batch) if row == COUNT - 1]
 
-    assert found == [batch[row].properties for row in (3, BLOCK_ROWS + 5, COUNT - 1)]
+    assert result == [batch[row].properties for row in (3, BLOCK_ROWS + 5, COUNT - 1)]
     assert last == [b"%d" % (COUNT - 1)]
 
 

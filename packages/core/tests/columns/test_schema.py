@@ -43,8 +43,8 @@ def through_channel(batches: list[Rows]) -> tuple[ChannelSchema, Rows]:
         schema = schema.grown(batch.schema)
         kept.append(schema.conform(batch))
     table = pa.Table.from_batches([schema.conform(batch) for batch in kept])
-    whole = table.combine_chunks().to_batches()
-    return schema, [row for batch in whole for row in read(batch)]
+    combined = table.combine_chunks().to_batches()
+    return schema, [row for batch in combined for row in read(batch)]
 
 
 @pytest.mark.slow
@@ -52,9 +52,9 @@ def through_channel(batches: list[Rows]) -> tuple[ChannelSchema, Rows]:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_properties_survive_a_growing_channel_unchanged(batches: list[Rows]) -> None:
-    _, found = through_channel(batches)
+    _, result = through_channel(batches)
 
-    assert [typed(row) for row in found] == [typed(row) for rows in batches for row in rows]
+    assert [typed(row) for row in result] == [typed(row) for rows in batches for row in rows]
 
 
 @pytest.mark.slow
@@ -93,11 +93,11 @@ def test_a_null_stays_a_null_and_an_absent_key_absent_when_the_channel_grows() -
 
 
 @pytest.mark.spec("E2")
-def test_a_second_type_gets_a_column_of_its_own_and_keeps_the_logical_name() -> None:
-    schema, found = through_channel([[{"price": 1}], [{"price": "one"}], [{"price": 1.5}]])
+def test_a_second_type_gets_a_separate_column_with_the_logical_name() -> None:
+    schema, result = through_channel([[{"price": 1}], [{"price": "one"}], [{"price": 1.5}]])
     fields = schema.arrow.field("properties").type
 
-    assert [typed(row) for row in found] == [
+    assert [typed(row) for row in result] == [
         typed({"price": 1}),
         typed({"price": "one"}),
         typed({"price": 1.5}),
@@ -135,10 +135,10 @@ def test_a_property_named_like_a_typed_column_is_not_mistaken_for_it() -> None:
 )
 def test_a_lossless_wider_type_shares_the_column(narrow: Any, wide: Any, kind: pa.DataType) -> None:
     for batches in ([[{"v": narrow}], [{"v": wide}]], [[{"v": wide}], [{"v": narrow}]]):
-        schema, found = through_channel(batches)
+        schema, result = through_channel(batches)
 
         assert [field.type for field in schema.arrow.field("properties").type] == [kind]
-        assert found == [row for rows in batches for row in rows]
+        assert result == [row for rows in batches for row in rows]
 
 
 @pytest.mark.spec("E2")
@@ -146,9 +146,9 @@ def test_properties_beyond_the_limit_overflow_without_loss() -> None:
     first: Rows = [{f"a{n}": n for n in range(200)}]
     second: Rows = [{f"b{n}": {"deep": [np.int8(1), None]} for n in range(100)}, {"b99": None}]
     third: Rows = [{"a0": "other type", "b99": 1.5}]
-    schema, found = through_channel([first, second, third, first])
+    schema, result = through_channel([first, second, third, first])
 
-    assert found == [*first, *second, *third, *first]
+    assert result == [*first, *second, *third, *first]
     assert schema.arrow.field("properties").type.num_fields == 256
 
 
@@ -162,7 +162,7 @@ def test_overflow_keeps_the_width_of_numbers() -> None:
     assert b"\x92\xa1b\x01" in conformed.column("more")[0].as_py()
 
 
-def test_growing_by_a_known_schema_is_the_same_object() -> None:
+def test_growing_by_a_cached_schema_returns_the_same_object() -> None:
     batch = stored([{"a": 1}])
     schema = ChannelSchema.empty().grown(batch.schema)
 
@@ -211,7 +211,7 @@ def test_headers_grow_too() -> None:
     assert schema.conform(two).column("headers").to_pylist() == [{"type": None, "user": "ann"}]
 
 
-def test_channels_to_which_the_same_is_published_share_what_is_known_of_it() -> None:
+def test_channels_with_equal_events_share_their_schema() -> None:
     orders, bills = ChannelSchema.empty(), ChannelSchema.empty()
     batch = stored([{"price": 1.5}])
 

@@ -1,4 +1,4 @@
-"""What is remembered about schemas."""
+"""The cache of values computed from schemas."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ def schema(name: str, note: str = "") -> pa.Schema:
 
 
 def test_an_equal_schema_is_worked_out_once_and_metadata_counts() -> None:
-    asked: list[str] = []
-    memo = SchemaMemo(lambda given: asked.append(given.names[0]) or len(asked))  # type: ignore[func-returns-value]  # append, then count
+    computed: list[str] = []
+    memo = SchemaMemo(lambda given: computed.append(given.names[0]) or len(computed))  # type: ignore[func-returns-value]  # append, then count
 
     assert [memo.of(schema("a")), memo.of(schema("b")), memo.of(schema("a"))] == [1, 2, 1]
     assert memo.of(schema("a", "other")) == 3
 
 
-def test_the_schemas_used_last_are_kept() -> None:
-    asked: list[str] = []
+def test_recently_used_schemas_are_cached() -> None:
+    computed: list[str] = []
 
     def work_out(given: pa.Schema) -> str:
-        asked.append(given.names[0])
-        return asked[-1]
+        computed.append(given.names[0])
+        return computed[-1]
 
     memo = SchemaMemo(work_out)
     for number in range(ENTRIES_MAX):
@@ -34,4 +34,4 @@ def test_the_schemas_used_last_are_kept() -> None:
     memo.of(schema("0"))
     memo.of(schema("1"))
 
-    assert asked == [*map(str, range(ENTRIES_MAX)), "new", "1"]
+    assert computed == [*map(str, range(ENTRIES_MAX)), "new", "1"]

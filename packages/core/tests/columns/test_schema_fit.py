@@ -36,14 +36,14 @@ WIDE = struct(b="string", a="int64", l=ListShape(struct(x="int16", y="bool")))
 @pytest.mark.parametrize("first", range(4))
 def test_values_stay_and_new_fields_are_null(first: int) -> None:
     array = pa.array(ROWS, arrow_type(NARROW)).slice(first)
-    found = fitted(array, NARROW, WIDE)
-    found.validate(full=True)
+    result = fitted(array, NARROW, WIDE)
+    result.validate(full=True)
 
-    assert found.type == arrow_type(WIDE)
-    assert [row if row is None else row["a"] for row in found.to_pylist()] == [
+    assert result.type == arrow_type(WIDE)
+    assert [row if row is None else row["a"] for row in result.to_pylist()] == [
         row if row is None else row["a"] for row in ROWS[first:]
     ]
-    assert found[-1].as_py() == {"b": None, "a": 2, "l": [{"x": 3, "y": None}]}
+    assert result[-1].as_py() == {"b": None, "a": 2, "l": [{"x": 3, "y": None}]}
 
 
 def test_what_fits_already_is_not_touched() -> None:
@@ -56,17 +56,17 @@ def test_what_fits_already_is_not_touched() -> None:
 @pytest.mark.parametrize("first", range(4))
 def test_explicit_nulls_are_found_at_any_depth(first: int) -> None:
     array = pa.array(ROWS, arrow_type(NARROW)).slice(first)
-    found = explicit_nulls(array, NARROW, np.ones(len(array), dtype=np.bool_))
+    result = explicit_nulls(array, NARROW, np.ones(len(array), dtype=np.bool_))
     expected = [["l[0].x"], None, ["a", "l"], None][first:]
 
     if any(expected):
-        assert found is not None
-        assert found.over(None, len(array)).to_pylist() == expected
+        assert result is not None
+        assert result.over(None, len(array)).to_pylist() == expected
         stored = pa.array([["s"]] * len(array), pa.list_(pa.string()))
         joined = [paths or ["s"] for paths in expected]
-        assert found.over(stored, len(array)).to_pylist() == joined
+        assert result.over(stored, len(array)).to_pylist() == joined
     else:
-        assert found is None
+        assert result is None
     assert explicit_nulls(array, NARROW, np.zeros(len(array), dtype=np.bool_)) is None
 
 
@@ -77,6 +77,6 @@ def test_a_shape_lacks_what_another_knows_at_any_depth() -> None:
     assert not lacks(struct(a="null"), struct(a=struct(x="int8")))
 
 
-def test_what_has_no_place_is_told() -> None:
+def test_slots_without_a_target_are_listed() -> None:
     assert unplaced(WIDE, struct(a="int64")) == [WIDE.slots[0], WIDE.slots[2]]
     assert struct_shape(arrow_type(WIDE)) == WIDE

@@ -45,7 +45,7 @@ def sealed(rows_per_batch: int = 16) -> SegmentImage:
 
 
 def ids_of(reader: SegmentReader, span: Span) -> list[int | None]:
-    return [event_id for found in reader.read(span) for event_id in found.column(0).to_pylist()]
+    return [event_id for result in reader.read(span) for event_id in result.column(0).to_pylist()]
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_pyarrow_reads_every_event_with_its_id(path: Path) -> None:
 
 
 def test_a_dataset_reads_every_event_with_its_id(path: Path) -> None:
-    found = ds.dataset(path, format="ipc").to_table(filter=ds.field("event_id") >= 60)
+    result = ds.dataset(path, format="ipc").to_table(filter=ds.field("event_id") >= 60)
 
-    assert found.column("event_id").to_pylist() == [e for e in IDS if e >= 60]
+    assert result.column("event_id").to_pylist() == [e for e in IDS if e >= 60]
 
 
 def test_duckdb_reads_every_event_with_its_id(path: Path) -> None:
@@ -85,7 +85,7 @@ def test_small_batches_are_merged() -> None:
     assert (index.rows, index.first_id, index.end_id) == (len(IDS), 1, 201)
 
 
-def test_the_index_says_what_the_file_is() -> None:
+def test_the_index_describes_the_file() -> None:
     image = sealed()
     stored = b"".join(image.chunks)
 
@@ -98,16 +98,16 @@ def test_the_index_says_what_the_file_is() -> None:
 def test_a_batch_is_read_from_its_place_alone() -> None:
     image = sealed()
     schema = pa.ipc.read_schema(pa.py_buffer(image.index.schema))
-    found = []
+    result = []
     for place in image.index.batches:
         message = image.buffer.slice(place.offset, place.length)
-        found.append(pa.ipc.read_record_batch(message, schema))
+        result.append(pa.ipc.read_record_batch(message, schema))
 
-    assert pa.Table.from_batches(found).equals(pa.Table.from_batches([batch(IDS)]))
+    assert pa.Table.from_batches(result).equals(pa.Table.from_batches([batch(IDS)]))
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 3, 16, 1_000])
-def test_every_span_gives_the_ids_in_it(rows_per_batch: int) -> None:
+def test_every_span_yields_its_ids(rows_per_batch: int) -> None:
     image = sealed(rows_per_batch)
     reader = SegmentReader(memoryview(image.buffer), image.index)
     borders = [0, 1, 2, 16, 17, 39, 40, 45, 50, 51, 89, 90, 96, 97, 98, 199, 200, 201, 500]
@@ -121,15 +121,18 @@ def test_every_span_gives_the_ids_in_it(rows_per_batch: int) -> None:
 def test_many_spans_are_gathered_in_few_batches(rows_per_batch: int) -> None:
     image = sealed(rows_per_batch)
     reader = SegmentReader(image.buffer, image.index)
-    there = [place for place in IDS if place % 3]
-    spans = IdSet.from_ids(there).spans
+    stored_ids = [place for place in IDS if place % 3]
+    spans = IdSet.from_ids(stored_ids).spans
     damage: list[Span] = []
-    found = list(reader.gather([Span(0, 1), *spans], lambda _, span: damage.append(span)))
+    result = list(reader.gather([Span(0, 1), *spans], lambda _, span: damage.append(span)))
 
-    got = [i for _, batch in found for i in batch.column("event_id").to_pylist()]
-    assert got == there
-    assert sorted({i for own, _ in found for span in own for i in range(*span)} - {0}) == there
-    assert len(found) <= len(image.index.batches)
+    got = [i for _, batch in result for i in batch.column("event_id").to_pylist()]
+    assert got == stored_ids
+    assert (
+        sorted({i for spans_read, _ in result for span in spans_read for i in range(*span)} - {0})
+        == stored_ids
+    )
+    assert len(result) <= len(image.index.batches)
     assert not damage
 
 
@@ -137,8 +140,8 @@ def test_reading_copies_nothing() -> None:
     image = sealed()
     reader = SegmentReader(memoryview(image.buffer), image.index)
     start, end = image.buffer.address, image.buffer.address + image.buffer.size
-    for found in reader.read(Span(10, 80)):
-        for column in found.columns:
+    for result in reader.read(Span(10, 80)):
+        for column in result.columns:
             for buffer in column.buffers():
                 assert buffer is None or start <= buffer.address < end
 
@@ -155,14 +158,14 @@ def test_a_damaged_batch_hides_only_its_own_events() -> None:
         with pytest.raises(Damaged, match=r"segments/a/1\.arrow: batch 2, events 33-58: bytes"):
             ids_of(reader, Span(0, 500))
         hurt: list[Span] = []
-        found = reader.read(Span(0, 50), lambda _, span: hurt.append(span))  # noqa: B023
-        assert [e for part in found for e in part.column(0).to_pylist()] == list(range(1, 33))
+        result = reader.read(Span(0, 50), lambda _, span: hurt.append(span))  # noqa: B023
+        assert [e for part in result for e in part.column(0).to_pylist()] == list(range(1, 33))
         assert hurt == [Span(33, 50)]
         assert ids_of(reader, Span(59, 500)) == [e for e in IDS if e >= 59]
 
 
 @pytest.mark.spec("S1")
-def test_a_shortened_segment_keeps_the_batches_that_are_whole() -> None:
+def test_a_shortened_segment_keeps_its_complete_batches() -> None:
     image = sealed()
     size = image.index.batches[3].offset + 5
     reader = SegmentReader(memoryview(image.buffer)[:size], image.index)
@@ -222,23 +225,23 @@ def test_what_cannot_be_a_segment_is_refused() -> None:
 
 
 def test_sliced_and_empty_batches_are_fine() -> None:
-    whole = batch(IDS)
-    image = encode_segment([whole.slice(3, 0), whole.slice(5, 20), whole.slice(25)])
+    complete = batch(IDS)
+    image = encode_segment([complete.slice(3, 0), complete.slice(5, 20), complete.slice(25)])
 
-    found = pa.ipc.open_file(image.buffer).read_all()
-    assert found.equals(pa.Table.from_batches([whole.slice(5)]))
+    result = pa.ipc.open_file(image.buffer).read_all()
+    assert result.equals(pa.Table.from_batches([complete.slice(5)]))
 
 
 def test_a_large_segment_reads_back_as_it_was() -> None:
     ids = np.cumsum(np.random.default_rng(7).integers(1, 4, 50_000))
     source = pa.record_batch({"event_id": pa.array(ids, pa.int64()), "n": pa.array(ids * 3)})
-    image = encode_segment([source.slice(at, 1_000) for at in range(0, 50_000, 1_000)])
+    image = encode_segment([source.slice(start, 1_000) for start in range(0, 50_000, 1_000)])
     reader = SegmentReader(memoryview(image.buffer), image.index)
 
     first, end = int(ids[12_345]), int(ids[40_001])
-    found = pa.Table.from_batches(list(reader.read(Span(first, end))))
+    result = pa.Table.from_batches(list(reader.read(Span(first, end))))
 
-    assert found.equals(pa.Table.from_batches([source.slice(12_345, 40_001 - 12_345)]))
+    assert result.equals(pa.Table.from_batches([source.slice(12_345, 40_001 - 12_345)]))
     assert len(image.index.batches) == 4
 
 

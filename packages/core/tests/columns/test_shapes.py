@@ -56,7 +56,7 @@ def test_two_shapes_unite_only_without_loss(one: Shape, other: Shape, union: Sha
         assert fits(union, other)
 
 
-def test_a_second_type_is_a_slot_of_its_own_with_a_free_name() -> None:
+def test_a_second_type_gets_a_slot_with_a_free_name() -> None:
     growth = ShapeBuilder(struct(**{"a": "int8", "a::string": "bool"}))
     growth.place("a", "string")
 
@@ -64,7 +64,7 @@ def test_a_second_type_is_a_slot_of_its_own_with_a_free_name() -> None:
     assert growth.place("a", "int16") == 0
 
 
-def test_growth_stops_at_the_limit_and_says_so() -> None:
+def test_growth_stops_at_the_limit() -> None:
     growth = ShapeBuilder(struct(a="int8"), limit=2)
 
     assert growth.place("b", struct(x="int8", y="int8")) is None
@@ -74,7 +74,7 @@ def test_growth_stops_at_the_limit_and_says_so() -> None:
     assert leaf_count(growth.shape) == 2
 
 
-def test_growing_by_nothing_new_is_the_same_object_and_empty_structs_stay_out() -> None:
+def test_growing_by_nothing_new_returns_the_same_object_and_empty_structs_are_ignored() -> None:
     shape = struct(a="int64")
 
     assert grown(shape, struct(a="int8").slots) is shape

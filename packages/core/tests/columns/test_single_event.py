@@ -63,9 +63,9 @@ plain_events = st.builds(
 
 def written(event: Event) -> tuple[pa.RecordBatch, bytes]:
     """The batch of an event as Arrow makes it, and its message as the form makes it."""
-    found = encode_event(event)
-    assert found is not None, f"{event} is plain"
-    return body_of([event]), found[1]
+    result = encode_event(event)
+    assert result is not None, f"{event} is plain"
+    return body_of([event]), result[1]
 
 
 @given(plain_events)
@@ -88,7 +88,7 @@ def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
 @pytest.mark.slow
 @given(plain_events, st.data())
 def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data: Any) -> None:
-    """Bytes are changed anywhere, as a hostile peer might; what is taken for sound must be."""
+    """Change bytes anywhere, as a hostile client might; accepted messages must still be sound."""
     batch, message = written(event)
     form = codec_of_schema(batch.schema)
     assert form is not None, "it was written by one"
@@ -97,12 +97,12 @@ def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data
     for place in places:
         hurt[place] = data.draw(st.integers(0, 255))
     cut = bytes(hurt[: data.draw(st.sampled_from([len(hurt), len(hurt) - 8, 16, 0]))])
-    found = form.digest_of(cut)
+    result = form.digest_of(cut)
 
-    if found is not None:
+    if result is not None:
         read = batch_from(cut, batch.schema)
         check_body(read)
-        assert found == digest(read, LIMIT)
+        assert result == digest(read, LIMIT)
 
 
 @pytest.mark.parametrize("kind", single_event._FIXED)
@@ -120,7 +120,7 @@ def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
     assert made == (bytes(batch_bytes(batch)), replace(digest(batch, LIMIT), ttls=()))
 
 
-def test_text_that_is_no_utf8_is_left_to_the_full_check() -> None:
+def test_text_that_is_not_utf8_is_left_to_the_full_check() -> None:
     batch, message = written(Event(b"x", tag="word"))
     form = codec_of_schema(batch.schema)
     assert form is not None, "it was written by one"
@@ -130,7 +130,7 @@ def test_text_that_is_no_utf8_is_left_to_the_full_check() -> None:
 
 
 @pytest.mark.parametrize("what", SPECIAL)
-def test_anything_else_takes_the_usual_way(what: str) -> None:
+def test_other_events_are_encoded_by_arrow(what: str) -> None:
     event = Event(b"x", **SPECIAL[what])
     schema = body_of([event]).schema
 
@@ -138,7 +138,7 @@ def test_anything_else_takes_the_usual_way(what: str) -> None:
     assert codec_of_schema(schema) is None or what in ("null",)
 
 
-def test_a_received_event_takes_the_usual_way() -> None:
+def test_a_received_event_is_encoded_by_arrow() -> None:
     from penstock_core.columns.events.batch import EventBatch, stamp
     from penstock_core.ids.ids import Span
 
@@ -147,7 +147,7 @@ def test_a_received_event_takes_the_usual_way() -> None:
     assert encode_event(event) is None
 
 
-def test_a_large_event_takes_the_usual_way() -> None:
+def test_a_large_event_is_encoded_by_arrow() -> None:
     assert encode_event(Event(bytes(single_event.ROW_BYTES_MAX + 1))) is None
     assert encode_event(Event(bytes(single_event.ROW_BYTES_MAX))) is not None
 

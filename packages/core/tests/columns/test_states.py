@@ -33,13 +33,13 @@ class Change(NamedTuple):
 
     @property
     def event(self) -> Event:
-        own = {} if self.key is None else {KEY: self.key}
-        properties = {**self.properties, **own}
+        key_property = {} if self.key is None else {KEY: self.key}
+        properties = {**self.properties, **key_property}
         return Event(self.data, tag=self.tag, properties=properties, is_delta=self.is_delta)
 
 
 class Model:
-    """What is stored, one event at a time."""
+    """A model of the merged states that processes one event at a time."""
 
     def __init__(self) -> None:
         self.newest: dict[Any, int] = {}
@@ -48,8 +48,8 @@ class Model:
     def publish(self, event_id: int, change: Change) -> None:
         properties, tag, data = dict(change.event.properties), change.tag, change.data
         if change.key is not None:
-            known = self.newest.pop(change.key, None)
-            former = None if known is None else self.events.pop(known)
+            previous = self.newest.pop(change.key, None)
+            former = None if previous is None else self.events.pop(previous)
             if former is not None and change.is_delta:
                 properties = {**former[0], **properties}
                 tag, data = tag or former[1], data or former[2]
@@ -61,14 +61,14 @@ class Model:
 
 
 def seen(states: States, spans: list[Span]) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     for chunk in states.read(spans):
         rows = Rows(chunk.batch)
         assert not deltas_of(chunk.batch).any()
         for row, event_id in enumerate(chunk.ids.tolist()):
             properties = typed(rows.properties(row))
-            found[event_id] = (properties, rows.value("tag", row), rows.data(row))
-    return found
+            result[event_id] = (properties, rows.value("tag", row), rows.data(row))
+    return result
 
 
 def publish(states: States, batches: list[list[Change]], first: int) -> int:
@@ -101,7 +101,7 @@ CHANGES = st.builds(
 @pytest.mark.spec("K2")
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=6), min_size=1, max_size=6))
-def test_merged_states_are_those_of_a_model_that_takes_event_by_event(
+def test_merged_states_equal_a_model_that_merges_event_by_event(
     batches: list[list[Change]],
 ) -> None:
     states, model = States(KEY), Model()

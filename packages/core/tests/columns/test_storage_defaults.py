@@ -1,4 +1,4 @@
-"""What a realm stamps on bodies leaves everything else as it was."""
+"""Stamping bodies leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -57,26 +57,30 @@ def test_events_without_a_priority_get_the_channels() -> None:
 
 
 @pytest.mark.spec("E3")
-def test_the_dictionary_says_who_where_when_and_the_id() -> None:
-    found = read(stamped(body([{"a": 1}, {"a": 2}])))
+def test_the_dictionary_has_publisher_host_time_and_id() -> None:
+    result = read(stamped(body([{"a": 1}, {"a": 2}])))
 
-    assert found == [{"a": 1, "$penstock": dictionary(7)}, {"a": 2, "$penstock": dictionary(8)}]
+    assert result == [{"a": 1, "$penstock": dictionary(7)}, {"a": 2, "$penstock": dictionary(8)}]
 
 
 @pytest.mark.parametrize("rows", [[{}], [None, {}], [{"a": None}, {}], [{}, {"a": {"b": None}}]])
-def test_absent_and_null_stay_what_they_were(rows: list[dict[str, Any] | None]) -> None:
-    found = read(stamped(body(rows)))
+def test_absent_keys_and_nulls_are_unchanged(rows: list[dict[str, Any] | None]) -> None:
+    result = read(stamped(body(rows)))
 
-    assert found == [
+    assert result == [
         {**(row or {}), "$penstock": dictionary(7 + index)} for index, row in enumerate(rows)
     ]
 
 
-def test_a_row_whose_properties_are_null_stays_without_them() -> None:
+def test_a_row_without_properties_has_only_the_dictionary() -> None:
     struct = pa.array([{"a": 1}, None, {"a": None}], pa.struct([("a", pa.int64())]))
-    found = read(stamped(pa.RecordBatch.from_arrays([struct], names=["properties"])))
+    result = read(stamped(pa.RecordBatch.from_arrays([struct], names=["properties"])))
 
-    assert [sorted(row) for row in found] == [["$penstock", "a"], ["$penstock"], ["$penstock", "a"]]
+    assert [sorted(row) for row in result] == [
+        ["$penstock", "a"],
+        ["$penstock"],
+        ["$penstock", "a"],
+    ]
 
 
 @pytest.mark.spec("E2")
@@ -84,15 +88,15 @@ def test_a_row_whose_properties_are_null_stays_without_them() -> None:
 @given(st.lists(PROPERTIES, min_size=1, max_size=5))
 def test_all_properties_survive_the_stamp_and_the_channel(rows: list[dict[str, Any]]) -> None:
     batch = stamp(stamped(body(list(rows))), Span(0, len(rows)), 0)
-    found = read(
+    result = read(
         ChannelSchema.empty()
         .grown(batch.schema)
         .conform(batch)
         .drop_columns(["event_id", "published"])
     )
 
-    assert [row.pop("$penstock") for row in found] == [dictionary(7 + i) for i in range(len(rows))]
-    assert [typed(row) for row in found] == [typed(row) for row in rows]
+    assert [row.pop("$penstock") for row in result] == [dictionary(7 + i) for i in range(len(rows))]
+    assert [typed(row) for row in result] == [typed(row) for row in rows]
 
 
 def test_a_dictionary_of_another_channel_is_replaced() -> None:
@@ -110,7 +114,7 @@ def full_channel(count: int) -> pa.RecordBatch:
     return schema.grown(wide.schema).grown(batch.schema).conform(batch)
 
 
-def test_a_dictionary_that_found_no_column_is_read_and_replaced_all_the_same() -> None:
+def test_a_dictionary_in_the_overflow_is_read_and_replaced() -> None:
     kept = full_channel(2)
     again = stamped(kept.drop_columns(["event_id", "published"]), 50)
 

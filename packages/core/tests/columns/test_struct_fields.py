@@ -24,12 +24,12 @@ def test_fields_are_null_where_the_struct_is_and_equal_to_arrays_made_of_their_v
 ) -> None:
     struct = pa.array(rows, KIND).slice(first)
 
-    found = fields_of(struct)
+    result = fields_of(struct)
 
     for index, field in enumerate(KIND):
         values = [row and row[field.name] for row in rows[first:]]
-        assert found[index].equals(pa.array(values, field.type))
-        assert field_of(struct, index).equals(found[index])
+        assert result[index].equals(pa.array(values, field.type))
+        assert field_of(struct, index).equals(result[index])
 
 
 def test_a_field_of_nulls_has_no_validity_bitmap() -> None:
@@ -47,7 +47,7 @@ def test_a_flat_batch_has_a_column_of_nulls_that_equals_another() -> None:
     assert flat.column("gone").equals(pa.nulls(2))
 
 
-def test_a_table_that_is_published_keeps_a_column_of_nulls_that_equals_another() -> None:
+def test_a_published_table_keeps_a_null_column_equal_to_another() -> None:
     struct = pa.array([None, {"gone": None, "x": 1}], pa.struct({"gone": pa.null(), "x": "int64"}))
 
     (body,) = bodies_of_table(pa.table({"properties": struct}))

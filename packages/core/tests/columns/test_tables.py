@@ -66,7 +66,7 @@ def test_known_columns_keep_their_meaning_and_the_rest_are_properties() -> None:
     ],
     ids=["plain", "null data", "no properties", "all null", "nested"],
 )
-def test_what_can_be_taken_as_it_is_and_what_cannot_make_the_same_bodies(table: pa.Table) -> None:
+def test_the_direct_and_the_general_path_make_the_same_bodies(table: pa.Table) -> None:
     cast = table.cast(
         pa.schema(
             [
@@ -133,7 +133,7 @@ def test_types_with_the_same_values_are_brought_to_ours(array: pa.Array, kind: p
 @pytest.mark.spec("E11")
 @given(st.decimals(-(10**9), 10**9, places=6, allow_nan=False).map(lambda d: d.normalize()))
 def test_a_decimal_of_fifteen_digits_is_the_nearest_double(value: Decimal) -> None:
-    """By which its digits come back."""
+    """The nearest double restores the digits of the decimal."""
     array = pa.array([value], pa.decimal128(15, 6)) if abs(value) < 10**9 else pa.array([value])
     (body,) = bodies_of_table(pa.table({"p": array.cast(pa.decimal128(15, 5), safe=False)}))
     [row] = properties([body])
@@ -174,13 +174,13 @@ def polars_like(frame: pandas.DataFrame) -> pa.RecordBatchReader:
 
 @pytest.mark.spec("E11")
 @pytest.mark.parametrize("metadata", [b"{}", b"not json", b"[" * 100_000])
-def test_an_index_without_a_name_is_left_out_whatever_the_metadata_say(metadata: bytes) -> None:
+def test_an_unnamed_index_is_left_out_whatever_its_metadata(metadata: bytes) -> None:
     frame = pandas.DataFrame({"n": [1, 2]}, index=["x", "y"])
     table = pa.Table.from_pandas(frame)
     assert table.column_names == ["n", "__index_level_0__"]
 
-    for each in (frame, table, table.replace_schema_metadata({"pandas": metadata})):
-        assert properties(bodies_of_table(each)) == [{"n": 1}, {"n": 2}]
+    for source in (frame, table, table.replace_schema_metadata({"pandas": metadata})):
+        assert properties(bodies_of_table(source)) == [{"n": 1}, {"n": 2}]
 
 
 def test_a_name_that_is_not_utf_8_is_refused() -> None:
@@ -194,11 +194,11 @@ def test_a_name_that_is_not_utf_8_is_refused() -> None:
 
 
 def test_lists_of_nulls_as_the_jvm_writes_them_are_read() -> None:
-    """Its vector of nulls is as long as there are lists, not as their elements."""
+    """The JVM's vector of nulls has one entry per list, not per element."""
     lists = pa.array([[None] * 1_003, [None]], pa.list_(pa.null()))
     batch = pa.record_batch({"xs": lists, "in": pa.StructArray.from_arrays([lists], names=["xs"])})
-    told, short = (struct.pack("<qq", count, count) for count in (1_004, 2))
-    message = batch.serialize().to_pybytes().replace(told, short)
+    lengths, short = (struct.pack("<qq", count, count) for count in (1_004, 2))
+    message = batch.serialize().to_pybytes().replace(lengths, short)
     written = pa.ipc.read_record_batch(pa.py_buffer(message), batch.schema)
     assert len(written.column("xs").values) == 2
 
@@ -262,9 +262,9 @@ def test_a_column_that_does_not_fit_is_refused(columns: dict[str, Any], said: st
 def test_columns_that_fit_are_not_copied() -> None:
     array = pa.array(["x", "y"])
     (body,) = bodies_of_table(pa.table({"p": array}))
-    found = body.column("properties").field(0)
+    result = body.column("properties").field(0)
 
-    assert found.buffers()[2].address == array.buffers()[2].address
+    assert result.buffers()[2].address == array.buffers()[2].address
 
 
 def test_long_tables_are_cut_and_many_small_chunks_joined() -> None:

@@ -28,7 +28,7 @@ def descriptors() -> Descriptors:
     return Descriptors(shop())
 
 
-def test_types_are_known_by_their_full_names(descriptors: Descriptors) -> None:
+def test_types_have_full_names(descriptors: Descriptors) -> None:
     assert descriptors.types == (
         "google.protobuf.Timestamp",
         "shop.Line",
@@ -40,7 +40,7 @@ def test_types_are_known_by_their_full_names(descriptors: Descriptors) -> None:
 
 
 @pytest.mark.spec("P3")
-def test_a_message_goes_in_and_out_as_json(descriptors: Descriptors) -> None:
+def test_a_message_round_trips_through_json(descriptors: Descriptors) -> None:
     data = descriptors.encoded("shop.Order", ORDER)
 
     assert descriptors.decoded("shop.Order", data) == ORDER
@@ -66,7 +66,7 @@ def test_what_is_no_such_message_is_refused(
         descriptors.encoded(kind, value)
 
 
-def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) -> None:
+def test_data_that_is_not_a_message_is_refused(descriptors: Descriptors) -> None:
     with pytest.raises(InvalidEvent, match=r"the data is not a shop\.Order"):
         descriptors.decoded("shop.Order", b"\xff\xff")
     with pytest.raises(InvalidEvent, match=r"not a shop\.Order"):
@@ -77,17 +77,17 @@ def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) ->
 @pytest.mark.parametrize(
     "length", [b"\xff" * 9 + b"\x01", b"\xff" * 8 + b"\x7f", b"\x80" * 9 + b"\x01"]
 )
-def test_a_length_beyond_all_memory_is_told_like_other_broken_data(
+def test_a_length_beyond_all_memory_is_refused_like_other_broken_data(
     descriptors: Descriptors, length: bytes
 ) -> None:
     """The decoder of columns panics there, which no ``except Exception`` would catch."""
-    whole = descriptors.encoded("shop.Order", ORDER)
-    tag = whole[:1]  # of a field that has a length
+    encoded = descriptors.encoded("shop.Order", ORDER)
+    tag = encoded[:1]  # of a field that has a length
 
     with pytest.raises(InvalidEvent, match=r"not a shop\.Order"):
-        descriptors.table("shop.Order", pa.array([whole, tag + length]))
+        descriptors.table("shop.Order", pa.array([encoded, tag + length]))
 
-    assert descriptors.table("shop.Order", pa.array([whole])).num_rows == 1
+    assert descriptors.table("shop.Order", pa.array([encoded])).num_rows == 1
 
 
 def test_messages_become_columns(descriptors: Descriptors) -> None:
@@ -164,19 +164,19 @@ def test_types_inside_one_another_on_too_many_levels_are_refused() -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_types_that_nest_too_deep_never_reach_the_decoder_of_columns(closed: bool) -> None:
-    """It recurses in native code: 9,000 levels ended the process."""
-    given = a_chain(9_000, closed=closed)
-    descriptors = Descriptors(given)
+    """The decoder recurses in native code: 9,000 levels would end the process."""
+    serialized = a_chain(9_000, closed=closed)
+    descriptors = Descriptors(serialized)
 
     with pytest.raises(InvalidEvent, match="too many for columns; decode its messages one by one"):
         descriptors.table("M0", pa.array([b""]))
     with pytest.raises(InvalidEvent, match="M0 has messages nested too deep"):
         descriptors.decoded("M0", b"")
-    seen = Messages("c", given).seen_in(pa.schema([]))
+    seen = Messages("c", serialized).seen_in(pa.schema([]))
     assert seen.field("properties").type.num_fields == (0 if closed else COLUMN_LEVELS_MAX - 1)
 
 
-def test_a_map_whose_value_has_another_name_is_no_error_of_ours() -> None:
+def test_a_map_whose_value_has_another_name_is_refused_cleanly() -> None:
     inner = [{"name": "key", "number": 1, "type": 9, "label": 1}]
     inner.append({"name": "vblue", "number": 2, "type": 5, "label": 1})
     entry = {"name": "E", "options": {"map_entry": True}, "field": inner}
@@ -197,7 +197,7 @@ def test_imports_of_imports_on_too_many_levels_are_refused() -> None:
 
 
 @pytest.mark.spec("P4")
-def test_a_realm_refuses_types_that_nest_too_deep_and_stays() -> None:
+def test_a_realm_refuses_types_that_nest_too_deep_and_survives() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders", descriptors=shop())
         with pytest.raises(InvalidDescriptor, match="more than 100 levels"):
@@ -232,8 +232,8 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_set_is_made_of_a_module_or_a_message_class() -> None:
-    for given in (timestamp_pb2, timestamp_pb2.Timestamp, [timestamp_pb2, shop()]):
-        assert "google.protobuf.Timestamp" in Descriptors(descriptor_set(given))
+    for source in (timestamp_pb2, timestamp_pb2.Timestamp, [timestamp_pb2, shop()]):
+        assert "google.protobuf.Timestamp" in Descriptors(descriptor_set(source))
 
     assert descriptor_set(shop()) == shop()
     with pytest.raises(TypeError, match="int is not a descriptor set"):

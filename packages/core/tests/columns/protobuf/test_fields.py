@@ -54,9 +54,9 @@ def order(**fields: Any) -> penstock.Event:
     ],
 )
 def test_a_field_is_read_by_its_name(selector: str) -> None:
-    other = MESSAGES.event("shop.Order", {"note": "none of it", "voucher": {"sku": "x"}})
+    partial = MESSAGES.event("shop.Order", {"note": "none of it", "voucher": {"sku": "x"}})
 
-    assert selected(selector, other, order(), other) == [1]
+    assert selected(selector, partial, order(), partial) == [1]
 
 
 @pytest.mark.spec("P1")
@@ -68,7 +68,7 @@ def test_a_field_that_is_not_set_has_the_default_of_its_type() -> None:
 
 
 @pytest.mark.spec("P2")
-def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
+def test_fields_without_a_message_of_a_known_type_are_unknown() -> None:
     data = descriptors_of(shop()).encoded("shop.Order", ORDER)
     strange = penstock.Event(data, headers={TYPE_HEADER: "shop.Nothing"})
     plain = penstock.Event(data)
@@ -86,7 +86,7 @@ def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff\xff", b"\x0a" + b"\xff" * 9 + b"\x01"], ids=["text", "length"]
 )
-def test_broken_messages_are_found_among_others(count: int, data: bytes) -> None:
+def test_broken_messages_do_not_affect_others(count: int, data: bytes) -> None:
     broken = penstock.Event(data, headers={TYPE_HEADER: "shop.Order"})
     places = {0, count // 2, count // 2 + 1, count - 1}
     events = [broken if place in places else order() for place in range(count)]
@@ -98,7 +98,7 @@ def test_broken_messages_are_found_among_others(count: int, data: bytes) -> None
 
 @pytest.mark.slow
 @pytest.mark.spec("P1")
-def test_a_type_that_spans_millions_of_fields_is_left_alone() -> None:
+def test_a_type_with_millions_of_fields_is_not_read_as_columns() -> None:
     file = FileDescriptorProto(name="doubling.proto", package="doubling", syntax="proto3")
     for level in range(24):
         message = file.message_type.add(name=f"Level{level}")
@@ -127,8 +127,11 @@ def test_a_type_that_spans_millions_of_fields_is_left_alone() -> None:
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize(("broken", "rounds_max"), [(1, 50), (COUNT, COUNT * 17 // 16 + 20)])
 def test_broken_messages_do_not_hold_up_the_others(broken: int, rounds_max: int) -> None:
-    """As many as fit into one publish: nobody is served while they are looked at. Each round of
-    decoding costs more than the messages in it, so few messages are decoded one by one."""
+    """Decode as many messages as fit into one publish.
+
+    The realm serves nothing else meanwhile. Each round of decoding costs more than the messages in
+    it, so few messages are decoded one by one.
+    """
     events = [penstock.Event(b"\xff\xff", headers={TYPE_HEADER: "shop.Order"})] * broken
     events += [order()] * (COUNT - broken)
 
@@ -140,11 +143,11 @@ def test_broken_messages_do_not_hold_up_the_others(broken: int, rounds_max: int)
 
 def test_messages_of_several_types_and_properties_stand_side_by_side() -> None:
     line = MESSAGES.event("shop.Line", {"sku": "nut", "count": 7})
-    known = penstock.Event(properties={"sku": "nut", "count": 7, "total": 250})
+    plain = penstock.Event(properties={"sku": "nut", "count": 7, "total": 250})
 
-    assert selected("sku = 'nut'", line, order(), known) == [0, 2]
-    assert selected("total = 250", line, order(), known) == [1, 2]
-    assert selected("count + 1 = 8", line, order(), known) == [0, 2]
+    assert selected("sku = 'nut'", line, order(), plain) == [0, 2]
+    assert selected("total = 250", line, order(), plain) == [1, 2]
+    assert selected("count + 1 = 8", line, order(), plain) == [0, 2]
 
 
 @pytest.mark.spec("P1")

@@ -39,7 +39,7 @@ _HEADERS: dict[str, Any] = {
 
 
 def batch_of(events: Sequence[Row]) -> pa.RecordBatch:
-    """The events as columns; a column nobody uses is left out, as in the store."""
+    """Return the events as columns, without unused columns, as in the store."""
     columns: dict[str, Any] = {}
     for name, kind in _SYSTEM.items():
         values = [event.get(name) for event in events]
@@ -87,7 +87,7 @@ def _is_mixed(value: Any) -> bool:
 
 def properties_batch(*properties: Row | None) -> pa.RecordBatch:
     """A batch whose events have nothing but properties."""
-    return batch_of([{"data": b"", "properties": each} for each in properties])
+    return batch_of([{"data": b"", "properties": row} for row in properties])
 
 
 def _kind(value: Any) -> str:

@@ -112,10 +112,10 @@ class Interpreter:
                 )
                 return opposite(inside) if negated else inside
             case In(operand, options, negated):
-                found = disjunction(
+                result = disjunction(
                     self.compare(Comparison.EQUAL, operand, option) for option in options
                 )
-                return opposite(found) if negated else found
+                return opposite(result) if negated else result
             case Like(operand, pattern, escape, negated):
                 text = self.value(operand)
                 if not isinstance(text, str):
@@ -226,9 +226,9 @@ def searched(node: Expression) -> Reference | None:
             return None
     for part in parts:
         if not isinstance(part, PREDICATES):
-            found = searched(part)
-            if found is not None:
-                return found
+            result = searched(part)
+            if result is not None:
+                return result
     return None
 
 
@@ -243,10 +243,10 @@ def follow(value: Any, steps: tuple[Step, ...]) -> Any:
 
 
 def conjunction(answers: Iterable[bool | None]) -> bool | None:
-    known = list(answers)
-    if False in known:
+    outcomes = list(answers)
+    if False in outcomes:
         return False
-    return None if None in known else True
+    return None if None in outcomes else True
 
 
 def disjunction(answers: Iterable[bool | None]) -> bool | None:
@@ -285,8 +285,8 @@ def within(value: int | float) -> int | float | None:
 def calculate(sign: str, left: int | float | None, right: int | float | None) -> int | float | None:
     if left is None or right is None:
         return None
-    whole = isinstance(left, int) and isinstance(right, int)
-    if not whole:
+    both_whole = isinstance(left, int) and isinstance(right, int)
+    if not both_whole:
         left, right = float(left), float(right)
     if sign == "+":
         return within(left + right)
@@ -296,7 +296,7 @@ def calculate(sign: str, left: int | float | None, right: int | float | None) ->
         return within(left * right)
     if right == 0:
         return None
-    if not whole:
+    if not both_whole:
         return left / right
     quotient = abs(left) // abs(right)
     return within(quotient if (left < 0) == (right < 0) else -quotient)
@@ -304,10 +304,10 @@ def calculate(sign: str, left: int | float | None, right: int | float | None) ->
 
 def moment(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        result = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return result.replace(tzinfo=UTC) if result.tzinfo is None else result
 
 
 def decoded(piece: bytes) -> str | None:
@@ -319,14 +319,14 @@ def decoded(piece: bytes) -> str | None:
 
 def tokens(pattern: str, escape: str) -> list[tuple[str, bool]]:
     """Characters of a pattern, and whether each is a wildcard."""
-    found = []
+    characters = []
     rest = iter(pattern)
     for character in rest:
         if escape and character == escape:
-            found.append((next(rest), False))
+            characters.append((next(rest), False))
         else:
-            found.append((character, character in "%_"))
-    return found
+            characters.append((character, character in "%_"))
+    return characters
 
 
 def fits(text: str, pattern: list[tuple[str, bool]]) -> bool:

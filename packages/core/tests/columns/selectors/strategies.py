@@ -188,13 +188,13 @@ PLAIN = st.one_of(REFERENCES, REFERENCES, LITERALS, FUNCTIONS)
 
 @st.composite
 def values(draw: st.DrawFn) -> Expression:
-    """What may stand on either side of a comparison, array elements apart."""
+    """Operands of either side of a comparison, except array elements."""
     return draw(st.one_of(PLAIN, PLAIN, PLAIN, _sums(PLAIN), REFERENCES.map(Negative)))
 
 
 @st.composite
 def subjects(draw: st.DrawFn) -> Expression:
-    """What may stand on one side of a comparison only."""
+    """Operands of one side of a comparison only."""
     return draw(st.one_of(values(), values(), ARRAYS, _sums(ARRAYS)))
 
 

@@ -49,18 +49,18 @@ def test_names_and_what_they_were_seen_as() -> None:
     )
 
 
-def test_without_a_channel_there_is_nothing_to_say_of_names() -> None:
-    found = checked(parse("prise > 'x' AND DISTANCE(1, 2, K) < 3"))
+def test_without_a_channel_names_have_no_types() -> None:
+    result = checked(parse("prise > 'x' AND DISTANCE(1, 2, K) < 3"))
 
-    assert [(name.name, name.types) for name in found.names] == [
+    assert [(name.name, name.types) for name in result.names] == [
         ("prise", None),
         ("latitude", None),
         ("longitude", None),
     ]
-    assert found.remarks == ()
+    assert result.remarks == ()
 
 
-def test_a_name_no_event_has_had_is_told() -> None:
+def test_an_unknown_name_is_reported() -> None:
     (remark,) = remarks("prise > 5")
 
     assert remark.startswith("no event on this channel has had prise")
@@ -83,7 +83,7 @@ def test_a_name_no_event_has_had_is_told() -> None:
         ("JMSPriority = '4'", "JMSPriority is a number, and '4' is text"),
     ],
 )
-def test_types_that_never_compare_are_told(text: str, why: str) -> None:
+def test_types_that_never_compare_are_reported(text: str, why: str) -> None:
     (remark,) = remarks(text)
 
     assert remark.endswith(f"never matches on this channel: {why}")

@@ -43,11 +43,11 @@ def test_a_slice_of_a_batch_is_selected_like_the_batch(
 ) -> None:
     selector = Selector(canonical(expression))
     batch = batch_of(events)
-    whole = selector.mask(batch, now_us=NOW_US).to_pylist()
+    mask = selector.mask(batch, now_us=NOW_US).to_pylist()
     half = len(events) // 2
 
-    assert selector.mask(batch.slice(half), now_us=NOW_US).to_pylist() == whole[half:]
-    assert selector.mask(batch.slice(0, half), now_us=NOW_US).to_pylist() == whole[:half]
+    assert selector.mask(batch.slice(half), now_us=NOW_US).to_pylist() == mask[half:]
+    assert selector.mask(batch.slice(0, half), now_us=NOW_US).to_pylist() == mask[:half]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ TEXTS = st.one_of(TYPED, EXPRESSIONS).map(canonical)
 
 @pytest.fixture(autouse=True)
 def _looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few selectors there are, they are found by values."""
+    """Look selectors up by values, however few selectors the index has."""
     monkeypatch.setattr(index, "VALUE_COST", 0.0)
 
 
@@ -35,14 +35,14 @@ def index_of(*texts: str) -> SelectorIndex:
 
 
 def matching(made: SelectorIndex, batch: pa.RecordBatch) -> dict[str, list[int]]:
-    """The rows that each selector of an index matches, where there are any."""
+    """Return the rows that each selector of an index matches, without selectors that match none."""
     frame = EventFrame(batch, NOW_US)
     return {text: _rows(mask) for text, mask in made.candidates_in(frame).masks(frame, Selector)}
 
 
 def one_by_one(texts: set[str], batch: pa.RecordBatch) -> dict[str, list[int]]:
-    found = {text: _rows(Selector(text).mask(batch, now_us=NOW_US)) for text in texts}
-    return {text: rows for text, rows in found.items() if rows}
+    result = {text: _rows(Selector(text).mask(batch, now_us=NOW_US)) for text in texts}
+    return {text: rows for text, rows in result.items() if rows}
 
 
 def _rows(mask: pa.BooleanArray) -> list[int]:
@@ -53,7 +53,7 @@ def _rows(mask: pa.BooleanArray) -> list[int]:
 @pytest.mark.spec("F1", "F5")
 @settings(max_examples=examples(400), deadline=None)
 @given(st.sets(TEXTS, max_size=8), st.sets(TEXTS, max_size=3), batches())
-def test_the_index_answers_like_each_selector_by_itself(
+def test_the_index_agrees_with_each_single_selector(
     texts: set[str], gone: set[str], events: list[dict[str, Any]]
 ) -> None:
     batch = batch_of(events)
@@ -114,7 +114,7 @@ def test_what_is_removed_leaves_nothing_behind(expressions: list[Expression]) ->
         ("p > 1 OR q = 'z'", [1, 2]),
     ],
 )
-def test_a_selector_is_found_by_values(selector: str, values: list[Any]) -> None:
+def test_a_selector_is_looked_up_by_values(selector: str, values: list[Any]) -> None:
     batch = properties_batch(*({"p": value} for value in values))
     text = Selector(selector).text
     made = index_of(text)
@@ -131,27 +131,27 @@ def test_a_selector_that_requires_no_value_is_put_to_every_event(selector: str) 
     made = index_of(selector)
 
     assert not made.finds(selector)
-    found = made.candidates_in(EventFrame(properties_batch({"p": 7}), 0))
-    assert list(found.inexact) == [selector]
+    result = made.candidates_in(EventFrame(properties_batch({"p": 7}), 0))
+    assert list(result.inexact) == [selector]
 
 
 def test_only_what_may_match_is_put_to_events() -> None:
     texts = [f"topic = 'dev/{n}' AND price > {n}" for n in range(1_000)]
     made = index_of(*texts)
 
-    found = made.candidates_in(EventFrame(properties_batch({"topic": "dev/7", "price": 1}), 0))
+    result = made.candidates_in(EventFrame(properties_batch({"topic": "dev/7", "price": 1}), 0))
 
-    assert list(found.inexact) == [texts[7]]
+    assert list(result.inexact) == [texts[7]]
 
 
 def test_of_several_properties_the_one_that_tells_most_apart_is_looked_up() -> None:
     texts = [f"kind = 'reading' AND device = {n}" for n in range(100)]
     made = index_of(*texts)
 
-    found = made.candidates_in(EventFrame(properties_batch({"kind": "reading", "device": 7}), 0))
+    result = made.candidates_in(EventFrame(properties_batch({"kind": "reading", "device": 7}), 0))
 
-    assert texts[7] in found.inexact
-    assert len(found.inexact) <= 2
+    assert texts[7] in result.inexact
+    assert len(result.inexact) <= 2
 
 
 def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
@@ -161,19 +161,19 @@ def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
     made = index_of("n = 1", "n > 100")
     batch = properties_batch(*({"n": n} for n in range(200)))
 
-    found = made.candidates_in(EventFrame(batch, 0))
+    result = made.candidates_in(EventFrame(batch, 0))
 
-    assert not found.exact
-    assert list(found.inexact) == ["n = 1", "n > 100"]
+    assert not result.exact
+    assert list(result.inexact) == ["n = 1", "n > 100"]
     assert matching(made, batch) == one_by_one({"n = 1", "n > 100"}, batch)
 
 
-def test_a_text_that_is_no_selector_any_more_is_asked_like_others() -> None:
+def test_an_invalid_stored_selector_is_evaluated_on_every_batch() -> None:
     made = SelectorIndex()
     made.add("p =", None)
 
-    found = made.candidates_in(EventFrame(properties_batch({"p": 1}), 0))
+    result = made.candidates_in(EventFrame(properties_batch({"p": 1}), 0))
 
-    assert list(found.inexact) == ["p ="]
+    assert list(result.inexact) == ["p ="]
     made.remove("p =", None)
     assert not len(made)

@@ -1,4 +1,4 @@
-"""What was found out before is what would be found out in the turn that needs it (SEM F5)."""
+"""Outcomes cached ahead of the turn equal outcomes evaluated in it (SEM F5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW_US = 2_500
 @pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(EXPRESSIONS, batches())
-def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
+def test_cached_outcomes_of_unstamped_parts_do_not_change_the_mask(
     expression: Expression, events: list[dict[str, Any]]
 ) -> None:
     selector = Selector(canonical(expression))
@@ -41,13 +41,15 @@ def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
     for part in (batch.select(names).slice(0, half), batch.select(names).slice(half)):
         parts.append(PredicateOutcomes())
         selector.mask_in(EventFrame(part, 0, outcomes=parts[-1]))
-    known = PredicateOutcomes()
-    known.add_parts(parts)
-    found = selector.mask_in(EventFrame(batch, NOW_US, outcomes=known))
+    cached = PredicateOutcomes()
+    cached.add_parts(parts)
+    result = selector.mask_in(EventFrame(batch, NOW_US, outcomes=cached))
     wanted = pa.array(np.arange(len(events)) % 2 == 0)
-    some = selector.mask_in(EventFrame(batch.filter(wanted), NOW_US, outcomes=known.chosen(wanted)))
+    some = selector.mask_in(
+        EventFrame(batch.filter(wanted), NOW_US, outcomes=cached.chosen(wanted))
+    )
 
-    assert found.to_pylist() == expected
+    assert result.to_pylist() == expected
     assert some.to_pylist() == expected[::2]
 
 
@@ -67,7 +69,7 @@ def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
         ("n < NOW()", False),
     ],
 )
-def test_only_what_the_publisher_gave_is_kept(text: str, *, expected: bool) -> None:
+def test_only_predicates_on_published_values_are_cached(text: str, *, expected: bool) -> None:
     assert reads_published_only(parse(text)) is expected
 
 
@@ -75,5 +77,5 @@ def test_only_what_the_publisher_gave_is_kept(text: str, *, expected: bool) -> N
     ("text", "key"),
     [("urgent", "urgent"), ("n = 1", "n = 1"), ("event_id", ""), ("event_id = 1", "")],
 )
-def test_a_property_that_stands_alone_is_kept_as_a_comparison_is(text: str, key: str) -> None:
+def test_a_boolean_property_is_cached_like_a_comparison(text: str, key: str) -> None:
     assert key_text(parse(text)) == key

@@ -18,7 +18,7 @@ from penstock_core.vocabulary.nesting import NESTING_MAX
 
 
 def chosen(text: str, *properties: dict[str, Any]) -> list[bool]:
-    body = body_of([Event(b"", properties=each) for each in properties])
+    body = body_of([Event(b"", properties=row) for row in properties])
     answers: list[bool] = Selector(text).mask(body).to_pylist()
     return answers
 
@@ -43,7 +43,7 @@ def test_lists_of_several_types(text: str, expected: list[bool]) -> None:
 
 
 @pytest.mark.spec("F1")
-def test_what_goes_beyond_the_columns() -> None:
+def test_properties_beyond_the_columns() -> None:
     many = {f"p{number:03}": number for number in range(300)}
 
     assert chosen("p299 = 299", many, {"p299": 1}) == [True, False]
@@ -69,7 +69,7 @@ def nested(levels: int) -> bytes:
 
 @pytest.mark.parametrize("levels", [NESTING_MAX + 1, 150, 300])
 def test_a_body_with_a_property_of_too_many_levels_is_refused(levels: int) -> None:
-    """As a client of another make may send it, whose library does not count them."""
+    """A cell from another client, whose library does not count levels."""
     batch = body_of([Event(b"")]).append_column("more", pa.array([nested(levels)], pa.binary()))
 
     with pytest.raises(InvalidEvent, match="'deep' is nested too deep"):

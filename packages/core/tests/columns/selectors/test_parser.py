@@ -1,4 +1,4 @@
-"""What selector text means, and what is said about text that means nothing."""
+"""Meaning of selector text, and error messages for malformed text."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ def test_conditions(text: str, expected: Expression) -> None:
     ],
 )
 def test_values(text: str, expected: Expression) -> None:
-    found = parse(f"a = {text}")
+    result = parse(f"a = {text}")
 
-    assert found == Compare(Comparison.EQUAL, A, expected)
+    assert result == Compare(Comparison.EQUAL, A, expected)
     numbers = (Integer, Float)
-    if isinstance(found, Compare) and isinstance(expected, numbers):
-        assert type(found.right) is type(expected)
+    if isinstance(result, Compare) and isinstance(expected, numbers):
+        assert type(result.right) is type(expected)
 
 
 @pytest.mark.spec("F1")
@@ -292,12 +292,12 @@ def test_the_deepest_nesting_allowed_leaves_most_of_the_stack(text: str) -> None
 
 
 def _frames() -> list[object]:
-    found: list[object] = []
+    result: list[object] = []
     frame = sys._getframe()
     while frame is not None:
-        found.append(frame)
+        result.append(frame)
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
-    return found
+    return result
 
 
 @pytest.mark.slow

@@ -28,9 +28,7 @@ def expression(pattern: str) -> re.Pattern[str]:
 @pytest.mark.slow
 @settings(max_examples=examples(600), deadline=None)
 @given(PATTERNS, st.lists(st.none() | TEXTS, max_size=6))
-def test_a_text_fits_if_a_regular_expression_finds_so(
-    pattern: str, texts: list[str | None]
-) -> None:
+def test_a_pattern_agrees_with_a_regular_expression(pattern: str, texts: list[str | None]) -> None:
     wanted = [None if t is None else bool(expression(pattern).fullmatch(t)) for t in texts]
 
     assert search(pattern)(pa.array(texts, pa.string()), unlimited).to_pylist() == wanted
@@ -49,9 +47,9 @@ def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> No
     """A regular expression would go back again and again; each place is looked at once here."""
     texts = ["a" * 20_000, "a" * 19_999 + "c", "ca" * 10_000 + "b"]
 
-    looks = calls_during(lambda: search(pattern)(pa.array(texts), unlimited), "find", "startswith")
+    calls = calls_during(lambda: search(pattern)(pa.array(texts), unlimited), "find", "startswith")
 
-    assert 0 < looks <= 2 * len(texts) * len(pattern) + sum(map(len, texts))
+    assert 0 < calls <= 2 * len(texts) * len(pattern) + sum(map(len, texts))
 
 
 @pytest.mark.slow
@@ -62,9 +60,9 @@ def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
     """A call for each place of a text of a megabyte would take seconds."""
     texts = pa.array(["b" + "a" * 100_000] * 3)
 
-    looks = calls_during(lambda: search(pattern)(texts, unlimited), "find", "startswith")
+    calls = calls_during(lambda: search(pattern)(texts, unlimited), "find", "startswith")
 
-    assert 0 < looks <= 3 * 33 * (2 + pattern.count("_"))
+    assert 0 < calls <= 3 * 33 * (2 + pattern.count("_"))
     assert search(pattern)(texts, unlimited).to_pylist() == [False] * 3
 
 
@@ -73,12 +71,12 @@ def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
 def test_a_piece_is_found_wherever_it_is(before: int, end: str) -> None:
     text = "a" * before + end + "aé"
 
-    found = search("%a_b%a%")(pa.array([text]), unlimited).to_pylist()
+    result = search("%a_b%a%")(pa.array([text]), unlimited).to_pylist()
 
-    assert found == [bool(expression("%a_b%a%").fullmatch(text))]
+    assert result == [bool(expression("%a_b%a%").fullmatch(text))]
 
 
-def test_work_counts_what_a_search_takes() -> None:
+def test_work_grows_with_the_cost_of_a_search() -> None:
     assert Selector("s LIKE '%a_b%'").work == 4
     assert Selector("s LIKE '%" + "a_" * 40 + "b%'").work == 43 + 10
     assert Selector("s LIKE '%a%'").row_bytes == 0, "Arrow does it all"
@@ -112,7 +110,7 @@ def test_a_pattern_has_a_hundred_wildcards_at_most() -> None:
         parse("s NOT LIKE '" + "_" * 2_000 + "'")
 
 
-def test_one_that_was_stored_before_there_was_a_limit_still_selects() -> None:
+def test_a_pattern_stored_before_the_limit_still_selects() -> None:
     stored = selector_of("s LIKE '" + "%a" * 300 + "'")
     batch = pa.RecordBatch.from_pylist([{"properties": {"s": "ba" * n}} for n in (299, 300)])
 

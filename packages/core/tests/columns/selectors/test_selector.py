@@ -1,4 +1,4 @@
-"""What a selector says about itself, and the column types it reads."""
+"""Attributes of a selector, and the column types it reads."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_columns_it_reads(text: str, columns: set[str]) -> None:
 
 @pytest.mark.spec("F5")
 def test_spellings_of_one_selector_are_equal() -> None:
-    one, other = Selector("a=1 and(b like'x%')"), Selector("a = 1  AND b LIKE 'x%'")
+    one, same = Selector("a=1 and(b like'x%')"), Selector("a = 1  AND b LIKE 'x%'")
 
-    assert one == other
-    assert hash(one) == hash(other)
+    assert one == same
+    assert hash(one) == hash(same)
     assert one.text == "a = 1 AND b LIKE 'x%'"
     assert one != Selector("A = 1 AND b LIKE 'x%'")
 
@@ -198,7 +198,7 @@ class Lengths:
         return len(text)
 
 
-def test_texts_used_last_are_kept_within_a_number_of_characters() -> None:
+def test_recently_used_texts_are_cached_up_to_a_number_of_characters() -> None:
     lengths = Lengths()
     cache = TextCache(lengths, 100)
     texts = [character * 30 for character in "abc"]
@@ -216,7 +216,7 @@ def test_texts_used_last_are_kept_within_a_number_of_characters() -> None:
     assert lengths.asked == [texts[1]]
 
 
-def test_a_text_that_is_too_long_for_the_rest_is_kept_alone() -> None:
+def test_a_text_longer_than_the_limit_is_cached_alone() -> None:
     lengths = Lengths()
     cache = TextCache(lengths, 100)
     cache("a")
@@ -227,7 +227,7 @@ def test_a_text_that_is_too_long_for_the_rest_is_kept_alone() -> None:
     assert lengths.asked == ["a", "b" * 500, "a"]
 
 
-def test_an_answer_that_is_known_is_not_asked_for() -> None:
+def test_a_cached_result_is_not_computed_again() -> None:
     lengths = Lengths()
     cache = TextCache(lengths, 100)
     cache.keep("abc", 7)

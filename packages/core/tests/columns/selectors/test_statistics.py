@@ -1,4 +1,4 @@
-"""Bounds of columns tell where a selector cannot match (SEM F5)."""
+"""Bounds of columns exclude parts of the store in which a selector cannot match (SEM F5)."""
 
 from __future__ import annotations
 
@@ -122,14 +122,16 @@ def test_it_may_match(text: str) -> None:
 
 def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
     """Statistics of each column that is the only one of its name and has all of its values."""
-    known = {}
+    statistics = {}
     elsewhere = _in_more(batch)
     for path, columns in _leaves(batch.to_struct_array(), ""):
         if len(columns) == 1 and path not in elsewhere and _has_bounds(columns[0].type):
             least, most = pc.min_max(columns[0]).as_py().values()
             distinct = pc.unique(columns[0]).drop_null().to_pylist()
-            known[path] = ColumnStatistics(least, most, columns[0].null_count, distinct=distinct)
-    return known
+            statistics[path] = ColumnStatistics(
+                least, most, columns[0].null_count, distinct=distinct
+            )
+    return statistics
 
 
 def _in_more(batch: pa.RecordBatch) -> set[str]:

@@ -27,9 +27,9 @@ FILTERS = st.lists(LEVELS | st.just("+") | st.just("#"), min_size=1, max_size=4)
 def test_a_column_is_searched_as_each_topic_is_looked_at(
     text: str, topics: list[str | None]
 ) -> None:
-    found = topic_search(text)(pa.array(topics, pa.string()), unlimited)
+    result = topic_search(text)(pa.array(topics, pa.string()), unlimited)
 
-    assert found.to_pylist() == [t if t is None else topic_matches(text, t) for t in topics]
+    assert result.to_pylist() == [t if t is None else topic_matches(text, t) for t in topics]
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_what_is_no_filter_is_refused_with_its_place(text: str, expected: str) -
 
 @pytest.mark.spec("F6")
 def test_a_property_may_have_the_name_of_the_operator() -> None:
-    found = parse("matches = 'a'")
+    result = parse("matches = 'a'")
 
-    assert found == Compare(Comparison.EQUAL, Reference(("matches",)), Text("a"))
+    assert result == Compare(Comparison.EQUAL, Reference(("matches",)), Text("a"))
     assert Selector("matches MATCHES 'a/b'").text == "matches MATCHES 'a/b'"
     assert Selector("a = 1 and matches").text == "a = 1 AND matches"
 
