@@ -19,9 +19,9 @@ from penstock_core.vocabulary.errors import AccessDenied, PenstockError
 from tests.access.matrix import CHANNEL, QUEUE, Caller, register
 
 _BY_CODE = {
-    each.code: each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, PenstockError)
+    error_class.code: error_class
+    for error_class in vars(errors).values()
+    if isinstance(error_class, type) and issubclass(error_class, PenstockError)
 }
 _names = count()
 

@@ -21,7 +21,7 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        whole = self._builder(self._name, self._key.public_key()).add_extension(
+        builder = self._builder(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         usage = x509.KeyUsage(
@@ -29,7 +29,7 @@ class Authority:
             content_commitment=False, key_encipherment=False, data_encipherment=False,
             key_agreement=False, encipher_only=False, decipher_only=False,
         )  # fmt: skip
-        certificate = whole.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
+        certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 

@@ -17,9 +17,9 @@ _C, _Q = f"channels/{part(CHANNEL)}", f"queues/{part(QUEUE)}"
 _KEPT = f"{_C}/durables/kept"
 _NONE = base64.urlsafe_b64encode(f'["{OTHER}","{QUEUE}"]'.encode()).decode().rstrip("=")
 _BY_CODE = {
-    each.code: each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, PenstockError)
+    error_class.code: error_class
+    for error_class in vars(errors).values()
+    if isinstance(error_class, type) and issubclass(error_class, PenstockError)
 }
 
 Asked = tuple[str, str, Any]
@@ -186,7 +186,7 @@ class HttpCaller:
     def try_(self, operation: str) -> None:
         """All routes of an operation are refused alike, or none of them is."""
         outcomes = {
-            path: self._outcome(*asked) for asked in ASKED[operation] for path in asked[1:2]
+            path: self._outcome(*request) for request in ASKED[operation] for path in request[1:2]
         }
         refused = [error for error in outcomes.values() if isinstance(error, errors.AccessDenied)]
         if refused and len(refused) < len(outcomes):

@@ -291,13 +291,13 @@ class Native:
     def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._urls:
             self._urls[realm] = realm.listen()
-        at = self._urls[realm].removeprefix("penstock://")
+        address = self._urls[realm].removeprefix("penstock://")
         with realm.connect() as trusted:
             numbers = {
                 CHANNEL: trusted.channels.get(CHANNEL)._inner.number,
                 QUEUE: trusted.queues.get(QUEUE)._inner.number,
             }
-        url = f"penstock://{user}:{password.replace(' ', '%20')}@{at}"
+        url = f"penstock://{user}:{password.replace(' ', '%20')}@{address}"
         with penstock.connect(url) as session:
             yield NativeCaller(session, numbers)
 

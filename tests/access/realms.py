@@ -32,12 +32,12 @@ def ask(session: penstock.Session, request: Request[Any]) -> Any:
 
 def requests_in(package: ModuleType) -> set[type[Request[Any]]]:
     """The requests of a realm that the modules of a package know: it can ask no others."""
-    found = set()
+    requests = set()
     for module in walk_packages(package.__path__, f"{package.__name__}."):
-        for known in vars(import_module(module.name)).values():
-            if isinstance(known, type) and issubclass(known, Request) and known is not Request:
-                found.add(known)
-    return found
+        for value in vars(import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, Request) and value is not Request:
+                requests.add(value)
+    return requests
 
 
 def authority_in(folder: Path) -> Authority:

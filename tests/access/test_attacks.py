@@ -59,7 +59,7 @@ def test_a_stranger_writes_no_lines_of_its_own_into_the_log(realm: penstock.Real
         stranger.sendall(framed(wire.Proof(b"c=biws,r=no,p=AAAA")))
         assert b"authentication-failed" in all_of(stranger)
 
-    [line] = [each for each in lines if each["event"] == "access.sign_in_refused"]
+    [line] = [entry for entry in lines if entry["event"] == "access.sign_in_refused"]
     assert str(line["user"]).isprintable()
     assert len(str(line["user"])) < 200
 
@@ -132,10 +132,10 @@ def framed(message: wire.Message) -> bytes:
 
 
 def all_of(plain: socket.socket) -> bytes:
-    found = b""
+    received = b""
     while part := plain.recv(65_536):
-        found += part
-    return found
+        received += part
+    return received
 
 
 @pytest.mark.spec("A4")

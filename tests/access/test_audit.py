@@ -47,8 +47,11 @@ async def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
     older = await again.read(before=newest[-1].number, limit=2)
     file.close()
 
-    assert [(each.number, each.target) for each in newest] == [(6, "c0"), (5, "c4")]
-    assert [(each.number, each.detail) for each in older] == [(4, {"ttl": 3}), (3, {"ttl": 2})]
+    assert [(record.number, record.target) for record in newest] == [(6, "c0"), (5, "c4")]
+    assert [(record.number, record.detail) for record in older] == [
+        (4, {"ttl": 3}),
+        (3, {"ttl": 2}),
+    ]
 
     lines = (tmp_path / "audit.ndjson").read_text().splitlines()
     assert [msgspec.json.decode(line)["number"] for line in lines] == [1, 2, 3, 4, 5, 6]
@@ -68,7 +71,7 @@ async def test_a_line_torn_by_a_crash_is_skipped(tmp_path: Path) -> None:
     file.close()
     last, file = opened(tmp_path)
     await last.load()
-    assert [each.target for each in await last.read()] == ["b", "a"]
+    assert [record.target for record in await last.read()] == ["b", "a"]
     file.close()
 
 
@@ -179,5 +182,5 @@ async def test_the_number_of_a_damaged_line_stays_unused(tmp_path: Path) -> None
     await again.note("alice@h", "channel.create", "e")
     file.close()
 
-    found = [(each.number, each.target) for each in await again.read()]
-    assert found == [(4, "e"), (2, "b"), (1, "a")]
+    records = [(record.number, record.target) for record in await again.read()]
+    assert records == [(4, "e"), (2, "b"), (1, "a")]

@@ -71,8 +71,8 @@ async def test_refusals_displace_no_acts_and_many_are_only_counted(
     acts, refusals = await audit.read(), await audit.read(kind="refusals")
     await audit.close()
 
-    assert [each.target for each in acts] == ["alice"]
-    assert [(each.operation, each.detail) for each in refusals[:2]] == [
+    assert [record.target for record in acts] == ["alice"]
+    assert [(record.operation, record.detail) for record in refusals[:2]] == [
         ("realm.pause", {}),
         ("user.change", {"more": 20_000 - REFUSALS_FIRST, "seconds": 60}),
     ]
@@ -130,7 +130,7 @@ async def test_a_sign_in_that_fails_to_be_written_is_logged_and_the_next_is_kept
             await audit.read(kind="sign-ins")  # waits for what is under way
         await audit.close()
 
-    assert [each["reason"] for each in logged if each["event"] == "audit.not_written"] == [
+    assert [line["reason"] for line in logged if line["event"] == "audit.not_written"] == [
         "LookupError('no such file')"
     ]
     assert [json.loads(line)["principal"] for line in file.lines] == ["bob@h"]
@@ -201,13 +201,13 @@ def test_sign_ins_are_written_once_an_hour_and_failed_ones_with_the_refusals(
         penstock.connect(url.replace("admin:", "admin:not-"))
 
     with realm.connect() as session:
-        came = session.access.audit(kind="sign-ins")
+        sign_ins = session.access.audit(kind="sign-ins")
         refused = session.access.audit(kind="refusals")
 
-    assert [(each.principal, each.operation, each.detail) for each in came] == [
+    assert [(record.principal, record.operation, record.detail) for record in sign_ins] == [
         ("admin@127.0.0.1", "sign_in", {"how": "native", "proof": "password"})
     ]
-    assert [(each.principal, each.outcome, each.detail) for each in refused] == [
+    assert [(record.principal, record.outcome, record.detail) for record in refused] == [
         ("admin@127.0.0.1", "authentication-failed", {"how": "password"})
     ]
     realm.close()
@@ -265,8 +265,8 @@ def test_the_command_line_shows_each_log(realm: penstock.Realm) -> None:
 
 def verified(data: Path) -> dict[str, Any]:
     result = CliRunner().invoke(app, ["store", "verify", str(data), "--format", "json"])
-    found: dict[str, Any] = msgspec.json.decode(result.stdout)
-    return found
+    report: dict[str, Any] = msgspec.json.decode(result.stdout)
+    return report
 
 
 def test_verify_reports_changed_and_missing_audit_records(
@@ -286,17 +286,19 @@ def test_verify_reports_changed_and_missing_audit_records(
     changed = rest[1].replace(b'"target":"b"', b'"target":"x"')
     log.write_bytes(b"".join([first, rest[0], changed, rest[2], *rest[4:]]))
 
-    found = verified(data)
+    report = verified(data)
 
     assert sound["findings"] == []
     assert sound["audit_lines"] == 7
-    assert [(each["file"], each["reason"].partition(":")[0]) for each in found["findings"]] == [
+    assert [
+        (finding["file"], finding["reason"].partition(":")[0]) for finding in report["findings"]
+    ] == [
         ("audit.ndjson", "a line of the audit log"),
         ("audit.ndjson", "1 records before this one are missing from the audit log"),
     ]
     begins = len(first) + len(rest[0])
-    assert found["findings"][0]["first_byte"] == begins
-    assert found["findings"][0]["end_byte"] == begins + len(changed)
+    assert report["findings"][0]["first_byte"] == begins
+    assert report["findings"][0]["end_byte"] == begins + len(changed)
 
 
 def test_acts_without_the_right_are_recorded_as_refusals(realm: penstock.Realm) -> None:
@@ -309,4 +311,4 @@ def test_acts_without_the_right_are_recorded_as_refusals(realm: penstock.Realm) 
         acts = trusted.access.audit()
 
     assert (refused.operation, refused.target) == ("channel.create", "orders")
-    assert all(each.outcome == "done" for each in acts)
+    assert all(record.outcome == "done" for record in acts)

@@ -70,16 +70,16 @@ def test_a_lost_password_is_replaced_while_the_realm_is_stopped(tmp_path: Path) 
     done = reset(data)
 
     assert done.exit_code == 0, done.output
-    found = re.search(r"user admin has password (\S+) and every right", done.output)
-    assert found
+    match = re.search(r"user admin has password (\S+) and every right", done.output)
+    assert match
     with penstock.Realm(data, **QUICK) as realm:
         assert realm.access.first_password == ""
-        url = realm.listen().replace("://", f"://admin:{found[1]}@")
+        url = realm.listen().replace("://", f"://admin:{match[1]}@")
         with penstock.connect(url) as session:
             assert "full" in session.access.me().realm
             newest = session.access.audit()[0]
     assert (newest.principal, newest.operation, newest.target) == ("offline", "user.reset", "admin")
-    assert found[1] not in str(newest)
+    assert match[1] not in str(newest)
 
 
 def test_a_chosen_password_is_not_shown(tmp_path: Path) -> None:
@@ -100,11 +100,11 @@ def test_a_running_realm_and_a_foreign_folder_are_not_changed(tmp_path: Path) ->
     with penstock.Realm(data, **QUICK):
         running = reset(data)
     (tmp_path / "other").mkdir()
-    other = reset(tmp_path / "other")
+    refused = reset(tmp_path / "other")
 
-    assert (running.exit_code, other.exit_code) == (1, 1)
+    assert (running.exit_code, refused.exit_code) == (1, 1)
     assert "data-directory-in-use" in running.output
-    assert "is not a Penstock data directory" in other.output
+    assert "is not a Penstock data directory" in refused.output
     assert list((tmp_path / "other").iterdir()) == []
 
 
@@ -123,8 +123,8 @@ def test_a_user_is_created_signs_in_and_is_deleted(run: Run) -> None:
     assert made.exit_code == 0
     assert json.loads(mine.stdout)["entries"] == [{"subject": "alice@*", "rights": ["full"]}]
     assert run("user", "delete", "alice", "--yes").stdout == "user alice deleted\n"
-    gone = run("channel", "list", user="alice", secret="open sesame")
-    assert "authentication-failed" in gone.stderr
+    result = run("channel", "list", user="alice", secret="open sesame")
+    assert "authentication-failed" in result.stderr
 
 
 def test_groups_are_changed_and_listed(run: Run) -> None:
@@ -161,8 +161,8 @@ def test_rights_are_granted_on_topics(run: Run) -> None:
         ["cmd/+", "bob@*", "subscribe,", "durable"],
         ["dev/%c/#", "group:devices", "publish"],
     ]
-    found = json.loads(run("acl", "list", "topic", "--format", "json").stdout)
-    assert [each["name"] for each in found] == ["cmd/+", "dev/%c/#"]
+    grants = json.loads(run("acl", "list", "topic", "--format", "json").stdout)
+    assert [grant["name"] for grant in grants] == ["cmd/+", "dev/%c/#"]
     assert "bob" in run("acl", "list", "topic", "cmd/+").stdout
     run("acl", "revoke", "topic", "cmd/+", "bob@*")
     assert "bob" not in run("acl", "list", "topic").stdout

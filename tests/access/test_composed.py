@@ -121,7 +121,7 @@ CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] 
 }
 """Requests that take several rights: which, natively, and over HTTP; None: HTTP has it not."""
 TRIED = [(case, "native") for case in CASES] + [
-    (case, "http") for case, (*_, asked) in CASES.items() if asked is not None
+    (case, "http") for case, (*_, http_request) in CASES.items() if http_request is not None
 ]
 
 
@@ -139,7 +139,7 @@ def realm() -> Iterator[penstock.Realm]:
 
 def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Right, ...]) -> str:
     """Code of the refusal for want of a right, or empty."""
-    _, native, asked = CASES[case]
+    _, native, http_request = CASES[case]
     with realm.connect() as trusted:
         for where, right in rights:
             trusted.access.grant("alice@*", right, **_at(where))
@@ -149,10 +149,10 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
             url = realm.listen().replace("://", "://alice:secret@")
             with penstock.connect(url) as session:
                 ask(session, native(numbers))
-        elif asked is not None:
+        elif http_request is not None:
             secret = base64.b64encode(b"alice:secret").decode()
             headers = {"authorization": f"Basic {secret}"}
-            reply = Web(realm.listen_http()).ask(*asked, headers=headers)
+            reply = Web(realm.listen_http()).ask(*http_request, headers=headers)
             return "access-denied" if reply.status == 403 else ""
     except AccessDenied as error:
         return error.code
@@ -185,7 +185,9 @@ def test_a_request_needs_every_right_it_names(
 
 def test_http_has_no_routes_for_the_native_only_requests() -> None:
     numbers = {"orders": ChannelId(1), "dead": ChannelId(2)}
-    only_native = {type(native(numbers)) for _, native, asked in CASES.values() if asked is None}
+    only_native = {
+        type(native(numbers)) for _, native, http_request in CASES.values() if http_request is None
+    }
 
     assert only_native
     assert not only_native & requests_in(http)
@@ -218,8 +220,8 @@ def test_the_right_to_create_channels_allows_nothing_on_channels_of_others(
     with realm.connect() as trusted:
         trusted.access.grant("alice@*", "channels")
     with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
-        own = session.channels.create("own")
-        own.edit(ttl=5)
+        owned = session.channels.create("own")
+        owned.edit(ttl=5)
         session.channels.delete("own")
         with pytest.raises(AccessDenied, match="lacks 'full' on channel orders"):
             session.channels.get("orders").edit(ttl=5)

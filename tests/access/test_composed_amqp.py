@@ -61,7 +61,7 @@ def relayed_to_both(client: Client) -> list[Delivery]:
         delivery.update(TRANSACTIONAL)
         sender.link.advance()
         sent.append(delivery)
-    client.blocking.wait(lambda: all(each.remote_state for each in sent))
+    client.blocking.wait(lambda: all(delivery.remote_state for delivery in sent))
     return [*sent, transaction.discharge()]
 
 
@@ -118,7 +118,7 @@ def refusal(realm: penstock.Realm, way: str, rights: tuple[Right, ...]) -> str:
             deliveries = WAYS[way][1](client)
         except LinkDetached as error:
             return str(error.link.remote_condition.description)
-    refused = [each for each in deliveries if each.remote.condition is not None]
+    refused = [delivery for delivery in deliveries if delivery.remote.condition is not None]
     return str(refused[0].remote.condition.description) if refused else ""
 
 
@@ -131,17 +131,19 @@ def test_a_request_needs_every_right_it_names(realm: penstock.Realm, way: str) -
 
     with realm.connect() as trusted:
         channels = [trusted.channels.get(name) for name in ("orders", "dead")]
-        assert [each.info().last_event_id for each in channels] == [-1, -1], "nothing was done"
-        assert [each.durables.list() for each in channels] == [[], []]
+        assert [channel.info().last_event_id for channel in channels] == [-1, -1], (
+            "nothing was done"
+        )
+        assert [channel.durables.list() for channel in channels] == [[], []]
         assert trusted.queues.get("jobs").info().events == 1
 
     assert refusal(realm, way, rights) == ""
 
 
 def test_amqp_has_no_requests_for_the_other_combined_rights() -> None:
-    asked = requests_in(penstock_amqp)
+    requests = requests_in(penstock_amqp)
 
-    assert asked == {
+    assert requests == {
         CreateChannel,
         PublishEvents,
         Subscribe,
@@ -151,5 +153,7 @@ def test_amqp_has_no_requests_for_the_other_combined_rights() -> None:
         DeleteDurable,
     }
     numbers = {"orders": ChannelId(1), "dead": ChannelId(2)}
-    others = {name for name, (_, native, _) in CASES.items() if type(native(numbers)) not in asked}
+    others = {
+        name for name, (_, native, _) in CASES.items() if type(native(numbers)) not in requests
+    }
     assert CASES.keys() - others == {"a durable with a selector"}

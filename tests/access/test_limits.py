@@ -77,7 +77,7 @@ def test_a_connection_has_no_more_subscriptions_than_it_may() -> None:
     with (
         penstock.Realm(limits__subscriptions_per_connection_max=2) as realm,
         realm.connect() as session,
-        realm.connect() as other,
+        realm.connect() as second_session,
     ):
         orders = session.channels.create("orders", type="persistent")
         orders.publish(b"x")
@@ -91,9 +91,9 @@ def test_a_connection_has_no_more_subscriptions_than_it_may() -> None:
 
                 orders.publish(b"y")
                 assert stored(kept.next_batch()) == [b"y"]
-                there = other.channels.get("orders")
-                with there.subscribe(start="earliest", timeout=10) as one:
-                    assert stored(one.next_batch()) == received(there) == [b"x", b"y"]
+                second_orders = second_session.channels.get("orders")
+                with second_orders.subscribe(start="earliest", timeout=10) as one:
+                    assert stored(one.next_batch()) == received(second_orders) == [b"x", b"y"]
             assert received(orders) == [b"x", b"y"]
 
 

@@ -91,7 +91,7 @@ def test_a_lock_is_in_the_audit_log_once(realm: penstock.Realm) -> None:
         assert basic(realm, WRONG).status == 429
 
     with realm.connect() as session:
-        [lock] = [each for each in session.access.audit() if each.operation == "sign_in.lock"]
+        [lock] = [record for record in session.access.audit() if record.operation == "sign_in.lock"]
     assert (lock.principal, lock.target, lock.outcome) == ("realm", "alice", "done")
     assert lock.detail == {"what": "user", "host": "127.0.0.1", "seconds": 30.0}
 

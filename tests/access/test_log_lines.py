@@ -47,14 +47,14 @@ def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     hidden = ("event", "level", "timestamp")
     return [
-        {key: value for key, value in each.items() if key not in hidden}
-        for each in lines
-        if each["event"] == event
+        {key: value for key, value in line.items() if key not in hidden}
+        for line in lines
+        if line["event"] == event
     ]
 
 
 def named(log: io.StringIO, event: str) -> list[str]:
-    return [each["name"] for each in told(log, event)]
+    return [line["name"] for line in told(log, event)]
 
 
 def test_creations_and_deletions_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
@@ -81,9 +81,9 @@ def test_creations_and_deletions_are_logged(realm: penstock.Realm, log: io.Strin
 
 
 def test_connections_and_their_ends_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
-    at = realm.listen().removeprefix("penstock://")
+    address = realm.listen().removeprefix("penstock://")
 
-    with penstock.connect(f"penstock://ann:{PASSWORD}@{at}"):
+    with penstock.connect(f"penstock://ann:{PASSWORD}@{address}"):
         pass
     realm.close()
 
@@ -101,9 +101,9 @@ def test_sign_ins_over_http_are_logged(realm: penstock.Realm, log: io.StringIO) 
     Known(url, "ann", "wrong").ask("GET", "me")
     realm.close()
 
-    noted = [each for each in told(log, "audit.noted") if each["operation"] == "sign_in"]
-    ways = [(each["principal"], each["outcome"], each.get("detail_how")) for each in noted]
+    noted = [line for line in told(log, "audit.noted") if line["operation"] == "sign_in"]
+    ways = [(line["principal"], line["outcome"], line.get("detail_how")) for line in noted]
     assert ("ann@127.0.0.1", "done", "http") in ways
     assert ("bea@127.0.0.1", "done", "console") in ways
     assert ("ann@127.0.0.1", "authentication-failed", "password") in ways
-    assert [each["user"] for each in told(log, "access.sign_in_refused")] == ["ann"]
+    assert [line["user"] for line in told(log, "access.sign_in_refused")] == ["ann"]

@@ -81,21 +81,21 @@ async def test_a_request_of_another_site_does_not_know_the_value(logins: Logins)
     login = await logins.open(ALICE)
     logins.check_csrf(login, login.csrf)
 
-    for given in ("", login.id, "ümlaut"):
+    for token in ("", login.id, "ümlaut"):
         with pytest.raises(AccessDenied, match="X-CSRF-Token"):
-            logins.check_csrf(login, given)
+            logins.check_csrf(login, token)
 
 
 @on_a_loop
 async def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
     mine, more = await logins.open(ALICE), await logins.open(ALICE)
-    other = await logins.open(Principal("bob", "h"))
+    bobs_login = await logins.open(Principal("bob", "h"))
 
     logins.close_of("alice")
 
     assert logins.find(mine.id) is None
     assert logins.find(more.id) is None
-    assert logins.find(other.id) is other
+    assert logins.find(bobs_login.id) is bobs_login
 
 
 @on_a_loop
@@ -136,7 +136,7 @@ async def test_a_user_with_too_many_logins_loses_the_idlest_and_others_keep_thei
     clock.us += 1
     third = await logins.open(ALICE)
 
-    kept = [each for each in (bob, first, second, third) if logins.find(each.id)]
+    kept = [login for login in (bob, first, second, third) if logins.find(login.id)]
     assert kept == [bob, first, third]
     assert len(logins) == 3
 
@@ -154,7 +154,7 @@ async def test_when_all_logins_are_used_the_user_with_the_most_loses_one(
 
     assert logins.find(bob.id) is bob
     assert logins.find(carol.id) is carol
-    assert sum(logins.find(each.id) is not None for each in many) == 2
+    assert sum(logins.find(login.id) is not None for login in many) == 2
 
 
 @on_a_loop
@@ -188,12 +188,12 @@ async def test_a_restart_keeps_sessions_and_what_they_need(clock: HandClock) -> 
     again = started(clock, registry)
     await again.load()
 
-    found = again.find(login.id)
-    assert found is not None
-    assert found.principal == ALICE
-    again.check_csrf(found, login.csrf)
+    restored = again.find(login.id)
+    assert restored is not None
+    assert restored.principal == ALICE
+    again.check_csrf(restored, login.csrf)
     with pytest.raises(AccessDenied, match=CSRF_HEADER):
-        again.check_csrf(found, login.id)
+        again.check_csrf(restored, login.id)
 
 
 @on_a_loop
@@ -303,7 +303,7 @@ async def test_logins_that_the_previous_owner_still_writes_are_merged(clock: Han
     again = started(clock, registry)
     await again.load()
     for logins in (now, again):
-        kept = [each for each in (ended_before, ended_here, late) if logins.find(each.id)]
+        kept = [login for login in (ended_before, ended_here, late) if logins.find(login.id)]
         assert kept == [late]
 
 
@@ -354,12 +354,12 @@ async def test_users_can_sign_in_after_damage_to_stored_logins(clock: HandClock)
     login = await again.open(ALICE)
     assert again.find(login.id) is login
 
-    other = MemoryRegistry()
+    second_registry = MemoryRegistry()
     (key,) = await registry.list()
-    await other.cas(key, 0, b"no record")
-    after = started(clock, other)
+    await second_registry.cas(key, 0, b"no record")
+    after = started(clock, second_registry)
     await after.load()
     login = await after.open(ALICE)
-    last = started(clock, other)
+    last = started(clock, second_registry)
     await last.load()
     assert last.find(login.id) is not None

@@ -60,7 +60,7 @@ def test_a_creator_gets_all_rights_and_others_get_none(owner: Session, reader: S
     owner.queues.create("work")
 
     entries = owner.access.entries(channel="orders").entries
-    assert [(each.subject, each.rights) for each in entries] == [("owner@*", ("full",))]
+    assert [(entry.subject, entry.rights) for entry in entries] == [("owner@*", ("full",))]
     assert owner.access.entries(queue="work").entries == entries
     assert owner.channels.list() == ["orders"]
     assert reader.channels.list() == []
@@ -166,7 +166,7 @@ def test_rights_of_a_creation_do_not_reach_the_next_owner(realm: penstock.Realm)
         slow, quick = (
             Permits(access, running.directory, Principal(user, "h")) for user in ("slow", "quick")
         )
-        made, over = asyncio.Event(), asyncio.Event()
+        made, ended = asyncio.Event(), asyncio.Event()
         create, delete = CreateChannel("x", Definition()), DeleteChannel("x")
 
         async def slowly() -> None:
@@ -174,13 +174,13 @@ def test_rights_of_a_creation_do_not_reach_the_next_owner(realm: penstock.Realm)
             made.set()
             with contextlib.suppress(TimeoutError):  # the next one has to wait for this
                 async with asyncio.timeout(0.5):
-                    await over.wait()
+                    await ended.wait()
 
         async def next_one() -> None:
             await made.wait()
             await quick.permitted(delete, lambda: running.delete_channel("x"))
             await quick.permitted(create, lambda: running.create_channel("x", Definition()))
-            over.set()
+            ended.set()
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(slow.permitted(create, slowly))
@@ -239,7 +239,9 @@ def test_acts_and_refusals_are_audited(realm: penstock.Realm, owner: Session) ->
     with realm.connect() as trusted:
         newest = [*trusted.access.audit(1, kind="refusals"), *trusted.access.audit(1)]
 
-    assert [(each.principal, each.operation, each.target, each.outcome) for each in newest] == [
+    assert [
+        (record.principal, record.operation, record.target, record.outcome) for record in newest
+    ] == [
         ("owner@localhost", "realm.pause", "", "access-denied"),
         ("owner@localhost", "channel.create", "orders", "done"),
     ]

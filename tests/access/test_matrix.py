@@ -158,12 +158,12 @@ def test_connections_need_the_right_to_access_the_realm(
 
 
 def test_every_route_is_in_the_matrix() -> None:
-    found = set()
-    for method, path, _ in [each for asked in ASKED.values() for each in asked]:
-        at = TABLE.find("GET" if method == "HEAD" else method, path.partition("?")[0])
+    matched = set()
+    for method, path, _ in [request for requests in ASKED.values() for request in requests]:
+        match = TABLE.find("GET" if method == "HEAD" else method, path.partition("?")[0])
         if not path.startswith("/"):
-            assert isinstance(at, RouteMatch), path
-            found.add((at.route.method, at.route.path))
+            assert isinstance(match, RouteMatch), path
+            matched.add((match.route.method, match.route.path))
 
-    routes = {(each.method, each.path) for each in TABLE.routes if not each.is_open}
-    assert found == routes - FILTERED
+    routes = {(route.method, route.path) for route in TABLE.routes if not route.is_open}
+    assert matched == routes - FILTERED

@@ -85,10 +85,10 @@ def test_a_secret_is_checked_only_on_a_private_connection(
 ) -> None:
     settings = QUICK | {"access__cleartext_passwords": cleartext, "access__mode": "mandatory"}
     with penstock.Realm(**settings) as realm:
-        found = realm._loop.call(outcome(realm.access, way, host, secure=secure))
+        result = realm._loop.call(outcome(realm.access, way, host, secure=secure))
 
     looked_at = "admin" if way in (by_password, by_basic) else "authentication-failed"
-    assert found == (looked_at if is_taken else "insecure-connection")
+    assert result == (looked_at if is_taken else "insecure-connection")
 
 
 def test_the_refusal_says_what_to_do() -> None:
@@ -235,7 +235,7 @@ def test_doctor_warns_of_unencrypted_listeners(
 
     shown = CliRunner().invoke(app, ["doctor", "--settings", str(file), "--format", "json"])
 
-    found = {each["name"]: each for each in json.loads(shown.stdout)["checks"]}
-    assert (found["network"]["status"] if "network" in found else None) == status
+    checks = {check["name"]: check for check in json.loads(shown.stdout)["checks"]}
+    assert (checks["network"]["status"] if "network" in checks else None) == status
     if "cleartext" in more:
-        assert "and so can passwords and tokens" in found["network"]["found"]
+        assert "and so can passwords and tokens" in checks["network"]["found"]

@@ -88,15 +88,15 @@ def test_a_user_cannot_end_or_describe_another_users_transaction(
 
 @pytest.mark.spec("X3")
 def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) -> None:
-    orders, other = alice.channels.get("orders"), alice.channels.get("other")
+    orders, second = alice.channels.get("orders"), alice.channels.get("other")
     parts = tuple(
-        (channel._inner.number, tuple(channel.stage(TABLE))) for channel in (orders, other)
+        (channel._inner.number, tuple(channel.stage(TABLE))) for channel in (orders, second)
     )
-    both = ask(alice, CommitStagedParts("job", 1, parts))
-    again = ask(alice, CommitStagedParts("job", 1, ((other._inner.number, ()),)))
+    spans = ask(alice, CommitStagedParts("job", 1, parts))
+    again = ask(alice, CommitStagedParts("job", 1, ((second._inner.number, ()),)))
 
-    assert [number for number, _ in both["spans"]] == [number for number, _ in parts]
-    assert again["spans"] == [span for span in both["spans"] if span[0] == other._inner.number]
+    assert [number for number, _ in spans["spans"]] == [number for number, _ in parts]
+    assert again["spans"] == [span for span in spans["spans"] if span[0] == second._inner.number]
 
 
 @pytest.mark.spec("L1")
@@ -117,9 +117,9 @@ def test_a_join_ends_with_the_rights_of_its_creator(realm: penstock.Realm, alice
         assert trusted.joins.list() == []
         assert [event.data for event in trusted.channels.get("other").browse()] == [b"copied"]
         [ended] = [
-            each
-            for each in trusted.access.audit(kind="refusals")
-            if each.operation == "join.delete"
+            record
+            for record in trusted.access.audit(kind="refusals")
+            if record.operation == "join.delete"
         ]
         assert (ended.principal, ended.outcome) == ("alice@127.0.0.1", "access-denied")
 

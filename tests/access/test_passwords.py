@@ -47,15 +47,17 @@ def test_new_passwords_are_kept_slowly_and_have_a_least_length_unless_told_other
 
 
 def test_a_short_password_is_refused_by_client_and_realm(realm: penstock.Realm) -> None:
-    said = r"the password has 5 characters; it must have at least 6 \(access.password_length_min\)"
+    message = (
+        r"the password has 5 characters; it must have at least 6 \(access.password_length_min\)"
+    )
     with realm.connect() as session:
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             session.access.create_user("bob", "short")
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             session.access.set_password("alice", "short")
         assert [user.name for user in session.access.users()] == ["admin", "alice"]
 
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=message):
         realm._loop.call(realm.access.accounts.create_user("bob", "short"))
 
 
@@ -100,17 +102,17 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
 
         async def ask() -> SetPassword:
             begun = await session._inner._connection.ask(BeginPassword(), PasswordChallenge)
-            said = change_said(begun.nonce, "alice", made)
-            proof = proof_of("secret", begun.salt, begun.rounds, said=said)
+            message = change_said(begun.nonce, "alice", made)
+            proof = proof_of("secret", begun.salt, begun.rounds, said=message)
             return SetPassword("alice", made, proof)
 
         async def again(change: SetPassword) -> None:
             await session._inner._connection.request(change)
 
         change = session._loop.call(ask())
-        other = verifier("attacker", b"s" * 16, 4_096)
+        forged = verifier("attacker", b"s" * 16, 4_096)
         with pytest.raises(AuthenticationFailed):  # another change than was proven
-            session._loop.call(again(SetPassword("alice", other, change.proof)))
+            session._loop.call(again(SetPassword("alice", forged, change.proof)))
         with pytest.raises(AuthenticationFailed):  # its challenge has been used
             session._loop.call(again(change))
 

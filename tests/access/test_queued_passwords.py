@@ -214,8 +214,8 @@ def realm() -> Iterator[penstock.Realm]:
 
 def basic(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
     secret = base64.b64encode(f"admin:{password}".encode())
-    said = b"GET /api/v1/me HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic " + secret
-    return realm.listen_http(), said + b"\r\n\r\n"
+    request_head = b"GET /api/v1/me HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic " + secret
+    return realm.listen_http(), request_head + b"\r\n\r\n"
 
 
 def form(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
@@ -260,10 +260,10 @@ def test_disconnecting_drops_a_waiting_password_in_every_front_end(
         peers: list[socket.socket] = []
         stack.callback(opened.set)
         for number in range(AT_ONCE + 2):
-            url, said = way(realm, f"wrong-{number}")
+            url, request = way(realm, f"wrong-{number}")
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             peers.append(stack.enter_context(socket.create_connection(address, timeout=30)))
-            peers[-1].sendall(said)
+            peers[-1].sendall(request)
             eventually(lambda: sum(passwords._waiting.values()) == len(peers))
         assert (len(begun), queued(passwords)) == (AT_ONCE, 2)
 

@@ -57,26 +57,26 @@ def test_publishers_may_request_and_consumers_may_reply(realm: penstock.Realm, u
         realm.connect(user="stranger") as stranger,
         ThreadPoolExecutor(1) as pool,
     ):
-        asked = pool.submit(asker.queues.get("work").request, b"a", PATIENT)
+        pending = pool.submit(asker.queues.get("work").request, b"a", PATIENT)
         request = replier.queues.get("work").pop(PATIENT)
         assert request is not None
         queue = request.headers["reply_to"]
 
         assert stranger.queues.list() == []
         assert replier.queues.list() == ["work"]
-        for other in (replier, stranger):
+        for session in (replier, stranger):
             with pytest.raises(AccessDenied):
-                other.queues.get(queue).pop(0)
+                session.queues.get(queue).pop(0)
             with pytest.raises(AccessDenied):
-                other.queues.get(queue).peek()
+                session.queues.get(queue).peek()
             with pytest.raises(AccessDenied):
-                other.queues.delete(queue)
+                session.queues.delete(queue)
             for message in (OpenReplyQueue(queue), CloseReplyQueue(queue)):
                 with pytest.raises(AccessDenied, match="'pop'"):
-                    ask(other, message)
+                    ask(session, message)
         request.reply(b"b")
 
-        assert asked.result(PATIENT).data == b"b"
+        assert pending.result(PATIENT).data == b"b"
     with realm.connect() as administrator:
         assert administrator.queues.list() == ["work"]
 
@@ -99,9 +99,9 @@ def test_a_reply_elsewhere_needs_the_right_to_publish_there(realm: penstock.Real
 def test_only_the_session_that_made_a_reply_queue_consumes_from_it() -> None:
     """The session is checked, too, if access control is off and all clients are the same user."""
     name = f"temp-reply-{32 * 'a'}"
-    with penstock.Realm() as realm, realm.connect() as asker, realm.connect() as other:
+    with penstock.Realm() as realm, realm.connect() as asker, realm.connect() as second:
         ask(asker, OpenReplyQueue(name))
-        queue = other.queues.get(name)
+        queue = second.queues.get(name)
         queue.push(b"reply")
 
         for consume in (queue.pop, queue.reader().open):
@@ -140,23 +140,23 @@ def test_a_temporary_destination_is_published_to_by_its_name_and_not_by_its_numb
     """Numbers of stores follow one another, so they can be tried."""
     name = f"temp-reply-{32 * 'a'}"
     with realm.connect(user="asker") as asker, realm.connect(user="stranger") as stranger:
-        own = ask(asker, OpenReplyQueue(name))["channel"]
+        queue_number = ask(asker, OpenReplyQueue(name))["channel"]
         queue = asker.queues.get(name)
 
-        for number in (own, own + 1):
+        for number in (queue_number, queue_number + 1):
             refused = f"number {number} no longer exists"
             with pytest.raises(NameDoesNotExist, match=refused):
                 publish_to(stranger, number)
-            for looks in (OpenSchedule(number), DescribeColumns(number)):
+            for request in (OpenSchedule(number), DescribeColumns(number)):
                 with pytest.raises(NameDoesNotExist, match=refused):
-                    ask(stranger, looks)
+                    ask(stranger, request)
         assert queue.info().events == 0
 
-        assert ask(stranger, OpenReplyTo(name))["channel"] == own
-        publish_to(stranger, own)
+        assert ask(stranger, OpenReplyTo(name))["channel"] == queue_number
+        publish_to(stranger, queue_number)
         assert queue.info().events == 1
         with pytest.raises(AccessDenied, match="'peek'"):
-            ask(stranger, DescribeColumns(own))
+            ask(stranger, DescribeColumns(queue_number))
 
 
 def publish_to(session: penstock.Session, number: int) -> int:
@@ -176,17 +176,17 @@ def test_a_session_that_replies_to_many_forgets_the_names_of_deleted_queues(
 ) -> None:
     monkeypatch.setattr(permits_of_sessions, "_NAMES_MIN", 3)
     with realm.connect(user="asker") as asker, realm.connect(user="replier") as replier:
-        kept, *gone = (f"temp-reply-{number:032x}" for number in range(10))
+        kept, *deleted = (f"temp-reply-{number:032x}" for number in range(10))
         number = ask(asker, OpenReplyQueue(kept))["channel"]
         ask(replier, OpenReplyTo(kept))
-        for name in gone:
+        for name in deleted:
             ask(asker, OpenReplyQueue(name))
             ask(replier, OpenReplyTo(name))
             ask(asker, CloseReplyQueue(name))
-        own = realm._listener._sessions[replier._inner._connection.session_id]
-        assert isinstance(own, Connection)
-        assert own.caller is not None
-        permits = own.caller.permits
+        connection = realm._listener._sessions[replier._inner._connection.session_id]
+        assert isinstance(connection, Connection)
+        assert connection.caller is not None
+        permits = connection.caller.permits
         assert permits is not None
         assert len(permits._names) <= 4
 
@@ -201,19 +201,19 @@ def test_a_replier_that_has_reconnected_replies_by_the_name_again(realm: penstoc
         ThreadPoolExecutor(1) as pool,
     ):
         for data in (b"first", b"second"):
-            asked = pool.submit(asker.queues.get("work").request, data, PATIENT)
+            pending = pool.submit(asker.queues.get("work").request, data, PATIENT)
             request = replier.queues.get("work").pop(PATIENT)
             assert request is not None
             if data == b"second":
                 cut(realm, replier)
             request.reply(data)
-            assert asked.result(PATIENT).data == data
+            assert pending.result(PATIENT).data == data
 
 
 def cut(realm: penstock.Realm, session: penstock.Session) -> None:
     """End the connection of a session, which then makes another."""
-    own = session._inner._connection.session_id
-    connection = realm._listener._sessions[own]
+    session_id = session._inner._connection.session_id
+    connection = realm._listener._sessions[session_id]
     realm._loop.call(_end(connection))
 
 
@@ -252,14 +252,14 @@ def test_after_a_restart_a_reply_queue_is_its_users_and_the_session_that_reads_f
         penstock.Realm(tmp_path, **settings) as realm,
         realm.connect() as administrator,
         realm.connect(user="asker") as asker,
-        realm.connect(user="asker") as other,
+        realm.connect(user="asker") as second,
     ):
         assert filled(administrator.queues.get(name), large) == 1, "a quarter of 24 MiB"
         ask(asker, OpenReplyQueue(f"temp-reply-{32 * 'b'}"))
         assert filled(asker.queues.get(f"temp-reply-{32 * 'b'}"), large) == 0
 
         assert asker.queues.get(name).pop(0) is not None
-        for late in (other, administrator):
+        for late in (second, administrator):
             with pytest.raises(DurableInUse, match="belongs to another session"):
                 late.queues.get(name).pop(0)
 
@@ -314,11 +314,11 @@ def filled(queue: penstock.Queue, data: bytes) -> int:
 @pytest.mark.spec("R4")
 def test_a_session_has_so_many_reply_queues_at_a_time(realm: penstock.Realm) -> None:
     names = [f"temp-reply-{number:032x}" for number in range(SESSION_STORES_MAX + 1)]
-    with realm.connect(user="asker") as asker, realm.connect(user="replier") as other:
+    with realm.connect(user="asker") as asker, realm.connect(user="replier") as second:
         for name in names[:-1]:
             ask(asker, OpenReplyQueue(name))
         with pytest.raises(LimitReached, match=f"allowed are {SESSION_STORES_MAX}"):
             ask(asker, OpenReplyQueue(names[-1]))
-        ask(other, OpenReplyQueue(f"temp-reply-{32 * 'f'}"))
+        ask(second, OpenReplyQueue(f"temp-reply-{32 * 'f'}"))
         ask(asker, CloseReplyQueue(names[0]))
         ask(asker, OpenReplyQueue(names[-1]))

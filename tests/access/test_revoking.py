@@ -85,12 +85,12 @@ def test_a_revoked_certificate_ends_its_sessions_and_opens_no_new_one(
 
 def peer_of(path: Path) -> dict[str, object]:
     """Return the fields of a verified certificate as ``ssl`` has them."""
-    found = x509.load_pem_x509_certificate(path.read_bytes())
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
     return {
         "subject": ((("commonName", "alice"),),),
         "issuer": ((("commonName", "authority"),),),
-        "serialNumber": f"{found.serial_number:X}",
-        "notAfter": found.not_valid_after_utc.strftime("%b %d %H:%M:%S %Y GMT"),
+        "serialNumber": f"{certificate.serial_number:X}",
+        "notAfter": certificate.not_valid_after_utc.strftime("%b %d %H:%M:%S %Y GMT"),
     }
 
 
@@ -180,5 +180,5 @@ def test_an_open_data_directory_is_warned_of(tmp_path: Path, mode: int, found: s
     assert openness(data) == found
     warned = [line["others"] for line in logged if line["event"] == "secrets.open_directory"]
     assert warned == ([found] if found else [])
-    checks = {each["name"]: each for each in json.loads(shown.stdout)["checks"]}
+    checks = {check["name"]: check for check in json.loads(shown.stdout)["checks"]}
     assert checks["permissions"]["status"] == ("warning" if found else "ok")

@@ -153,9 +153,9 @@ def test_a_secret_in_a_url_is_not_shown(place: str, secret: str) -> None:
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("option", SETTINGS)
 def test_a_secret_in_a_setting_is_not_listed(option: str, secret: str) -> None:
-    found = in_force(overrides={option: SETTINGS[option].format(secret)})
+    settings = in_force(overrides={option: SETTINGS[option].format(secret)})
 
-    (value,) = [each.value for each in found if each.option == option]
+    (value,) = [setting.value for setting in settings if setting.option == option]
     assert "***" in value
     assert not is_told(value)
 

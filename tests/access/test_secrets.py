@@ -23,7 +23,7 @@ def test_a_url_names_user_password_addresses_and_files() -> None:
 
     assert (url.user, url.password, url.tls) == ("alice", "hush!hush", True)
     assert (url.ca, url.certificate, url.key) == ("ca.pem", "a.pem", "a.key")
-    assert [str(each) for each in url.addresses] == ["localhost:1", "[::1]:2"]
+    assert [str(address) for address in url.addresses] == ["localhost:1", "[::1]:2"]
     assert repr(url) == "RealmUrl(penstocks://alice@localhost:1,[::1]:2)"
 
 
@@ -95,17 +95,17 @@ def test_an_unreachable_realm_is_reported_without_the_password() -> None:
 def test_arguments_take_precedence_over_the_environment() -> None:
     environment = {"PENSTOCK_USER": "bob", "PENSTOCK_PASSWORD": "b", "PENSTOCK_TOKEN": "t"}
 
-    given = Credentials(parse_url("penstock://alice:a@h"), None, environment)
+    credentials = Credentials(parse_url("penstock://alice:a@h"), None, environment)
     named = Credentials(parse_url("penstock://alice@h"), None, environment)
     nothing = Credentials(parse_url("penstock://h"), None, environment)
     token = Credentials(parse_url("penstock://alice@h"), lambda: "fresh", environment)
     only = Credentials(parse_url("penstock://h"), None, {"PENSTOCK_TOKEN": "t"})
 
-    assert (given.user, given.password, given.token()) == ("alice", "a", "")
+    assert (credentials.user, credentials.password, credentials.token()) == ("alice", "a", "")
     assert (named.user, named.password) == ("alice", "b")
     assert (nothing.user, nothing.password, nothing.has_token) == ("bob", "b", False)
     assert (token.password, token.token()) == ("", "fresh")
-    assert (only.has_token, only.token(), repr(given)) == (True, "t", "Credentials(alice)")
+    assert (only.has_token, only.token(), repr(credentials)) == (True, "t", "Credentials(alice)")
 
 
 def files_of_tests_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:

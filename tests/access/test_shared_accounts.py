@@ -57,65 +57,67 @@ class Both:
 @pytest.mark.spec("N8")
 @on_a_loop
 async def test_rights_on_all_channels_apply_to_local_channels() -> None:
-    both = Both()
-    await both.begin()
-    assert both.local.first_password == "", "the cluster has made the first administrator"
-    assert both.local.accounts.knows("admin")
+    accounts = Both()
+    await accounts.begin()
+    assert accounts.local.first_password == "", "the cluster has made the first administrator"
+    assert accounts.local.accounts.knows("admin")
 
-    await both.cluster.accounts.create_user("ann", "a long password")
-    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
-    await both.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
-    await both.follow()
+    await accounts.cluster.accounts.create_user("ann", "a long password")
+    await accounts.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await accounts.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
+    await accounts.follow()
 
-    assert both.local.accounts.verifier_of("ann") == both.cluster.accounts.verifier_of("ann")
-    both.local.require_publish(ANN, "channel", "readings")
-    assert not await both.shared.refresh(), "nothing has changed since"
+    assert accounts.local.accounts.verifier_of("ann") == accounts.cluster.accounts.verifier_of(
+        "ann"
+    )
+    accounts.local.require_publish(ANN, "channel", "readings")
+    assert not await accounts.shared.refresh(), "nothing has changed since"
 
 
 @pytest.mark.spec("N8")
 @on_a_loop
 async def test_a_right_revoked_in_the_cluster_ends_locally_and_listeners_are_called() -> None:
-    both = Both()
-    await both.begin()
-    await both.cluster.accounts.create_user("ann")
-    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
-    await both.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
-    await both.follow()
+    accounts = Both()
+    await accounts.begin()
+    await accounts.cluster.accounts.create_user("ann")
+    await accounts.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await accounts.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
+    await accounts.follow()
     heard: list[str] = []
-    both.local.on_changed(lambda: heard.append("lost"))
+    accounts.local.on_changed(lambda: heard.append("lost"))
 
-    await both.cluster.accounts.revoke("channel", "*", "ann@*")
-    await both.follow()
+    await accounts.cluster.accounts.revoke("channel", "*", "ann@*")
+    await accounts.follow()
 
     assert heard == ["lost"]
     with pytest.raises(AccessDenied):
-        both.local.require_publish(ANN, "channel", "readings")
+        accounts.local.require_publish(ANN, "channel", "readings")
 
 
 @pytest.mark.spec("N8")
 @on_a_loop
 async def test_rights_on_a_local_channel_belong_to_its_node_and_end_with_the_user() -> None:
-    both = Both()
-    await both.begin()
-    await both.cluster.accounts.create_user("ann")
-    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
-    await both.cluster.accounts.create_group("staff", ["ann"])
-    await both.cluster.accounts.grant("channel", "readings", "admin@*", rights=("full",))
-    await both.follow()
-    assert both.local.accounts.entries("channel", "readings").entries == ()
+    accounts = Both()
+    await accounts.begin()
+    await accounts.cluster.accounts.create_user("ann")
+    await accounts.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await accounts.cluster.accounts.create_group("staff", ["ann"])
+    await accounts.cluster.accounts.grant("channel", "readings", "admin@*", rights=("full",))
+    await accounts.follow()
+    assert accounts.local.accounts.entries("channel", "readings").entries == ()
 
-    await both.local.created(ANN, "channel", "readings")
-    await both.local.accounts.grant("channel", "prices", "group:staff", rights=("subscribe",))
-    both.local.require_publish(ANN, "channel", "readings")
-    gone: list[str] = []
-    both.local.accounts.user_changed = gone.append
-    await both.cluster.accounts.delete_user("ann")
-    await both.cluster.accounts.delete_group("staff")
-    await both.follow()
+    await accounts.local.created(ANN, "channel", "readings")
+    await accounts.local.accounts.grant("channel", "prices", "group:staff", rights=("subscribe",))
+    accounts.local.require_publish(ANN, "channel", "readings")
+    changed_users: list[str] = []
+    accounts.local.accounts.user_changed = changed_users.append
+    await accounts.cluster.accounts.delete_user("ann")
+    await accounts.cluster.accounts.delete_group("staff")
+    await accounts.follow()
 
-    assert gone == ["ann"]
-    assert both.local.accounts.entries("channel", "readings").entries == ()
-    assert both.local.accounts.entries("channel", "prices").entries == ()
+    assert changed_users == ["ann"]
+    assert accounts.local.accounts.entries("channel", "readings").entries == ()
+    assert accounts.local.accounts.entries("channel", "prices").entries == ()
 
 
 @pytest.mark.spec("N8")

@@ -140,15 +140,15 @@ def test_users_groups_rights_and_audit_survive_a_restart(tmp_path: Path) -> None
         session.access.create_group("ops", ["alice", "bob"])
         session.access.grant("group:ops", "access")
         session.access.grant("group:ops", "publish", channel="orders")
-        known = (session.access.users(), session.access.groups())
+        accounts = (session.access.users(), session.access.groups())
         newest = session.access.audit(1)[0]
 
     with penstock.Realm(tmp_path, access__mode="mandatory", **QUICK) as realm:
         with realm.connect() as session:
-            assert (session.access.users(), session.access.groups()) == known
+            assert (session.access.users(), session.access.groups()) == accounts
             assert session.access.audit(1)[0] == newest
             entries = session.access.entries(channel="orders").entries
-            assert [(each.subject, each.rights) for each in entries] == [
+            assert [(entry.subject, entry.rights) for entry in entries] == [
                 ("group:ops", ("publish",))
             ]
         with penstock.connect(url_for(realm, "alice:open%20sesame")) as session:
@@ -177,7 +177,7 @@ def test_a_deleted_user_cannot_sign_in(realm: penstock.Realm) -> None:
             trusted.access.delete_user("alice")
             with pytest.raises(AuthenticationFailed):
                 session.info()
-        assert [each.name for each in trusted.access.users()] == ["admin"]
+        assert [user.name for user in trusted.access.users()] == ["admin"]
         with pytest.raises(IllegalState, match="the last user"):
             trusted.access.delete_user("admin")
 
@@ -234,13 +234,13 @@ def test_secrets_come_from_the_environment(
 
 
 def test_a_connection_with_an_invalid_sign_in_gets_an_error_and_ends(realm: penstock.Realm) -> None:
-    at = realm.listen().rpartition(":")[2]
+    port = realm.listen().rpartition(":")[2]
     for hello in (
         wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"\0alice\0secret"),
         wire.Hello("c", "s", "alice", token="", mechanism="SCRAM-SHA-256", data=b"nonsense"),
         wire.Hello("c", "s", "alice", token="no.token.here"),
     ):
-        with socket.create_connection(("127.0.0.1", int(at))) as plain:
+        with socket.create_connection(("127.0.0.1", int(port))) as plain:
             plain.settimeout(10)
             plain.sendall(_greeting(hello))
             assert b"authentication-failed" in _all_of(plain), hello
@@ -251,10 +251,10 @@ def _greeting(hello: wire.Hello) -> bytes:
 
 
 def _all_of(plain: socket.socket) -> bytes:
-    found = b""
+    received = b""
     while part := plain.recv(65_536):
-        found += part
-    return found
+        received += part
+    return received
 
 
 def test_the_first_password_is_a_line_of_json_where_the_log_is(

@@ -103,10 +103,10 @@ def named_by_tables() -> Iterator[str]:
 
 
 def test_every_operation_has_a_native_request_or_is_listed_as_missing() -> None:
-    asked = {*named_by_tables()}
+    in_tables = {*named_by_tables()}
 
-    assert asked <= OPERATIONS.keys()
-    assert OPERATIONS.keys() - asked == Native.without
+    assert in_tables <= OPERATIONS.keys()
+    assert OPERATIONS.keys() - in_tables == Native.without
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_an_unknown_kind_of_store_is_refused(allowed: Permits, message: Request[
 
 
 def test_every_audit_record_has_its_target() -> None:
-    told = REQUESTS[Revoke].about(Revoke("channel", "a", "bob@*"))
+    target = REQUESTS[Revoke].about(Revoke("channel", "a", "bob@*"))
 
-    assert told == "channel a: -all bob@*"
+    assert target == "channel a: -all bob@*"
     assert REQUESTS[DeleteJoin].about(DeleteJoin("a", "b")) == "a -> b"

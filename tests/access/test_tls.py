@@ -83,9 +83,9 @@ def _names_seen(tls: Tls, trusted: Path, client: tuple[Path, Path] | None = None
     mine = ssl.create_default_context(cafile=str(trusted))
     if client is not None:
         mine.load_cert_chain(*map(str, client))
-    here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client_side = mine.wrap_bio(here, there, server_hostname="localhost")
-    server_side = tls.context.wrap_bio(there, here, server_side=True)
+    here, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_side = mine.wrap_bio(here, outgoing, server_hostname="localhost")
+    server_side = tls.context.wrap_bio(outgoing, here, server_side=True)
     for _ in range(4):
         for side in (client_side, server_side):
             try:

@@ -66,17 +66,19 @@ class Provider:
 
 
 def key_set(keys: dict[str, ec.EllipticCurvePrivateKey]) -> bytes:
-    found = [
+    missing = [
         {**json.loads(ECAlgorithm.to_jwk(key.public_key())), "kid": name, "alg": "ES256"}
         for name, key in keys.items()
     ]
-    return json.dumps({"keys": found}).encode()
+    return json.dumps({"keys": missing}).encode()
 
 
 def signed(key: Any = KEY, kid: str | None = "one", algorithm: str = "ES256", **claims: Any) -> str:
-    said = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
+    present_claims = {
+        name: value for name, value in {**CLAIMS, **claims}.items() if value is not None
+    }
     headers = {"kid": kid} if kid is not None else {}
-    return jwt.encode(said, key, algorithm=algorithm, headers=headers)
+    return jwt.encode(present_claims, key, algorithm=algorithm, headers=headers)
 
 
 async def inline(call: Callable[[], Any]) -> Any:
@@ -134,34 +136,34 @@ def test_a_token_that_is_not_good_is_refused_with_the_reason(text: str, why: str
 
 def test_a_key_that_is_new_at_the_provider_is_fetched_but_not_too_often() -> None:
     provider, clock = Provider(), FixedClock()
-    taken = tokens(provider, clock)
-    who(signed(), taken)
+    checker = tokens(provider, clock)
+    who(signed(), checker)
     provider.keys = {"one": KEY, "two": OTHER}
     with pytest.raises(AuthenticationFailed):
-        who(signed(OTHER, "two"), taken)
+        who(signed(OTHER, "two"), checker)
     assert provider.asked == 1
 
     clock.us += 20_000_000
 
-    assert who(signed(OTHER, "two"), taken).user == "alice"
-    who(signed(), taken)
+    assert who(signed(OTHER, "two"), checker).user == "alice"
+    who(signed(), checker)
     assert provider.asked == 2
 
 
 def test_an_unavailable_provider_matters_only_without_cached_keys() -> None:
     provider, clock = Provider(), FixedClock()
-    taken = tokens(provider, clock)
+    checker = tokens(provider, clock)
     provider.is_away = True
     with pytest.raises(Unavailable):
-        who(signed(), taken)
+        who(signed(), checker)
 
     provider.is_away = False
-    taken.forget()
-    who(signed(), taken)
+    checker.forget()
+    who(signed(), checker)
     provider.is_away = True
     clock.us += 700_000_000
 
-    assert who(signed(exp=NOW_S + 5_000), taken).user == "alice"
+    assert who(signed(exp=NOW_S + 5_000), checker).user == "alice"
 
 
 @on_a_loop
@@ -172,22 +174,22 @@ async def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
         await asyncio.sleep(0)
         return call()
 
-    taken = Tokens(RULES, provider.fetch, FixedClock(), offload=slowly)
+    checker = Tokens(RULES, provider.fetch, FixedClock(), offload=slowly)
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(taken.principal(signed(), "h")) for _ in range(3)]
+        pending = [tasks.create_task(checker.principal(signed(), "h")) for _ in range(3)]
 
-    assert [each.result().user for each in asked] == ["alice"] * 3
+    assert [task.result().user for task in pending] == ["alice"] * 3
     assert provider.asked == 1
 
 
 def test_an_unavailable_provider_is_not_requested_with_each_token() -> None:
     provider = Provider()
     provider.is_away = True
-    taken = tokens(provider)
+    checker = tokens(provider)
 
     for _ in range(2):
         with pytest.raises(Unavailable):
-            who(signed(), taken)
+            who(signed(), checker)
 
     assert provider.asked == 1
 
@@ -299,35 +301,41 @@ def rsa_key(bits: int, **more: Any) -> tuple[Any, dict[str, Any]]:
 def test_a_key_that_is_short_or_for_encryption_signs_nothing(
     bits: int, more: dict[str, Any], why: str
 ) -> None:
-    key, said = rsa_key(bits, kid="weak", **more)
+    key, fields = rsa_key(bits, kid="weak", **more)
     good = json.loads(key_set({"one": KEY}))["keys"]
-    taken = Tokens(
-        RULES, lambda _: json.dumps({"keys": [said, *good]}).encode(), FixedClock(), offload=inline
+    checker = Tokens(
+        RULES,
+        lambda _: json.dumps({"keys": [fields, *good]}).encode(),
+        FixedClock(),
+        offload=inline,
     )
 
     with pytest.raises(AuthenticationFailed, match=why):
-        who(signed(key, "weak", "RS256"), taken)
-    assert who(signed(), taken).user == "alice"
+        who(signed(key, "weak", "RS256"), checker)
+    assert who(signed(), checker).user == "alice"
 
 
 @pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"key_ops": ["verify"]}])
 def test_an_rsa_key_of_2048_bits_signs(more: dict[str, Any]) -> None:
-    key, said = rsa_key(2_048, kid="long", **more)
-    taken = Tokens(
-        RULES, lambda _: json.dumps({"keys": [said]}).encode(), FixedClock(), offload=inline
+    key, fields = rsa_key(2_048, kid="long", **more)
+    checker = Tokens(
+        RULES, lambda _: json.dumps({"keys": [fields]}).encode(), FixedClock(), offload=inline
     )
 
-    assert who(signed(key, "long", "RS256"), taken).user == "alice"
+    assert who(signed(key, "long", "RS256"), checker).user == "alice"
 
 
 def test_a_key_for_encryption_does_not_hide_one_for_signatures_of_its_id() -> None:
-    _, other = rsa_key(2_048, kid="one", use="enc")
+    _, encryption_fields = rsa_key(2_048, kid="one", use="enc")
     good = json.loads(key_set({"one": KEY}))["keys"]
-    taken = Tokens(
-        RULES, lambda _: json.dumps({"keys": [*good, other]}).encode(), FixedClock(), offload=inline
+    checker = Tokens(
+        RULES,
+        lambda _: json.dumps({"keys": [*good, encryption_fields]}).encode(),
+        FixedClock(),
+        offload=inline,
     )
 
-    assert who(signed(), taken).user == "alice"
+    assert who(signed(), checker).user == "alice"
 
 
 @pytest.mark.spec("A1")

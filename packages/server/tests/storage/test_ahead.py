@@ -76,8 +76,8 @@ async def test_the_journal_writes_zeros_after_synced_small_blocks() -> None:
     with pytest.raises(StorageFailed):
         await journal.append(tail, [b"small"])
     await journal.append(tail, [b"small"])  # behind it the file was cut off
-    found = [size // 1_024 for size in disk.written]
+    sizes = [size // 1_024 for size in disk.written]
 
-    assert found == [0, 256, 0, BLOCK_BYTES_MAX // 1_024, 0, 256]
+    assert sizes == [0, 256, 0, BLOCK_BYTES_MAX // 1_024, 0, 256]
     disk.kill()
     assert open_store("/realm", disk).journal.info().tail == 5

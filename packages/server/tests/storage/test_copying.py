@@ -34,9 +34,9 @@ async def extend(blobs: Blobs, index: SegmentIndex, tail: bytes, first: int) -> 
 
 def content(file: HeldFile) -> bytes:
     parts: list[bytes] = []
-    while (at := sum(map(len, parts))) < file.size:
-        part = file.read(at, 1_000)
-        assert part, f"nothing at byte {at} of {file.size}"
+    while (offset := sum(map(len, parts))) < file.size:
+        part = file.read(offset, 1_000)
+        assert part, f"nothing at byte {offset} of {file.size}"
         parts.append(part)
     return b"".join(parts)
 
@@ -49,7 +49,7 @@ async def test_a_file_that_is_extended_during_a_backup_ends_as_it_was_recorded(
     """The extension is made after the capture, or before it without being recorded yet."""
     store = open_store("/realm", disk)
     before = await begun(store.blobs)
-    whole, tail = b"".join(before.chunks), bytes(before.chunks[-1])
+    file_bytes, tail = b"".join(before.chunks), bytes(before.chunks[-1])
     capture = Capture("/realm", disk, store.journal)
 
     if is_under_way:
@@ -57,9 +57,9 @@ async def test_a_file_that_is_extended_during_a_backup_ends_as_it_was_recorded(
     held = capture(await store.blobs.list(), growing={NAME: before.index})
     if not is_under_way:
         await extend(store.blobs, before.index, tail, first=100)
-    (file,) = [each for each in held if each.name == NAME]
+    (file,) = [captured for captured in held if captured.name == NAME]
 
-    assert content(file) == whole
+    assert content(file) == file_bytes
     table = pa.ipc.open_file(pa.py_buffer(content(file))).read_all()
     assert table.column("event_id").to_pylist() == list(range(100))
     capture.release(held)

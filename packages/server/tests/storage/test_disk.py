@@ -164,8 +164,10 @@ def test_a_power_cut_tears_unsynced_writes_at_sectors() -> None:
         disk.pwrite(file, [b"n" * SECTOR * 3], 0)
         disk.power_cut()
         content = disk.content("/a").decode()
-        seen.add("".join(content[at * SECTOR] for at in range(3)))
-        assert all(len(set(content[at * SECTOR : (at + 1) * SECTOR])) == 1 for at in range(3))
+        seen.add("".join(content[sector * SECTOR] for sector in range(3)))
+        assert all(
+            len(set(content[sector * SECTOR : (sector + 1) * SECTOR])) == 1 for sector in range(3)
+        )
 
     assert {"ooo", "nnn"} < seen, "all of it may be lost or kept"
     assert seen & {"non", "ono", "oon", "onn"}, "and later sectors may be there without earlier"

@@ -215,9 +215,9 @@ def test_a_record_is_old_or_new_after_a_failed_sync_and_a_power_cut() -> None:
             asyncio.run(registry.cas("b", 0, b"x"))
         disk.power_cut()
 
-        found = asyncio.run(open_store("/realm", disk).registry.get("a"))
-        assert found is not None
-        seen.add(found.value)
+        record = asyncio.run(open_store("/realm", disk).registry.get("a"))
+        assert record is not None
+        seen.add(record.value)
     assert seen <= {b"old", b"new"}
 
 

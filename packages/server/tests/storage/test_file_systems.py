@@ -92,8 +92,8 @@ async def test_a_list_with_a_prefix_reads_no_other_names(store: ObjectStore) -> 
         await blobs.put(f"segments/others.2/{number}", [b"x"])
     store.requests.clear()
 
-    found = await blobs.list("segments/orders.1/")
-    assert [(blob.name, blob.size) for blob in found] == [
+    infos = await blobs.list("segments/orders.1/")
+    assert [(blob.name, blob.size) for blob in infos] == [
         (f"segments/orders.1/{number}", number) for number in range(10)
     ]
     assert {name for name, _ in store.asked("GET", "")} == {"realm/segments/orders.1/"}

@@ -34,9 +34,9 @@ async def append_all(journal: FileJournal, *blocks: bytes) -> None:
 
 
 async def contents(journal: FileJournal) -> list[bytes]:
-    found = await journal.read(journal.info().floor + 1, 10**9)
-    assert all(isinstance(block, Block) for block in found), found
-    return [bytes(block.data) for block in found if isinstance(block, Block)]
+    blocks = await journal.read(journal.info().floor + 1, 10**9)
+    assert all(isinstance(block, Block) for block in blocks), blocks
+    return [bytes(block.data) for block in blocks if isinstance(block, Block)]
 
 
 async def test_blocks_outlive_power(disk: FaultyDisk) -> None:

@@ -141,9 +141,9 @@ class JournalLife(RuleBasedStateMachine):
             return
         assert self.journal.info().floor == self.floor
         assert not self.journal.damage
-        found = self.runner.run(self.journal.read(self.floor + 1, 10**9))
-        assert all(isinstance(block, Block) for block in found)
-        assert [block.data for block in found if isinstance(block, Block)] == self.blocks[
+        blocks = self.runner.run(self.journal.read(self.floor + 1, 10**9))
+        assert all(isinstance(block, Block) for block in blocks)
+        assert [block.data for block in blocks if isinstance(block, Block)] == self.blocks[
             self.floor :
         ]
 

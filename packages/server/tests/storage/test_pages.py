@@ -31,23 +31,23 @@ async def test_a_place_whose_flush_returned_outlives_every_power_cut() -> None:
         random, disk = Random(seed), FaultyDisk(seed)
         held: dict[int, dict[PageSlot, bytes]] = {1: {}, 2: {}}
         for _ in range(6):
-            pages = await opened(disk, {channel: list(of) for channel, of in held.items()})
+            pages = await opened(disk, {channel: list(slots) for channel, slots in held.items()})
             for _ in range(random.randrange(5)):
                 channel = random.choice((1, 2))
                 bodies = [random.randbytes(random.choice((3, 500, 2_500))) for _ in range(3)]
                 places = await put(pages, bodies, channel=channel)
                 held[channel].update(zip(places, bodies, strict=True))
-                gone = [place for place in held[channel] if random.random() < 0.3]
-                for place in gone:
+                released = [place for place in held[channel] if random.random() < 0.3]
+                for place in released:
                     del held[channel][place]
-                await pages.release(channel, gone)
+                await pages.release(channel, released)
             await put(pages, [b"not synced" * 90] * 4, sync=False)
             disk.power_cut()
 
-        pages = await opened(disk, {channel: list(of) for channel, of in held.items()})
-        for channel, of in held.items():
-            assert await pages.check(channel, list(of)) == []
-            assert [bytes(pages.view(channel, place)) for place in of] == list(of.values())
+        pages = await opened(disk, {channel: list(slots) for channel, slots in held.items()})
+        for channel, slots in held.items():
+            assert await pages.check(channel, list(slots)) == []
+            assert [bytes(pages.view(channel, place)) for place in slots] == list(slots.values())
 
 
 async def test_lost_unsynced_bytes_are_detected() -> None:
@@ -97,12 +97,12 @@ async def test_room_behind_the_newest_body_is_used_again_after_a_restart(
 
 @pytest.mark.spec("C1g")
 async def test_a_slot_of_an_earlier_body_frees_no_later_one_at_its_offset(disk: FaultyDisk) -> None:
-    first, gone = await put(await opened(disk), [b"a" * 100, b"b" * 100])
+    first, second = await put(await opened(disk), [b"a" * 100, b"b" * 100])
     disk.kill()
     pages = await opened(disk, {1: [first]})
     (later,) = await put(pages, [b"c" * 200])
-    assert (later.page, later.offset) == (gone.page, gone.offset)
-    await pages.release(1, [gone])
+    assert (later.page, later.offset) == (second.page, second.offset)
+    await pages.release(1, [second])
     assert pages.info(1).used == 300
 
 

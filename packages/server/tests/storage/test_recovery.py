@@ -81,7 +81,7 @@ def everything(number: int) -> dict[int, bytes]:
 @pytest.mark.parametrize("size", range(start_of(4), start_of(5)))
 def test_a_tail_torn_at_any_byte_is_cut_to_the_last_whole_block(size: int) -> None:
     disk = written()
-    whole = disk.content(LOG)
+    content = disk.content(LOG)
     disk.shorten(LOG, size)
 
     store = open_it(disk)
@@ -91,7 +91,7 @@ def test_a_tail_torn_at_any_byte_is_cut_to_the_last_whole_block(size: int) -> No
     assert served(store) == everything(kept)
     assert damaged(store) == []
     assert asyncio.run(store.journal.append(kept, [b"next"])) == kept + 1
-    torn = whole[start_of(4) : size].rstrip(b"\0")
+    torn = content[start_of(4) : size].rstrip(b"\0")
     aside = b"".join(quarantined(disk).values())
     assert aside == (b"" if kept == 4 else torn)
 
@@ -201,9 +201,9 @@ def test_unsynced_blocks_behind_a_torn_one_go_with_it() -> None:
 
 
 def test_a_block_from_another_history_breaks_the_chain() -> None:
-    other = written([b"first", b"SECOND BLOCK", b"third", b"the fourth and last"])
+    second_history = written([b"first", b"SECOND BLOCK", b"third", b"the fourth and last"])
     disk = written(close=True)
-    swapped = other.content(LOG)[start_of(2) : start_of(3)]
+    swapped = second_history.content(LOG)[start_of(2) : start_of(3)]
     file = disk.open(LOG)
     disk.pwrite(file, [swapped], start_of(2))
     disk.datasync(file)
@@ -218,9 +218,9 @@ def test_a_block_from_another_history_breaks_the_chain() -> None:
 
 def test_published_bytes_that_look_like_a_block_are_not_taken_for_one() -> None:
     elsewhere = FaultyDisk()
-    other = open_store("/realm", elsewhere, identity=4711).journal
+    second_journal = open_store("/realm", elsewhere, identity=4711).journal
     for number, block in enumerate(BLOCKS):
-        asyncio.run(other.append(number, [block]))
+        asyncio.run(second_journal.append(number, [block]))
     blocks = [b"x", elsewhere.content(LOG), b"y"]
     disk = written(blocks)
     disk.flip(LOG, start_of(2, blocks))
@@ -302,9 +302,9 @@ def test_a_page_that_cannot_be_read_hides_the_blocks_in_it() -> None:
 
     store = open_it(disk)
 
-    gone = sum(count for _, count in damaged(store))
-    assert 1 <= gone <= 2
-    assert len(served(store)) == 5 - gone
+    lost = sum(count for _, count in damaged(store))
+    assert 1 <= lost <= 2
+    assert len(served(store)) == 5 - lost
     assert served(store)[5] == blocks[4]
 
 
@@ -363,8 +363,8 @@ def test_blocks_that_were_never_synced_are_on_disk_once_they_were_read(
     disk.kill()
     if spoiled:  # the last one is torn: it is cut off, and the others stay
         disk.flip(LOG, disk.content(LOG).rindex(BLOCKS[-1]))
-    found = served(open_it(disk))
+    blocks = served(open_it(disk))
     disk.power_cut()
 
-    assert served(open_it(disk)) == found
-    assert len(found) == len(BLOCKS) - spoiled
+    assert served(open_it(disk)) == blocks
+    assert len(blocks) == len(BLOCKS) - spoiled

@@ -46,7 +46,7 @@ def test_secrets_are_created_for_the_realms_user_only(tmp_path: Path) -> None:
     assert {path.name for path in secrets_in(root)} > {"audit.ndjson", "access%2Fusers"}
     assert {mode(path) for path in secrets_in(root)} == {0o600}
     assert mode(root / "registry") == 0o700
-    assert [each for each in logged if each["event"].startswith("secrets.")] == []
+    assert [line for line in logged if line["event"].startswith("secrets.")] == []
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_restored_secrets_are_for_the_realms_user_only(tmp_path: Path) -> None:
     assert mode(restored / "registry") == 0o700
     with capture_logs() as logged, penstock.Realm(restored, **MODES):
         pass
-    assert [each for each in logged if each["event"].startswith("secrets.")] == []
+    assert [line for line in logged if line["event"].startswith("secrets.")] == []
 
 
 @pytest.mark.usefixtures("loose")
@@ -89,8 +89,8 @@ def test_readable_secrets_are_corrected_at_the_start_and_logged(tmp_path: Path) 
 
     assert {mode(path) for path in exposed} == {0o600}
     assert mode(root / "registry") == 0o700
-    said = {each["path"]: each["mode"] for each in logged if each["event"] == "secrets.mended"}
-    assert said == {
+    modes = {line["path"]: line["mode"] for line in logged if line["event"] == "secrets.mended"}
+    assert modes == {
         str(root / "registry"): "0755",
         **{str(path): "0644" for path in exposed},
     }

@@ -73,12 +73,12 @@ def refusal(peer: RawPeer, request: Request[Any]) -> wire.Failed:
 
 
 def read_whole(peer: RawPeer, request: ReadExport) -> bytes:
-    found = b""
+    content = b""
     while True:
-        part = ask(peer, msgspec.structs.replace(request, offset=len(found)), ExportedBytes)
-        found += part.content
-        if len(found) == part.file.size:
-            return found
+        part = ask(peer, msgspec.structs.replace(request, offset=len(content)), ExportedBytes)
+        content += part.content
+        if len(content) == part.file.size:
+            return content
 
 
 def read(folder: Path) -> tuple[Manifest, StateFile]:

@@ -30,16 +30,16 @@ def leaves(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
         parts = list(enumerate(value))
         if all(map(is_pair, value)):
             parts = [*parts[:2], *parts[2:][-1:]]
-        for at, part in parts:
-            yield from leaves(part, (*path, at))
+        for key, part in parts:
+            yield from leaves(part, (*path, key))
     elif isinstance(value, int) and not isinstance(value, bool):
         yield path
 
 
 def changed(value: Any, path: tuple[int, ...], number: int) -> Any:
-    at, *rest = path
+    key, *rest = path
     copy = list(value)
-    copy[at] = changed(copy[at], tuple(rest), number) if rest else number
+    copy[key] = changed(copy[key], tuple(rest), number) if rest else number
     return copy
 
 
@@ -57,7 +57,7 @@ def forgeries(state: StateFile) -> Iterator[tuple[tuple[int, ...], int, StateFil
 def test_no_number_of_an_import_ends_the_realm(here: Session, folder: Path, start: Start) -> None:
     exported(here, folder)
     manifest, state = read(folder)
-    tried = taken = 0
+    tried = accepted = 0
     with start("victim") as realm, realm.connect() as session:
         for path, number, forged in forgeries(state):
             forge(folder, manifest, forged)
@@ -66,7 +66,7 @@ def test_no_number_of_an_import_ends_the_realm(here: Session, folder: Path, star
                 moved = session.channels.import_from(folder)
             except (DamagedExport, InvalidArgument):
                 continue
-            taken += 1
+            accepted += 1
             where = f"{STATE} {path}: {number}"
             moved.publish(b"goes on")
             assert moved.info().last_event_id >= 100, where

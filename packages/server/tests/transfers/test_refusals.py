@@ -154,17 +154,20 @@ def test_damage_to_any_file_is_noticed_and_leaves_no_files(
     files = exported(here, folder)
     assert len(files) >= 4
     for path in files:
-        whole = path.read_bytes()
-        places = [0, len(whole) // 3, len(whole) // 2, len(whole) - 1]
-        flipped = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in places]
-        for damaged in (*flipped, whole[:-1], whole + b"\0", b""):
+        content = path.read_bytes()
+        places = [0, len(content) // 3, len(content) // 2, len(content) - 1]
+        flipped = [
+            content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+            for position in places
+        ]
+        for damaged in (*flipped, content[:-1], content + b"\0", b""):
             path.write_bytes(damaged)
             with pytest.raises(DamagedExport):
                 there.channels.import_from(folder)
         path.unlink()
         with pytest.raises(DamagedExport, match=path.name):
             there.channels.import_from(folder)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     (folder / "events" / "more.arrow").write_bytes(b"")
     with pytest.raises(DamagedExport, match=r"events/more\.arrow is not part of the export"):
         there.channels.import_from(folder)
@@ -188,11 +191,11 @@ def test_the_realm_checks_an_import_itself(
     restored = msgspec.structs.replace(state.channel.restored, counters=counters)
     channel = msgspec.structs.replace(state.channel, restored=restored)
     forge(folder, manifest, msgspec.structs.replace(state, channel=channel))
-    with start("there").connect() as there:
+    with start("there").connect() as target:
         with pytest.raises(DamagedExport, match="3 published"):
-            there.channels.import_from(folder)
+            target.channels.import_from(folder)
 
-        assert there.channels.list() == []
+        assert target.channels.list() == []
         assert files_in(tmp_path / "there") == []
 
 
@@ -210,29 +213,29 @@ def test_the_realm_refuses_all_that_the_client_would_refuse(
 
         def attempt(*parts: tuple[int, int, bytes]) -> str:
             """Why an import with these parts is refused."""
-            known = ask(peer, BeginImport("orders", manifest.encoded()), str)
+            import_id = ask(peer, BeginImport("orders", manifest.encoded()), str)
             for number, (file, offset, content) in enumerate(parts, start=2):
-                peer.say(wire.Asked(number, PutImport(known, file, offset)), content)
+                peer.say(wire.Asked(number, PutImport(import_id, file, offset)), content)
                 (answer,) = peer.hear_until(number)
                 if isinstance(answer, wire.Failed):
                     return answer.text
-            return refusal(peer, CommitImport(known)).text
+            return refusal(peer, CommitImport(import_id)).text
 
-        whole = (last, 0, state)
+        last_file = (last, 0, state)
         flipped = bytes([contents[0][0] ^ 1]) + contents[0][1:]
         assert "was expected" in attempt((0, 0, contents[0]))
-        assert "was expected" in attempt(whole, (1, 0, contents[1]))
-        assert "was expected" in attempt(whole, (0, 5, contents[0]))
+        assert "was expected" in attempt(last_file, (1, 0, contents[1]))
+        assert "was expected" in attempt(last_file, (0, 5, contents[0]))
         assert "more than" in attempt((last, 0, state + b"x"))
         assert "fails its checksum" in attempt((last, 0, state[:-1] + b"x"))
-        assert "fails its checksum" in attempt(whole, (0, 0, flipped))
+        assert "fails its checksum" in attempt(last_file, (0, 0, flipped))
         assert "state.msgpack is missing" in attempt()
-        assert "is missing: the export is incomplete" in attempt(whole, (0, 0, contents[0]))
+        assert "is missing: the export is incomplete" in attempt(last_file, (0, 0, contents[0]))
         assert "is not running" in refusal(peer, CommitImport("import-1")).text
         altered = manifest.encoded().replace(b"orders", b"ordess")
         assert "was changed" in refusal(peer, BeginImport("orders", altered)).text
-    with target.connect() as there:
-        assert there.channels.list() == []
+    with target.connect() as importing:
+        assert importing.channels.list() == []
     assert files_in(tmp_path / "there") == []
 
 
@@ -242,13 +245,15 @@ def test_the_realm_refuses_all_that_the_client_would_refuse(
 def begin_import(peer: RawPeer, folder: Path) -> str:
     """An import with its state and its first file put."""
     manifest = manifest_from((folder / MANIFEST).read_bytes())
-    known = ask(peer, BeginImport("orders", manifest.encoded()), str)
-    peer.say(wire.Asked(2, PutImport(known, len(manifest.files), 0)), (folder / STATE).read_bytes())
+    import_id = ask(peer, BeginImport("orders", manifest.encoded()), str)
+    peer.say(
+        wire.Asked(2, PutImport(import_id, len(manifest.files), 0)), (folder / STATE).read_bytes()
+    )
     peer.hear(wire.Done)
     first = manifest.files[0].name
-    peer.say(wire.Asked(3, PutImport(known, 0, 0)), (folder / first).read_bytes())
+    peer.say(wire.Asked(3, PutImport(import_id, 0, 0)), (folder / first).read_bytes())
     peer.hear(wire.Done)
-    return known
+    return import_id
 
 
 @pytest.mark.parametrize("how", ["abort", "hang up"])
@@ -259,14 +264,14 @@ def test_an_import_that_ends_early_leaves_no_files(
     target = start("there")
     with RawPeer(target.listen()) as peer:
         peer.greet()
-        known = begin_import(peer, folder)
+        import_id = begin_import(peer, folder)
         assert len(files_in(tmp_path / "there")) == 1
         if how == "abort":
-            peer.say(wire.Asked(4, AbortImport(known)))
+            peer.say(wire.Asked(4, AbortImport(import_id)))
             peer.hear(wire.Done)
-    with target.connect() as there:
-        until(lambda: there.channels.list() == files_in(tmp_path / "there"))
-        assert there.channels.import_from(folder).info().events > 0
+    with target.connect() as importing:
+        until(lambda: importing.channels.list() == files_in(tmp_path / "there"))
+        assert importing.channels.import_from(folder).info().events > 0
 
 
 def test_files_of_an_interrupted_import_are_removed_at_the_next_start(
@@ -274,9 +279,9 @@ def test_files_of_an_interrupted_import_are_removed_at_the_next_start(
 ) -> None:
     exported(here, folder)
     penstock.Realm(tmp_path / "there").close()
-    left = tmp_path / "there" / "segments" / "orders.import-1-1" / f"{0:020d}-{9:020d}.arrow"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(next((folder / "events").iterdir()).read_bytes())
+    stray = tmp_path / "there" / "segments" / "orders.import-1-1" / f"{0:020d}-{9:020d}.arrow"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(next((folder / "events").iterdir()).read_bytes())
 
     start("there")
     assert files_in(tmp_path / "there") == []

@@ -58,7 +58,7 @@ def test_an_imported_channel_equals_the_exported_one(
     assert there_info.definition == here_info.definition
     assert there_info.counters == here_info.counters
     assert (there_info.events, there_info.last_event_id) == (here_info.events, 149)
-    before, after = (each.durables.get("billing").info() for each in (orders, moved))
+    before, after = (channel.durables.get("billing").info() for channel in (orders, moved))
     assert (after.outstanding, after.redelivered) == (before.outstanding, before.redelivered)
     assert after.position == before.position
 
@@ -71,23 +71,23 @@ def test_the_imported_channel_lives_on_and_survives_a_restart(
     orders.publish_many(events(100))
     halfway(orders)
     here.channels.export("orders", folder)
-    with penstock.Realm(tmp_path / "there") as realm, realm.connect() as there:
-        moved = there.channels.import_from(folder)
+    with penstock.Realm(tmp_path / "there") as realm, realm.connect() as importing:
+        moved = importing.channels.import_from(folder)
         assert moved.publish_many(events(60)) == range(100, 160)
         with moved.durables.get("billing").subscribe(window=1, timeout=30.0) as held:
             first = next(iter(held))
             first.ack()
             assert (first.event_id, first.redelivery_count) == (0, 1)
-        left = moved.read().num_rows
+        rows = moved.read().num_rows
         lasting = moved.read(selector="JMSDeliveryMode = 'PERSISTENT'").num_rows
         outstanding = moved.durables.get("billing").info().outstanding
-    assert left == outstanding
+    assert rows == outstanding
     again = start("there").connect()
     moved = again.channels.get("orders")
-    found, info = moved.read(), moved.info()
+    table, info = moved.read(), moved.info()
 
-    expected = lasting if type_ == "mixed" else left
-    assert found.num_rows == info.events == expected
+    expected = lasting if type_ == "mixed" else rows
+    assert table.num_rows == info.events == expected
     assert info.counters.published == info.events + info.counters.departed_count
     assert moved.durables.get("billing").info().outstanding == expected
     assert moved.publish(b"next") == 160
@@ -101,15 +101,15 @@ def test_an_exported_queue_keeps_its_rolled_back_events(
     for n in range(5):
         work.push(b"%d" % n)
     with work.reader(transactional=True) as reader:
-        (taken,) = reader.fetch(1, timeout=30.0)
+        (event,) = reader.fetch(1, timeout=30.0)
         reader.rollback()
     here.queues.export("work", folder)
     moved = there.queues.import_from(folder)
     with moved.reader(transactional=True) as reader:
         (again,) = reader.fetch(1, timeout=30.0)
 
-    assert (again.event_id, again.data) == (taken.event_id, taken.data) == (0, b"0")
-    assert again.redelivery_count == taken.redelivery_count + 1
+    assert (again.event_id, again.data) == (event.event_id, event.data) == (0, b"0")
+    assert again.redelivery_count == event.redelivery_count + 1
     assert moved.info().counters.published == 5
 
 
@@ -123,14 +123,14 @@ def test_publishers_own_ttls_and_publish_keys_are_kept(
     moved = there.channels.import_from(folder)
     moved.publish_many(events(10))
 
-    found = {event.event_id: event for event in moved.browse()}
-    assert len(found) == 30
-    assert sorted(event.properties["n"] for event in found.values()) == list(range(30))
-    assert found[31].data == b"0"  # it has replaced the one from before
+    events_by_id = {event.event_id: event for event in moved.browse()}
+    assert len(events_by_id) == 30
+    assert sorted(event.properties["n"] for event in events_by_id.values()) == list(range(30))
+    assert events_by_id[31].data == b"0"  # it has replaced the one from before
     stamps = [event.headers for event in prices.browse()]
-    assert found[31].headers == stamps[0] != {}
+    assert events_by_id[31].headers == stamps[0] != {}
     publisher = stamps[0]["publisher"]  # another realm's word (SEM E3)
-    assert found[11].headers == {**stamps[0], "publisher": f"imported:{publisher}"}
+    assert events_by_id[11].headers == {**stamps[0], "publisher": f"imported:{publisher}"}
 
 
 def test_a_publish_repeated_after_the_move_is_stored_once(
@@ -151,11 +151,11 @@ def test_the_events_are_plain_arrow_files(here: Session, folder: Path) -> None:
     orders.publish_many(events(100))
     here.channels.export("orders", folder)
     (path,) = (folder / "events").iterdir()
-    found = pa.ipc.open_file(path).read_all()
+    table = pa.ipc.open_file(path).read_all()
 
     assert path.name == f"{0:020d}-{99:020d}.arrow"
-    assert found.column("event_id").to_pylist() == list(range(100))
-    assert found.column("properties").combine_chunks().field("n").to_pylist() == list(range(100))
+    assert table.column("event_id").to_pylist() == list(range(100))
+    assert table.column("properties").combine_chunks().field("n").to_pylist() == list(range(100))
 
 
 def test_an_empty_channel_can_be_exported(here: Session, there: Session, folder: Path) -> None:
@@ -177,10 +177,10 @@ def test_an_export_under_traffic_is_the_channel_at_one_instant(
 ) -> None:
     orders = here.channels.create("orders", type="mixed", storage={"events_per_spindle": 200})
     durable = orders.durables.create("billing", type="shared", start="earliest")
-    over, acknowledged = threading.Event(), threading.Event()
+    ended, acknowledged = threading.Event(), threading.Event()
 
     def publish() -> None:
-        while not over.is_set():
+        while not ended.is_set():
             orders.publish_many(events(37))
 
     def consume() -> None:
@@ -190,31 +190,31 @@ def test_an_export_under_traffic_is_the_channel_at_one_instant(
                     event.ack()
                 if number == 2_000:
                     acknowledged.set()
-                if over.is_set():
+                if ended.is_set():
                     return
 
-    threads = [threading.Thread(target=each) for each in (publish, consume)]
+    threads = [threading.Thread(target=action) for action in (publish, consume)]
     for thread in threads:
         thread.start()
     try:
         assert acknowledged.wait(120)
         written = here.channels.export("orders", folder)
     finally:
-        over.set()
+        ended.set()
         for thread in threads:
             thread.join()
     moved = there.channels.import_from(folder)
-    info, found = moved.info(), moved.read()
+    info, table = moved.info(), moved.read()
 
-    assert written.events == info.events == found.num_rows
+    assert written.events == info.events == table.num_rows
     assert info.counters.published == info.last_event_id + 1 == info.events + info.counters.consumed
     assert info.counters.published % 37 == 0  # whole publishes only
-    left = found.column("event_id").to_pylist()
-    assert left == sorted(set(left))
+    ids = table.column("event_id").to_pylist()
+    assert ids == sorted(set(ids))
     again = moved.durables.get("billing")
-    assert again.info().outstanding == len(left)
+    assert again.info().outstanding == len(ids)
     with again.subscribe(window=1_000, timeout=30.0) as held:
-        assert sorted(event.event_id or 0 for _, event in zip(left, held, strict=False)) == left
+        assert sorted(event.event_id or 0 for _, event in zip(ids, held, strict=False)) == ids
 
 
 def test_captured_events_stay_readable_after_their_removal(
@@ -230,11 +230,11 @@ def test_captured_events_stay_readable_after_their_removal(
         here.channels.delete("orders")
         assert files_in(tmp_path / "here") == []
 
-        found = [
+        columns = [
             read_whole(peer, ReadExport(begun.export, number, 0)) for number in range(begun.files)
         ]
-    ids = [pa.ipc.open_file(content).read_all().column("event_id") for content in found]
-    assert pa.chunked_array([chunk for each in ids for chunk in each.chunks]).to_pylist() == list(
+    ids = [pa.ipc.open_file(content).read_all().column("event_id") for content in columns]
+    assert pa.chunked_array([chunk for array in ids for chunk in array.chunks]).to_pylist() == list(
         range(120)
     )
 
@@ -242,14 +242,14 @@ def test_captured_events_stay_readable_after_their_removal(
 def test_an_export_belongs_to_its_connection(realm: penstock.Realm, here: Session) -> None:
     here.channels.create("orders").publish(b"")
     url = realm.listen()
-    with RawPeer(url) as peer, RawPeer(url) as other:
+    with RawPeer(url) as peer, RawPeer(url) as second_peer:
         peer.greet("one")
-        other.greet("other")
+        second_peer.greet("other")
         begun = ask(peer, BeginExport("orders"), ExportBegun)
         read = ReadExport(begun.export, 0, 0)
 
-        assert refusal(other, read).code == IllegalState.code
-        assert refusal(other, EndExport(begun.export)).code == IllegalState.code
+        assert refusal(second_peer, read).code == IllegalState.code
+        assert refusal(second_peer, EndExport(begun.export)).code == IllegalState.code
         peer.say(wire.Asked(2, EndExport(begun.export)))
         peer.hear(wire.Done)
         assert "is not running" in refusal(peer, read).text

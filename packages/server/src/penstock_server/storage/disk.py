@@ -261,6 +261,7 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
 def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool = False) -> None:
     """Create ``path`` with these bytes, synced on return. A failure leaves no file behind."""
     file = disk.open(path, create=True, private=private)
+    # Synced before the caller renames or refers to it: the name must never precede the bytes.
     try:
         disk.pwrite(file, chunks, 0)
         disk.datasync(file)

@@ -146,6 +146,7 @@ class FileSystemBlobs:
         folder, _, last = path.rpartition("/")
         self._files.create_dir(folder, recursive=True)
         aside = f"{folder}/{_ASIDE}{last}"
+        # Another name first, because these stores show a file while it is being written.
         try:
             self._stream(aside, chunks)
             self._sync(aside)

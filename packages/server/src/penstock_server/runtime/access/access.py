@@ -157,7 +157,7 @@ class AccessControl:
         await self.logins.load()
         await self.audit.load()
         if self.accounts.shared is not None:
-            return
+            return  # administrators are users of the cluster's realm
         on_realm = self.accounts.acl.entries("realm")
         if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):
             return
@@ -209,6 +209,7 @@ class AccessControl:
         ``AuthenticationFailed``, ``SignInLocked``, ``InsecureConnection``.
         """
         self.check_private(host, secure=secure)
+        # Before the check, so that a locked user costs no key derivation.
         self.check_locked(user, host)
         verifier = self.accounts.verifier_of(user)
         # An unknown user costs the same computation, so that the time does not reveal users.
@@ -487,6 +488,7 @@ class AccessControl:
         """
         about = target or name
         is_noted = not self.is_open and OPERATIONS[operation].audited
+        # The state before is read for audited operations only, because reading it takes time.
         before = self._state_of(operation, name, about) if is_noted else {}
         try:
             self.require(principal, operation, name, by_number=by_number)

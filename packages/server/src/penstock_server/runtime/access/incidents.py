@@ -121,6 +121,7 @@ class Incidents:
 
     def open(self) -> list[Incident]:
         """Return the open incidents; those of deleted channels are dropped."""
+        # Deleted channels are dropped here, when they are listed, and not with each deletion.
         for task, channel_id in list(self._open):
             if channel_id and self._name_of(channel_id) is None:
                 del self._open[task, channel_id]

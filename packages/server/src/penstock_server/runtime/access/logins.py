@@ -150,6 +150,7 @@ class Logins:
         try:
             await self.write()
         except BaseException:
+            # A session that is not stored would end with the next restart without a reason.
             self._forget(key)
             raise
         return login
@@ -169,7 +170,7 @@ class Logins:
         if self._has_ended(login, now_us):
             self._forget(key)
             return None
-        if not login.id:
+        if not login.id:  # restored after a restart: the registry has only the digest of the id
             login.id, login.csrf = id, _csrf(id)
         if use:
             login.used_us = now_us
@@ -259,7 +260,7 @@ class Logins:
         record = self._records.setdefault(key, _LoginRecord())
         self._unwritten.discard(key)
         if record.is_damaged:
-            return
+            return  # only a repair may replace it
         assert self._registry is not None, "records are marked as unwritten only with a registry"
         kept = self._kept(key)
         try:

@@ -75,6 +75,7 @@ class Passwords:
             raise _too_many(WAITING_MAX, "from this address")
         if self._of_user[pair] >= USER_WAITING_MAX:
             raise _too_many(USER_WAITING_MAX, "of this user from this address")
+        # Counted from here on, because waiting checks hold memory and delay others of the host.
         self._waiting[host] += 1
         self._of_user[pair] += 1
         try:
@@ -99,7 +100,7 @@ class Passwords:
         else:
             await self._wait(wanted_by, host)
         try:
-            wanted_by.check()
+            wanted_by.check()  # the client may have disconnected when the turn was granted
             yield
         finally:
             self._pass_turn()

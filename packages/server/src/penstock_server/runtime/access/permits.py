@@ -92,6 +92,7 @@ class Permits:
             self._version = self._access.version
             self._allowed.clear()
         number = getattr(request, "channel", None)
+        # The hot path of publishes and settlements: one look-up until rights change.
         if (kind, number) in self._allowed:
             return
         for operation, name in self.needed(request):
@@ -104,6 +105,7 @@ class Permits:
         try:
             self._access.require(self.principal, operation, name, by_number=by_number)
         except AccessDenied as error:
+            # Without the first error as context, which may have a name that has to stay hidden.
             raise self._discreet(request, operation, name, error=error) from None
         self._note(name)
 

@@ -96,6 +96,7 @@ class Tokens:
         token, and ``Unavailable`` while the keys cannot be fetched."""
         if not self.are_taken:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
+        # Off the loop, because a client decides how long its token is.
         key_id = await self._offload(lambda: _key_id(text))
         key = await self._key(key_id)
         claims = await self._offload(lambda: self._claims(text, key))
@@ -121,6 +122,7 @@ class Tokens:
     async def _refresh_if_due(self, key_id: str) -> None:
         now_us = self._clock.now_us()
         is_stale = now_us - self._fetched_us > FRESH_S * 1_000_000
+        # Clients choose key ids: unknown ones must not cause a fetch each.
         may_try = now_us - self._tried_us > RETRY_S * 1_000_000
         if (is_stale or key_id not in self._keys) and may_try:
             self._tried_us = now_us

@@ -60,6 +60,7 @@ async def execute(
     Raises ``AccessDenied``, which names the missing right, and the errors of the operation.
     """
     answer: AnswerT
+    # Open requests need no right; a sign-in, for example, has no principal yet.
     if caller.permits is None or REQUESTS[type(request)].is_open:
         caller.check_internal(request)
         answer = await answer_to(caller, request, content)
@@ -173,7 +174,7 @@ def publish(
     def reply(answer: Any, error: BaseException | None) -> None:
         if on_reply is not None:
             on_reply()
-        if stored.done():
+        if stored.done():  # the caller was cancelled
             return
         if error is None:
             stored.set_result(answer)

@@ -93,6 +93,7 @@ async def copy_in(
     by: Caller, request: joins.CopyIn, content: memoryview | None
 ) -> joins.CopiesTaken:
     """Store the copies that a node of the cluster has sent with the request."""
+    # Copies keep the publishers of their origin, which clients must not choose.
     if not by.is_node:
         raise AccessDenied("only nodes of the cluster may send copies; publish events instead")
     copies = copies_from(request.parts, memoryview(b"") if content is None else content)

@@ -41,6 +41,7 @@ async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
 
     sizes = [len(manifest.encoded()), *(file.size for _, file in manifest.in_order())]
 
+    # An export may take hours: the user may be deleted, or lose the right, in the meantime.
     def check() -> None:
         realm.access.check_still(by.principal, realm.clock.now_us())
         realm.access.require(by.principal, operation_on(ExportTar, kind), export.name)
@@ -75,6 +76,7 @@ async def import_tar(
                 content = memoryview(part)
                 await realm.imports.put(session, import_id, number, offset=offset, content=content)
                 offset += len(part)
+        # Held from here on only, because the upload before it may take hours.
         async with realm.access.naming(name):
             commit = CommitImport(import_id)
 

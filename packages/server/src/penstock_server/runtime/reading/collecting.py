@@ -49,7 +49,7 @@ class Collected:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        if self.is_full:
+        if self.is_full:  # batches in flight when the page became full
             return
         batch = rows.batch.slice(0, self.count_max - self.count)
         counts = {
@@ -114,6 +114,7 @@ async def collect(
         if outlet.is_full:
             next_id = outlet.last_id + 1
         else:
+            # At its end or out of time: the cursor also counts events that did not match.
             store = realm.view.store(number)
             cursor = None if store is None else store.cursor(opened.number)
             if cursor is None:

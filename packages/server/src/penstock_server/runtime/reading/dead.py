@@ -63,7 +63,7 @@ class DeadEvents(Collected):
             if old is not None:
                 new = [old[0] + new[0], *_wider(old[1:3], new[1:3]), *_wider(old[3:], new[3:])]
             elif len(self._groups) >= GROUPS_MAX:
-                continue
+                continue  # counted in the total only
             self._groups[key] = new
 
     def summary(self, *, is_complete: bool) -> DeadSummary:

@@ -68,6 +68,7 @@ class NewestOutlet(Collected):
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Add the end of a batch, and drop earlier events that exceed the limits."""
         batch, count = rows.batch, rows.batch.num_rows
+        # At least one event is kept, however large it is: the search could not continue otherwise.
         fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
         if fit < count:
             batch, self.has_dropped = batch.slice(count - fit), True
@@ -125,7 +126,7 @@ async def _lowest(realm: RunningRealm, session: str, number: ChannelId, start: A
         return start.event_id
     outlet = Collected(session, None, 1)
     opened = await realm.subscriptions.subscribe(number, start, outlet, credit=0, browse=True)
-    realm.subscriptions.detach(opened.number)
+    realm.subscriptions.detach(opened.number)  # only its start position was needed
     return opened.first_id
 
 

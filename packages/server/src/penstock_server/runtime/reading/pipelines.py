@@ -93,6 +93,7 @@ def _runs(pid: object, lock: Path) -> bool:
     steps."""
     try:
         with lock.open() as file:
+            # The running process holds an exclusive lock, with which this shared one conflicts.
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -187,6 +187,7 @@ class LeasePart:
         counting as delivered."""
         if not self.began_us:
             self.began_us = self._lease.clock.now_us()
+        # The demand counts events and not bytes, so more may be in flight than an answer takes.
         if self._lease.is_full:
             self._surplus.add_all(IdSet(rows.spans))
             return

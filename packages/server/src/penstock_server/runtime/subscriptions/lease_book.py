@@ -97,6 +97,7 @@ class LeaseBook:
         for lease in self._open.values():
             is_own = lease.terms.owner == owner
             leases[is_own] += 1
+            # A waiting fetch counts with all it may get, so that limits hold once it is answered.
             events[is_own] += self.count(lease) if lease.is_answered else lease.terms.count
         for count, limit, unit, setting in (
             (leases.total() + 1, limits.leases_max, "leases", "http.leases_max"),
@@ -216,7 +217,7 @@ class LeaseBook:
         now_us = self.clock.now_us()
         for lease in list(self._open.values()):
             if not lease.is_answered:
-                continue
+                continue  # its fetch ends it
             over_us = max(
                 [
                     part.until_us(part.ids) + part.lease_ms * 10 + OVERTIME_US

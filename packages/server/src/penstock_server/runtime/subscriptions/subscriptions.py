@@ -352,6 +352,7 @@ class Subscriptions:
         def unbind(group: Group) -> list[int]:
             durable = group.channel(channel_id).state.durable(durable_name(name))
             seats = [seat.subscription for seat in durable.seats]
+            # The list is made first: each `Detach` removes a seat.
             for subscription in seats:
                 group.do(channel_id, Detach(subscription))
             group.do(channel_id, GiveUpSeats(durable.name))
@@ -422,7 +423,7 @@ class Subscriptions:
             raise IllegalState("hold() does not accept a selector; leave it out")
         chooses = durable == READERS and wanted is not None
         if chooses:
-            outlet.selector = None  # the queue itself applies the reader's selector
+            outlet.selector = None  # the queue applies the reader's selector when it grants events
         subscription = self._dispatch.open(channel_id, outlet, room=room)
 
         def among(group: Group) -> IdSet:

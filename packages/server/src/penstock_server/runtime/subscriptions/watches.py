@@ -101,7 +101,7 @@ class ChannelWatches:
 
     def rights_changed(self) -> None:
         """Check again which channels the watching clients may read."""
-        for watch in list(self._watches):
+        for watch in list(self._watches):  # a copy, because `tell` may end watches
             gained = self._sort(watch, tuple(watch.hidden))
             lost = {number for number in watch.shown if not self._may_read(watch, number)}
             watch.shown -= lost

@@ -323,7 +323,7 @@ async def _from_snapshot(
     time."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
     for name in sorted(names, key=snapshot_age, reverse=True):
-        state = RealmState(rules)
+        state = RealmState(rules)  # a damaged snapshot may have been applied in part
         try:
             header, bodies = decode_block(checked(await blobs.get(name), name))
             for record in header.records:

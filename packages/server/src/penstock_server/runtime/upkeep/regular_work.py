@@ -58,7 +58,7 @@ async def run_again(incidents: Incidents, task: str, work: Callable[[], Awaitabl
                 await work()
                 return
         except ENDS:
-            return
+            return  # the whole realm ends
         except StorageFailed as failure:
             _log.warning("task.postponed", task=task, reason=str(failure))
         finally:

@@ -147,6 +147,7 @@ class _Repair:
         copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression=compression)
         for start in range(0, len(sound), COPY_BATCHES):
             await copy.add([reader.batch(number) for number in sound[start : start + COPY_BATCHES]])
+        # Deleted last: the damaged bytes are in quarantine, and the fact no longer names the file.
         await self._replace(bad, copy)
         await self._realm.blobs.delete(bad.file.name)
 

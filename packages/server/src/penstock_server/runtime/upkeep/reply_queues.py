@@ -184,6 +184,8 @@ class ReplyQueues:
         the realm does not authenticate users. Raises ``InvalidArgument``, ``AccessDenied``,
         ``LimitReached``."""
         _check(name)
+        # The lock covers the creation and its rights: another session must not find one without
+        # the other.
         async with access.naming(name):
             if self._directory.find(name) is not None:
                 access.require(by, operation_on(Attach, "queue"), name)

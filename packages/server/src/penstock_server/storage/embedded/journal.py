@@ -240,6 +240,7 @@ class FileJournal:
         check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
+        # Synced first: the record claims that all blocks up to the tail are on disk.
         await self.sync()
 
         def persist() -> None:
@@ -359,6 +360,7 @@ class FileJournal:
     def _begin_file(self) -> None:
         """Begin a new file, and free the reserved space of the present one."""
         file = self._files[-1]
+        # The old file is synced first: a newer file proves that all blocks before it are on disk.
         self._sync_tail()
         self._disk.truncate(file.file, file.end)
         self._reserved = file.end

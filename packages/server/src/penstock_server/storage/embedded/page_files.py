@@ -165,7 +165,7 @@ class PageFiles:
         mapping = self._mapped.get(page)
         if mapping is None:
             mapping = self._mapped[page] = self._map(page)
-            if len(self._mapped) > MAPPED_MAX:
+            if len(self._mapped) > MAPPED_MAX:  # each mapping keeps a file descriptor
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(page)

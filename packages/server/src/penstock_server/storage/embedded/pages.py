@@ -228,6 +228,7 @@ class FilePages:
                 self._files.remove(page)
                 removed.append(page)
 
+        # Also after a failure midway: pages whose files were deleted must not be used again.
         try:
             await self._changes.make(remove, inline=False)
         finally:
@@ -326,6 +327,7 @@ class FilePages:
             # The system may have dropped the bytes: a second sync could succeed and write nothing.
             self._changes.failed = str(error)
             raise
+        # A moving average, so that a single slow sync does not move later ones to a thread.
         self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
         self._files.close(self._unsynced)
         self._unsynced.clear()

@@ -75,7 +75,7 @@ class FileRegistry:
 
     def _read(self, key: str, quarantine: QuarantineFolder) -> None:
         if key == RECORD_KEY:
-            return
+            return  # the journal reads and repairs its own record
         try:
             record = self._files.load(key)
         except Damaged as error:
