@@ -294,7 +294,7 @@ class RunningRealm:
     # --- running -------------------------------------------------------------------------
 
     def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """The tasks that run beside the writer, by name."""
+        """Return the tasks that run in parallel with the writer, by name."""
         regular = {
             "history": self.history.take_in_turns,
             "subscriptions": self.subscriptions.forget_places,
@@ -462,7 +462,7 @@ class RunningRealm:
         def edit(group: Group) -> ChannelOpened:
             channel_id = number(group)
             store = group.state.stores[channel_id]
-            store.require_open(store.files)  # a new capacity may move what is in files (SEM T7)
+            store.require_open(store.files)  # a new capacity may move events in files (SEM T7)
             state = self.directory.channels[channel_id].state
             wanted = self.directory.checked(state.name, definition)
             group.do(channel_id, Edit(wanted))

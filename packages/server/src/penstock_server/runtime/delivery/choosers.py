@@ -122,7 +122,7 @@ class Choosers:
                 yield known_rows, known_rows.chosen_as(use.selector.text, matched)
             if rest is None:
                 continue
-            if not self._may_ask_now(rest, use.selector):
+            if not self._may_evaluate_now(rest, use.selector):
                 self._wait(
                     _Chooser(subscription, session, use, parts=deque((rest, *rows[i + 1 :])))
                 )
@@ -135,7 +135,7 @@ class Choosers:
         """Return which rows of a stored batch a selector matches; None if the subscription has to
         wait, because evaluating the selector takes long or earlier results exist."""
         rows = OutgoingBatch((), batch=batch)
-        if subscription in self._results or not self._may_ask_now(rows, use.selector):
+        if subscription in self._results or not self._may_evaluate_now(rows, use.selector):
             return None
         return use.selector.mask_in(EventFrame(batch, use.now_us, use.messages))
 
@@ -179,7 +179,7 @@ class Choosers:
             OutgoingBatch(spans_in(rest), batch=rest, publishers=part.publishers),
         )
 
-    def _may_ask_now(self, part: OutgoingBatch, selector: Selector) -> bool:
+    def _may_evaluate_now(self, part: OutgoingBatch, selector: Selector) -> bool:
         """Whether a selector may be evaluated on rows in this turn; if so, the cost is counted."""
         if part.was_chosen(selector.text):
             return True

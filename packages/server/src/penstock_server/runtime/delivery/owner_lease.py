@@ -46,7 +46,7 @@ class EndlessLease:
     format: Final = FORMAT
 
     def __init__(self, epoch: int = 0) -> None:
-        """``epoch`` as in :class:`OwnerLease`."""
+        """``epoch`` is that of :class:`OwnerLease`."""
         self.epoch: Final = epoch
 
     def behind(self, format: int) -> tuple[str, ...]:

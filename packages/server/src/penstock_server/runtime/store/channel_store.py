@@ -276,11 +276,12 @@ class ChannelStore:
         self.index_bytes = size
 
     def index_growth(self, size: int) -> int:
-        """Bytes that a publish of ``size`` bytes, whose values have been looked up, adds."""
+        """Return the bytes that a publish of ``size`` bytes adds to the index. Its values must have
+        been looked up."""
         return self.measure_index() - self.index_bytes
 
     def reclaim_index(self, stored: IdSet) -> None:
-        """Drop values whose events have left, if they are many."""
+        """Drop values without stored events, if they are many."""
         if self.keys is not None:
             self.keys.reclaim(stored)
             self.count_index()

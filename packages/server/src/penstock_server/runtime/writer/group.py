@@ -96,13 +96,13 @@ class Group:
         get their share of the time."""
         self._changes = 0
         """Number of changes so far, in memory or in the block."""
-        self._stands = (0, 0)
+        self._before_work = (0, 0)
         """Changes and bodies before the current work. They stay, even if the work fails."""
         self.settled: dict[tuple[int, str], IdSet] = {}
         """Acknowledged ids that are not applied yet, by channel and durable."""
         self._waits: set[int] = set()
         """Channels that deliver nothing before the block is stored."""
-        self.asked: set[int] = set()
+        self.commanded: set[int] = set()
         """Channels with acknowledgements or other commands of clients in this group."""
         self._quiet: set[int] = set()
         """Channels that need no sweep: nothing was due when checked, and only plain publishes have
@@ -153,7 +153,7 @@ class Group:
         such as redelivery counts and new durables, are visible in deliveries, so their channels
         wait for the block.
         """
-        early = self.asked - self._waits
+        early = self.commanded - self._waits
         if not (early and self.records):
             return []
         return [(n, below) for n, below in self.began.items() if n in early]
@@ -168,16 +168,16 @@ class Group:
 
     def begin_work(self) -> None:
         """Start a unit of work. All changes until the next call belong to it."""
-        self._stands = self._changes, len(self.bodies)
+        self._before_work = self._changes, len(self.bodies)
         self.publish_keys.begin_work()
 
     @property
     def is_half_done(self) -> bool:
         """Whether the current work has changed something. A failure can then not be confined to the
         work, because its changes cannot be undone."""
-        return (self._changes, len(self.bodies)) != self._stands
+        return (self._changes, len(self.bodies)) != self._before_work
 
-    def _by_itself(self, step: Callable[[], None]) -> None:
+    def _independently(self, step: Callable[[], None]) -> None:
         """Run a step that is independent of the current work and stays if the work fails."""
         is_first = not self.is_half_done
         step()
@@ -190,7 +190,7 @@ class Group:
         """Decide ``command``, apply its facts, and update soft state. ``reason`` is a client's text
         for burying events."""
         channel = self.channel(channel_id)
-        self.asked.add(channel_id)
+        self.commanded.add(channel_id)
         decided = channel.decide(command, self.now_us)
         if channel.state.moves_dead and not isinstance(command, Sweep):
             evaluation_ahead.require_evaluation(self, channel_id, channel, facts=decided.facts)
@@ -208,7 +208,7 @@ class Group:
         if channel.state.is_due(self.now_us):
             self.settle()
             self.sweep(channel_id)
-        self.asked.add(channel_id)
+        self.commanded.add(channel_id)
         for fact in channel.decide(command, self.now_us).facts:
             assert isinstance(fact, Acked), "an acknowledgement has no other fact"
             self._changes += 1
@@ -219,7 +219,7 @@ class Group:
         """Apply the gathered acknowledgements. Must be called before any other decision, which has
         to see them."""
         if self.settled:
-            self._by_itself(self._settle)
+            self._independently(self._settle)
 
     def _settle(self) -> None:
         self._changes += 1  # clients get the answer that these are stored: they must not be lost
@@ -250,7 +250,7 @@ class Group:
                 if not self.has_room or channel.state.overdue or channel.state.excess:
                     return
             self._moved.add(channel_id)
-        self._by_itself(lambda: self._sweep(channel_id))
+        self._independently(lambda: self._sweep(channel_id))
 
     def _may_sweep(self, channel_id: int, channel: ChannelMachine) -> bool:
         return not channel.state.dead_work or evaluation_ahead.may_sweep(self, channel_id, channel)

@@ -76,7 +76,7 @@ class SelectorQueue:
         self.order: dict[int, tuple[int, ShardRequest]] = {}
         """Undecided work with its position in the order of arrival, by ``id()`` of the work. It
         holds the work, so that the ``id()`` stays unique."""
-        self._came = 0
+        self._arrivals = 0
         self._held: list[_WaitingPublish] = []
         """Waiting publishes, in order of arrival."""
         self._first: dict[int, int] = {}
@@ -90,7 +90,7 @@ class SelectorQueue:
         self._is_closed = False
         self.ahead = MatchCache()
         """Results for events that move, and for merged states."""
-        self._stopped: dict[int, int] = {}
+        self._blocked_from: dict[int, int] = {}
         """The position of the first work that :meth:`hold_until_evaluated` holds, by channel. No
         request for the channel, publish or not, overtakes it."""
         self.slices = 0
@@ -121,7 +121,7 @@ class SelectorQueue:
                 is_quiet = False  # it may have to wait behind a held publish
             elif isinstance(work, PublishBatches):
                 if work.channel_id not in quiet:
-                    quiet[work.channel_id] = not self._may_ask(work.channel_id)
+                    quiet[work.channel_id] = not self._may_have_selectors(work.channel_id)
                 is_quiet = quiet[work.channel_id]
             else:
                 is_quiet = isinstance(work, RunCommand | RunAction)
@@ -141,11 +141,13 @@ class SelectorQueue:
     def holds(self, work: ShardRequest) -> bool:
         """Hold a publish if its selectors take long, or if an earlier publish to one of its
         channels is held. Return whether it is held."""
-        if self._stopped and self._is_stopped(work):
+        if self._blocked_from and self._waits_behind(work):
             return True
         try:
             offered = work.offered
-            if not (self._held or any(self._may_ask(channel_id) for channel_id, _ in offered)):
+            if not (
+                self._held or any(self._may_have_selectors(channel_id) for channel_id, _ in offered)
+            ):
                 return False
             missing, cost = self._missing(offered)
         except Exception:  # noqa: BLE001  deciding the work raises it again and answers the client
@@ -159,21 +161,21 @@ class SelectorQueue:
         self._hold(work, frozenset(channel_id for channel_id, _ in offered), self._slices(missing))
         return True
 
-    def hold_until_evaluated(self, work: ShardRequest, look: NeedsEvaluation) -> None:
+    def hold_until_evaluated(self, work: ShardRequest, evaluation: NeedsEvaluation) -> None:
         """Hold undone work until the evaluation it needs is done. All later requests for its
         channels wait behind it."""
-        channel_ids = frozenset((look.channel_id, *_channels_of(work)))
+        channel_ids = frozenset((evaluation.channel_id, *_channels_of(work)))
         order = self._order_of(work)
         for channel_id in channel_ids:
-            self._stopped[channel_id] = min(order, self._stopped.get(channel_id, order))
-        self._hold(work, channel_ids, self._slices_ahead(look))
+            self._blocked_from[channel_id] = min(order, self._blocked_from.get(channel_id, order))
+        self._hold(work, channel_ids, self._slices_ahead(evaluation))
 
-    def sweep_after(self, look: NeedsEvaluation) -> None:
+    def sweep_after(self, evaluation: NeedsEvaluation) -> None:
         """Evaluate selectors on due events, and sweep the channel then. No request waits behind
         it, because due events are hidden already."""
-        channel_id = look.channel_id
+        channel_id = evaluation.channel_id
         work = RunAction(lambda group: group.sweep(channel_id), sweeps=(channel_id,))
-        self._hold(work, frozenset(), self._slices_ahead(look))
+        self._hold(work, frozenset(), self._slices_ahead(evaluation))
 
     def _hold(
         self, work: ShardRequest, channel_ids: frozenset[int], slices: Iterator[Callable[[], None]]
@@ -187,12 +189,12 @@ class SelectorQueue:
         if self._task is None:
             self._task = start_task(self._evaluate())
 
-    def _is_stopped(self, work: ShardRequest) -> bool:
+    def _waits_behind(self, work: ShardRequest) -> bool:
         """Hold work behind other work that :meth:`hold_until_evaluated` holds for its channel.
         Return whether it is held."""
         channel_ids = _channels_of(work)
         order = self._order_of(work)
-        if not any(self._stopped.get(channel_id, order) < order for channel_id in channel_ids):
+        if not any(self._blocked_from.get(channel_id, order) < order for channel_id in channel_ids):
             return False
         self._hold(work, frozenset(channel_ids), iter(()))
         return True
@@ -203,11 +205,11 @@ class SelectorQueue:
 
     def _order_of(self, work: ShardRequest) -> int:
         if id(work) not in self.order:
-            self._came += 1
-            self.order[id(work)] = self._came, work
+            self._arrivals += 1
+            self.order[id(work)] = self._arrivals, work
         return self.order[id(work)][0]
 
-    def _may_ask(self, channel_id: int) -> bool:
+    def _may_have_selectors(self, channel_id: int) -> bool:
         """Whether selectors may be evaluated on the publishes of a channel."""
         channel = self._state.channels.get(channel_id)
         if channel is None:
@@ -226,7 +228,7 @@ class SelectorQueue:
         unserved = [held.work for held in self._held] + self.ready
         self._held, self.ready = [], []
         self._first.clear()
-        self._stopped.clear()
+        self._blocked_from.clear()
         self._turns.clear()
         return unserved
 
@@ -238,7 +240,7 @@ class SelectorQueue:
         """Return the selectors not evaluated yet, by body, and the cost of evaluating them."""
         missing, cost = [], 0
         for channel_id, bodies in offered:
-            if not self._may_ask(channel_id):
+            if not self._may_have_selectors(channel_id):
                 continue
             for body in bodies:
                 # Scheduled events wait on a store that has no selectors.
@@ -263,11 +265,11 @@ class SelectorQueue:
             finally:
                 body.evaluated |= selectors.keys()
 
-    def _slices_ahead(self, look: NeedsEvaluation) -> Iterator[Callable[[], None]]:
+    def _slices_ahead(self, evaluation: NeedsEvaluation) -> Iterator[Callable[[], None]]:
         try:
-            yield from self._slices(look.evaluations)
+            yield from self._slices(evaluation.evaluations)
         finally:
-            look.keep()
+            evaluation.keep()
 
     def _check(self) -> None:
         if self._is_closed:
@@ -305,7 +307,7 @@ class SelectorQueue:
         unseen = {id(held) for held in self._turns}
         kept: list[_WaitingPublish] = []
         self._first.clear()
-        stopped, self._stopped = self._stopped, {}
+        blocked_from, self._blocked_from = self._blocked_from, {}
         for held in self._held:
             if id(held) in unseen or any(
                 channel_id in self._first for channel_id in held.channel_ids
@@ -313,8 +315,8 @@ class SelectorQueue:
                 kept.append(held)
                 for channel_id in held.channel_ids:
                     self._first.setdefault(channel_id, held.order)
-                    if stopped.get(channel_id, held.order + 1) <= held.order:
-                        self._stopped.setdefault(channel_id, held.order)
+                    if blocked_from.get(channel_id, held.order + 1) <= held.order:
+                        self._blocked_from.setdefault(channel_id, held.order)
             else:
                 self.ready.append(held.work)
         self._held = kept

@@ -348,7 +348,7 @@ class Shard:
         # Deliveries that only need older blocks go out before the append: clients work during the
         # sync. Without an append only the lease proves that this is still the owner.
         has_moved = False
-        early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
+        early = group.offers_early() if group.commanded and self._dispatch.lease.holds() else ()
         for channel_id, below in early:
             has_moved |= await self._perform(channel_id, below)
         if group.records:
@@ -393,9 +393,9 @@ class Shard:
         answers = []
         # Set once a request may have changed which selectors a later publish is evaluated with. The
         # queue then has to check the publishes again that it let pass at the start of the group.
-        may_ask_more = False
+        selectors_may_differ = False
         for i, work in enumerate(waiting, start=1):
-            if may_ask_more and self.selector_queue.holds(work):
+            if selectors_may_differ and self.selector_queue.holds(work):
                 self._serving = [request for request in self._serving if request is not work]
             else:
                 try:
@@ -403,11 +403,11 @@ class Shard:
                 except NeedsEvaluation as evaluation:
                     self.selector_queue.hold_until_evaluated(work, evaluation)
                     self._serving = [request for request in self._serving if request is not work]
-                    may_ask_more = True
+                    selectors_may_differ = True
                 else:
                     if self.selector_queue.order:
                         self.selector_queue.decided(work)
-                    may_ask_more |= isinstance(work, RunAction)
+                    selectors_may_differ |= isinstance(work, RunAction)
             if i == len(waiting):
                 break
             if group.is_full(i, self._clock.now_us()) or self.state.to_open:
