@@ -44,7 +44,7 @@ def test_an_acknowledgement_after_the_close_raises(session: Session) -> None:
         held = batch[0]
 
     for event in (fetched, held):
-        with pytest.raises(penstock.SessionClosed, match="acknowledge it before you close"):
+        with pytest.raises(penstock.SessionClosed, match="acknowledge events before you close"):
             event.ack()
         event.rollback()  # it is back already
     with pytest.raises(penstock.SessionClosed):

@@ -138,6 +138,4 @@ def test_a_handler_that_is_given_nothing_more_is_told_of(session: penstock.Sessi
         eventually(lambda: len(told) == 2)
 
     assert "ValueError('not today')" in str(told[0])
-    assert str(told[1]).startswith(
-        "no more events of durable d are handed to the handler: LookupError"
-    )
+    assert str(told[1]).startswith("the handler of durable d receives no more events: LookupError")

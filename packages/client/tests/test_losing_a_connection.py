@@ -153,7 +153,7 @@ async def test_a_reader_does_not_hand_out_what_waits_after_its_connection_was_lo
             assert part is not None
             assert len(part) == 4
             event_id, _ = next(iter(part))
-            reader._handed(event_id, part.generation)  # as a loop does
+            reader._received(event_id, part.generation)  # as a loop does
             await reader.flush()
 
             await parted(world, session)

@@ -324,7 +324,7 @@ def test_a_delta_names_its_key(rates: Channel, properties: dict[str, Any]) -> No
 def test_an_update_cannot_become_another_key(rates: Channel) -> None:
     eur = rates.register("EUR", bid=1.0)
 
-    with pytest.raises(penstock.InvalidArgument, match="'EUR' here and cannot become 'USD'"):
+    with pytest.raises(penstock.InvalidArgument, match="'EUR' and cannot be changed to 'USD'"):
         eur.update(ccy="USD")
     with pytest.raises(penstock.InvalidArgument, match="the value of ccy is None"):
         rates.register(None, bid=1.0)

@@ -431,7 +431,9 @@ def test_an_exception_in_the_block_gives_back_what_is_not_committed(ten: Queue) 
 def test_what_cannot_be_committed_is_refused(ten: Queue) -> None:
     with ten.reader(transactional=True, window=5, timeout=WAIT_S) as reader:
         next(iter(reader))
-        with pytest.raises(penstock.IllegalState, match="event 3 has not been handed out yet"):
+        with pytest.raises(
+            penstock.IllegalState, match="event 3 has not been received from this reader yet"
+        ):
             reader.commit(3, individual=True)
         with pytest.raises(penstock.IllegalState, match="event 9"):
             reader.commit(9, individual=True)

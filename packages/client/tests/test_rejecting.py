@@ -114,7 +114,7 @@ def test_only_what_is_in_hand_can_be_rejected(session: Session, mail: Channel) -
     with pytest.raises(InvalidArgument, match="reason must be a string, not 7"):
         other.reject(7)  # type: ignore[arg-type]
     team.close()
-    with pytest.raises(SessionClosed, match="event 1 has gone back"):
+    with pytest.raises(SessionClosed, match="event 1 has returned"):
         other.reject("too late")
 
     assert graves(session) == []
@@ -129,7 +129,7 @@ def test_a_queues_reader_rejects_as_it_commits(session: Session) -> None:
         events = reader.fetch(5, timeout=WAIT_S)
         reader.reject(events[3], reason="alone", individual=True)
         reader.reject(events[1], reason="and before")
-        with pytest.raises(IllegalState, match="is not in this reader's hands"):
+        with pytest.raises(IllegalState, match="is not held by this reader"):
             reader.reject(events[1], reason="twice")
         reader.commit(events[2])
         reader.reject(reason="the rest")
@@ -142,7 +142,7 @@ def test_a_queues_reader_rejects_as_it_commits(session: Session) -> None:
         (b"4", "rejected", "the rest", ()),
     ]
     assert (work.info().events, work.info().counters.dead) == (0, 4)
-    with work.reader() as plain, pytest.raises(IllegalState, match="reject on a plain reader"):
+    with work.reader() as plain, pytest.raises(IllegalState, match="a plain reader has no reject"):
         plain.reject(reason="gone")
 
 

@@ -310,7 +310,7 @@ async def test_a_reader_neither_rejects_nor_extends_what_went_back_with_its_conn
             ):
                 assert len(await reader.fetch(1, WAIT_S)) == 1
                 world.end_of(session).abort()
-                await world.until(lambda: bool(reader._gone))
+                await world.until(lambda: bool(reader._lost_ids))
 
                 with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):
                     await settle()
@@ -338,4 +338,4 @@ async def test_a_handler_goes_on_over_a_lost_connection(world: World) -> None:
 
         assert (await durable.info()).outstanding == 0
     assert counts == [0, 1]
-    assert [error for error in heard if "event 0 has gone back to durable d" in error]
+    assert [error for error in heard if "event 0 has returned to durable d" in error]

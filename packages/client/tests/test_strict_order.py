@@ -239,7 +239,7 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
             batch = await left
             await session.channels.get("orders")  # answered once the seat is known
 
-            assert await batch._left_from(1) is None
+            assert await batch._current_from(1) is None
             again = await seat.next_batch(30)
     assert again is not None
     assert again.event_ids.tolist() == [0, 1, 2]

@@ -8,26 +8,26 @@
         orders = session.channels.create("orders")
         orders.publish(b"...", properties={"price": 9.5})
 
-The names to begin with, each with its own ``help(penstock.…)``:
+The main names; ``help(penstock.Channel)`` shows the help of one:
 
 ====================  ======================================================================
 ``Realm``             a server in this program: ``Realm("./data")``, ``Realm()`` in memory
-``connect``           a session at a server: ``connect("penstock://localhost:9000")``
+``connect``           a session with a server: ``connect("penstock://localhost:9000")``
 ``Session``           ``session.channels``, ``.queues``, ``.joins``, ``.access``, transactions
 ``Channel``           ``publish``, ``subscribe``, ``read`` (an Arrow table), ``durables``
-``Queue``             ``push``, ``pop``, ``reader``: each event is for one reader
-``Durable``           what a group of readers has acknowledged: ``subscribe``, ``fetch``
-``Event``             what is published; a ``DeliveredEvent`` has ``ack`` and ``rollback``
-``PenstockError``     the base of all errors, such as ``NameDoesNotExist``
+``Queue``             ``push``, ``pop``, ``reader``: each event goes to one reader
+``Durable``           stored progress of a group of readers: ``subscribe``, ``fetch``
+``Event``             an event to publish; a ``DeliveredEvent`` has ``ack`` and ``rollback``
+``PenstockError``     the base class of all errors, such as ``NameDoesNotExist``
 ``segments``          the sealed files of a data directory as an Arrow table
-``penstock.aio``      all of this for asyncio
+``penstock.aio``      the same classes for asyncio
 ====================  ======================================================================
 
-The command line says the same with ``penstock --help``. What follows below is every public name
-with all its methods, and long.
+The command line has its own help, ``penstock --help``. The rest of this text lists all public names
+and methods.
 
-It is installed as ``penstock-realm``, or as ``penstock-client`` without the server; the package
-named just ``penstock`` is somebody else's.
+Install the package ``penstock-realm``, or ``penstock-client`` without the server. The package that
+is named just ``penstock`` is an unrelated project.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock_core.version import __version__
 
-if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
+if TYPE_CHECKING:  # at run time names are imported at first use; a test compares both lists
     from penstock import aio
     from penstock.client.handles.attributes import (
         BackoffTimes,
@@ -195,8 +195,9 @@ _HOMES = {
     "penstock_core.columns.events.event": ("Event", "Origin"),
     "penstock.tables.segments": ("segments",),
 }
-"""Loaded when first used: a client does not import the server, nor a look at the version Arrow.
-What is in none of these is an error of ``penstock_core.vocabulary.errors``."""
+"""Public names by module, imported at first use: a client does not import the server, and a program
+that only reads the version does not import Arrow. All other public names are errors of
+``penstock_core.vocabulary.errors``."""
 
 __all__ = [
     "Access",
@@ -306,8 +307,8 @@ __all__ = [
 
 
 def _loaded(name: str) -> ModuleType:
-    """A module. Nothing that comes with it goes away again, so Python does not look for what does
-    meanwhile: that took a tenth of the time to a realm's first event."""
+    """Import a module and return it. Garbage collection is off meanwhile, as objects of modules are
+    never freed: it took a tenth of the time until the first event of a realm."""
     from penstock.missing_packages import from_package
     from penstock_core.garbage import age_all, uncollected
 
@@ -325,9 +326,9 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
         if name not in __all__:
             raise AttributeError(f"module 'penstock' has no attribute {name!r}")
         homes = [module for module, names in _HOMES.items() if name in names]
-        found = getattr(_loaded(homes[0] if homes else "penstock_core.vocabulary.errors"), name)
-        globals()[name] = found  # later uses find it directly
-        return found
+        home = homes[0] if homes else "penstock_core.vocabulary.errors"
+        globals()[name] = getattr(_loaded(home), name)  # later uses do not call this function
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

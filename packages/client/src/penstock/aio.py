@@ -1,4 +1,4 @@
-"""Penstock for asyncio: the same surface as :mod:`penstock`, with ``async`` and ``await``.
+"""Penstock for asyncio: the classes and methods of :mod:`penstock`, with ``async`` and ``await``.
 
 ::
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """The embedded realm is loaded when it is asked for: clients do without the server."""
+        """Import ``Realm`` when it is first used: clients run without the server package."""
         if name != "Realm":
             raise AttributeError(f"module 'penstock.aio' has no attribute {name!r}")
         with from_package("penstock_server"):
@@ -65,19 +65,21 @@ def __dir__() -> list[str]:
 def connect(
     url: str, *, reconnect_timeout: Duration = RECONNECT_TIMEOUT_S, token: Token | None = None
 ) -> Opening:
-    """Open a session with the realm at ``url`` (several addresses: fail-over)::
+    """Open a session with the realm at ``url``, such as ``penstock://localhost:9000``::
 
         async with penstock.aio.connect(url) as session:  # closed at the end of the block
             ...
         session = await penstock.aio.connect(url)  # close it yourself
 
-    ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
-    instead. ``token`` is a bearer token, or a function that gives one that is good now.
+    - ``url``: ``penstock://user:password@host:port`` signs in as a user; the password may be in the
+      environment variable ``PENSTOCK_PASSWORD`` instead. Several addresses, separated by commas,
+      are for failover: the session uses the first one that answers
+    - ``token``: a bearer token to sign in with, or a function that returns a valid one
+    - ``reconnect_timeout``: seconds for which a lost connection is reestablished; then waiting
+      calls raise ``CannotConnect``. With 0 each address is tried once
 
-    A connection that is lost is made again; when that does not succeed for ``reconnect_timeout``
-    seconds, calls that wait raise ``CannotConnect``.
-    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument``
-    for something that is no URL.
+    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument`` if
+    ``url`` is not a valid address.
     """
 
     async def opened() -> Session:

@@ -1,4 +1,4 @@
-"""Looking at what is outstanding at a durable, or on a queue; changes nothing (SEM D16, Q4)."""
+"""Browses of the outstanding events of a durable or queue, which change nothing (SEM D16, Q4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 
 
 class DurableBrowse(Subscription):
-    """In order, then the end; with ``count_max`` no more than so many events are sent."""
+    """A browse of a durable or queue, in order. ``count_max`` limits the number of events."""
 
     def __init__(
         self,

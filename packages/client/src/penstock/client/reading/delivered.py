@@ -1,4 +1,4 @@
-"""Events of a durable, in the hands of its client."""
+"""Events that a durable has delivered, to be settled by the client."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
 
 
 class DeliveredEvent(ReceivedEvent):
-    """An event to be acknowledged, rolled back or rejected.
+    """An event of a durable, to be acknowledged, rolled back or rejected.
 
-    The first two are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing
-    the subscription or the session); a refusal is reported on the session and raised there. Once
-    it has gone back, ``ack``, ``reject`` and ``extend`` raise ``IllegalState``, or
-    ``SessionClosed`` after a close; ``rollback`` has nothing left to do.
+    :meth:`ack` and :meth:`rollback` send the settlement without waiting for the realm.
+    :meth:`DurableSubscription.flush`, and closing the subscription or the session, wait until it is
+    stored; they raise a refusal, which is also reported to the session's error listeners.
+
+    Once the event has returned to the durable, because the connection was lost or the subscription
+    closed, ``ack``, ``reject`` and ``extend`` raise ``IllegalState``, or ``SessionClosed`` after a
+    close; ``rollback`` does nothing.
     """
 
     __slots__ = ("_generation", "_number", "_seat", "_settlements")
@@ -36,41 +39,46 @@ class DeliveredEvent(ReceivedEvent):
     """The settlements of its seat."""
     _generation: int
     _number: int
-    """Its id, for settling it quickly."""
+    """The event id, kept here because reading it from the batch is slow."""
 
     async def ack(self, *, previous: bool = False) -> None:
-        """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
-        ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
+        """Acknowledge the event; with ``previous``, also all earlier unsettled events of this
+        subscription. Raises ``IllegalState`` if the event has returned to the durable because the
+        connection was lost (SEM D15), and ``SessionClosed`` if the subscription was closed."""
         if previous:
             self._seat.settle_soon(self._number, self._generation, roll_back=False, previous=True)
             return
         settlements = self._settlements
         number = self._number
+        # The usual case without a function call: this runs for every event.
         if settlements.takes_acks_of == self._generation and number not in settlements.backs:
             settlements.acks.append(number)
         else:
             self._seat.settle_soon(number, self._generation, roll_back=False)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
-        """Roll back: it is redelivered as the durable's type says, with a ``delay`` (``"5s"``, or
-        seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
+        """Roll the event back, to be delivered again by the rules of the durable's type: with a
+        ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise after the
+        durable's backoff (SEM D18)."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         self._seat.settle_soon(self._number, self._generation, roll_back=True, delay_ms=delay_ms)
 
     async def reject(self, reason: str) -> None:
-        """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
-        ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
-        event store, and then it is still in hand."""
+        """Send the event to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11), and return when the realm has stored that. Raises ``IllegalState`` if
+        the channel has no dead event store; the event is then still unsettled."""
         await self._seat.reject(IdSet.from_ids((self._number,)), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
-        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
-        ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
+        """Restart the ``ack_timeout`` of the event: it has to be acknowledged within ``time`` from
+        now, in seconds or as a text such as ``"30s"`` (SEM D19). Raises ``IllegalState`` if the
+        event has already returned to the durable."""
         await self._seat.extend(IdSet.from_ids((self._number,)), self._generation, time)
 
 
 class DeliveredBatch(ReceivedBatch):
-    """Events of one delivery; settle them one by one, or all at once."""
+    """A batch of events of a durable, with Arrow columns. Settle its events one by one, or all at
+    once with the methods of the batch."""
 
     __slots__ = ("_generation", "_seat", "_spans")
 
@@ -82,7 +90,7 @@ class DeliveredBatch(ReceivedBatch):
         publishers: Publishers = (),
         spans: Spans = (),
     ) -> None:
-        """``spans`` are the ids of its events, where they are known without looking."""
+        """``spans`` are the ids of the events; empty if they have to be read from the batch."""
         super().__init__(
             batch,
             redeliveries,
@@ -103,7 +111,8 @@ class DeliveredBatch(ReceivedBatch):
         make = DeliveredEvent.__new__
         for first, end in row_ranges(len(numbers)):
             for row, data, properties, count in self._read(rows, first, end):
-                event = make(DeliveredEvent)  # as the events of its batch are made
+                # Without __init__, as for all events of batches: this runs for every event.
+                event = make(DeliveredEvent)
                 event._rows = rows
                 event._row = row
                 event._data = data
@@ -128,24 +137,25 @@ class DeliveredBatch(ReceivedBatch):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        """Whether the events have returned to the durable, because the connection was lost or the
+        subscription ended since the delivery (SEM D13)."""
         return self._generation != self._seat.generation
 
     def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
-        """``count`` of its events (None: all) from row ``first`` on."""
+        """Return ``count`` events from row ``first`` on; None means all."""
         rows = self.to_arrow().slice(first, count)
         part = DeliveredBatch(rows, self.redeliveries, self._seat, publishers=self.publishers)
         part._generation = self._generation
         return part
 
     def _without(self, ids: IdSet) -> DeliveredBatch | None:
-        """The other events of the batch; None if there are none."""
-        own = self.event_ids
-        kept = np.ones(len(own), dtype=bool)
-        # Redelivered events come after later ids in a batch of several deliveries.
-        around = Span(int(own.min()), int(own.max()) + 1)
+        """Return the batch without the events with ``ids``; None if no event is left."""
+        batch_ids = self.event_ids
+        kept = np.ones(len(batch_ids), dtype=bool)
+        # Ids may be unsorted: in a joined batch, redelivered events follow later ids.
+        around = Span(int(batch_ids.min()), int(batch_ids.max()) + 1)
         for first, end in ids.within(around).spans:
-            kept &= (own < first) | (own >= end)
+            kept &= (batch_ids < first) | (batch_ids >= end)
         if kept.all():
             return self
         if not kept.any():
@@ -153,9 +163,9 @@ class DeliveredBatch(ReceivedBatch):
         batch = self.to_arrow().filter(pa.array(kept))
         return DeliveredBatch(batch, self.redeliveries, self._seat, publishers=self.publishers)
 
-    async def _left_from(self, row: int) -> DeliveredBatch | None:
-        """The events from ``row`` on that the realm has not taken back, once all rollbacks are
-        answered; None if there are none."""
+    async def _current_from(self, row: int) -> DeliveredBatch | None:
+        """Wait until all rollbacks are answered, and return the events from ``row`` on that the
+        realm has not recalled; None if none are left."""
         seat = self._seat
         await seat.settlements.rolled_back()
         if seat.settlements.has_lost_rollback:
@@ -164,19 +174,20 @@ class DeliveredBatch(ReceivedBatch):
         return self._part(row)._current()
 
     def _current(self) -> DeliveredBatch | None:
-        """The events that the realm has not taken back; None if there are none."""
+        """Return the events that the realm has not recalled; None if none are left."""
         return None if self.is_stale else self._without(self._seat.recalled)
 
     async def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
-        are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
+        """Acknowledge all events of the batch, and return when the realm has stored that. Raises
+        ``IllegalState`` if they have returned to the durable because the connection was lost, and
+        ``SessionClosed`` if the subscription was closed."""
         self._seat.check_acknowledged(int(self.event_ids[0]), self._generation)
         if not self.is_stale:
             await self._seat.settle(self._ids())
 
     async def _ack_in_loop(self) -> None:
-        """Acknowledge for a loop with ``auto_ack``. Events that go back with their connection are
-        delivered again, so the loop goes on."""
+        """Acknowledge for a loop with ``auto_ack``. If the connection is lost, the error is only
+        reported: the realm delivers the events again, so the loop can continue."""
         try:
             await self.ack()
         except (ConnectionLost, IllegalState) as error:
@@ -185,24 +196,25 @@ class DeliveredBatch(ReceivedBatch):
             self._seat.connection.report(error)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
-        """Give all of them back, to come again after ``delay`` as single events do; returns when
-        that is on disk, at once when they are stale."""
+        """Roll back all events of the batch, with ``delay`` as for
+        :meth:`DeliveredEvent.rollback`, and return when the realm has stored that. Does nothing if
+        they have already returned to the durable."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         if not self.is_stale:
             await self._seat.settle(self._ids(), roll_back=True, delay_ms=delay_ms)
 
     async def reject(self, reason: str) -> None:
-        """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
-        disk. Raises ``IllegalState`` when they are stale."""
+        """Send all events of the batch to the dead event store, as :meth:`DeliveredEvent.reject`
+        does for one. Raises ``IllegalState`` if they have returned to the durable."""
         await self._seat.reject(self._ids(), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
-        """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
+        """Restart the ``ack_timeout`` of all events of the batch, as :meth:`DeliveredEvent.extend`
         does for one."""
         await self._seat.extend(self._ids(), self._generation, time)
 
     def _ids(self) -> IdSet:
-        """The ids of its events."""
+        """Return the ids of the events."""
         if self._spans:
             return IdSet(self._spans)
         ids = self.event_ids
@@ -211,43 +223,48 @@ class DeliveredBatch(ReceivedBatch):
         return IdSet.from_ids(ids.tolist())
 
 
-def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
-    """Whether both can be one batch: same columns, same connection."""
-    return one._generation == other._generation and one.to_arrow().schema.equals(
-        other.to_arrow().schema, check_metadata=True
+def may_join(first: DeliveredBatch, second: DeliveredBatch) -> bool:
+    """Return whether two batches have the same columns and were delivered on the same
+    connection."""
+    return first._generation == second._generation and first.to_arrow().schema.equals(
+        second.to_arrow().schema, check_metadata=True
     )
 
 
 def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
-    """The events of ``parts``, in that order, as one batch."""
+    """Return the events of ``parts`` as one batch, in order."""
     first = parts[0]
     redeliveries = {i: n for part in parts for i, n in (part.redeliveries or {}).items()}
     publishers = first.publishers
     if any(tuple(part.publishers) != tuple(publishers) for part in parts):
         publishers = [named for part in parts for named in _publishers(part)]
     batch = pa.concat_batches([part.to_arrow() for part in parts])
-    are_known = all(part._spans for part in parts)
-    spans = tuple(span for part in parts for span in part._spans) if are_known else ()
+    have_spans = all(part._spans for part in parts)
+    spans = tuple(span for part in parts for span in part._spans) if have_spans else ()
     return DeliveredBatch(
         batch, redeliveries or None, first._seat, publishers=publishers, spans=spans
     )
 
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
-    """The publisher of each event, with every id named."""
+    """Return the publishers of the events with their ids, also where one publisher has all of
+    them."""
     ids = IdSet.from_ids(part.event_ids.tolist()).spans
     return [(publisher, spans or ids) for publisher, spans in part.publishers]
 
 
 class DeliveringLoops(Looping[DeliveredBatch]):
-    """Loops over events of a durable, or of durables of one name on several channels."""
+    """Iteration over the events of a durable, or of the durables of one name on several
+    channels."""
 
     def __init__(self, opened: Openable, *, auto_ack: bool) -> None:
         super().__init__(opened)
         self._auto_ack = auto_ack
 
     def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. With ``auto_ack``, a batch is
+        acknowledged when the next one is requested. An iteration that has opened the subscription
+        closes it at its end."""
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
@@ -255,7 +272,7 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
-                    begun.begin(batch, len(batch))  # until the caller has processed it
+                    begun.begin(batch, len(batch))  # delivered again if the loop is left here
                 yield batch
                 if not opened.is_open:
                     return
@@ -264,7 +281,8 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                     await batch._ack_in_loop()
 
     def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        """Iterate over events. With ``auto_ack``, an event is acknowledged when the next one is
+        requested. Events that one iteration does not deliver are delivered by the next."""
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
@@ -278,18 +296,18 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                     begun.begin(batch, int(self._auto_ack))
                     for row, event in enumerate(batch):
                         if seat.may_recall:
-                            rest = await batch._left_from(row)
+                            rest = await batch._current_from(row)
                             begun.forget()
                             break
                         if batch.is_stale or seat.has_ended:
-                            break  # the realm has taken back the rest, and delivers it again
+                            break  # the rest has returned to the durable, which delivers it again
                         begun.count += not self._auto_ack
                         yield event
-                        if not opened.is_open:  # closed meanwhile: all of it has gone back
+                        if not opened.is_open:  # closed by the caller: the rest has returned
                             return
-                        if self._auto_ack:  # until here it is not processed, and would come again
+                        if self._auto_ack:  # not earlier: leaving the loop must not acknowledge
                             try:
                                 await event.ack()
-                            except IllegalState as error:  # it comes again, so the loop goes on
+                            except IllegalState as error:  # returned: it is delivered again
                                 seat.connection.report(error)
                             begun.count += 1

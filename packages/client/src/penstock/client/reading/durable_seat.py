@@ -1,4 +1,5 @@
-"""A seat at a durable: which of its events are still in the client's hands, and their settling."""
+"""A seat at a durable: the events delivered to it that have not returned to the durable, and their
+settlement."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ B = TypeVar("B", bound=WaitingBatch)
 
 
 class DurableSeat(SeatAttachment[B]):
-    """A seat at a durable. Its events know it, and settle themselves with it."""
+    """A seat at a durable. Its events refer to it, and use it to settle themselves."""
 
     def __init__(
         self,
@@ -42,34 +43,37 @@ class DurableSeat(SeatAttachment[B]):
         without: Callable[[B, IdSet], B | None],
         channel_name: str,
     ) -> None:
-        """``without`` returns a batch without some of its events; None if none are left."""
+        """``without`` removes events from a batch; it returns None if no event is left."""
         super().__init__(connection, attach, on_arrival)
         self.channel = attach.channel
         self.channel_name = channel_name
         self.durable = attach.durable
         self.recalled = IdSet()
-        """Events that the realm has taken back (SEM D11), and not delivered again since."""
+        """Events that the realm has recalled (SEM D11) and not delivered again since."""
         self.has_recalled = False
-        """Whether it has taken back some since a batch was handed out."""
+        """Whether the realm has recalled events since a batch was last received."""
         self.has_rolled_back = False
-        """Whether another thread has rolled back an event since a batch was handed out."""
+        """Whether another thread has rolled back an event since a batch was last received."""
         self._without = without
-        self._why_gone = "it was delivered to an earlier subscription"
-        """Why events of the generation before this one have gone back."""
+        self._return_reason = "it was delivered to an earlier subscription"
+        """Why events of earlier generations have returned to the durable."""
         self._is_deleted = False
-        """Whether the channel or durable was deleted: its events may be acknowledged (SEM D15)."""
+        """Whether the channel or durable was deleted; acknowledging its events is then no error
+        (SEM D15)."""
         self._closed_through = 0
-        """Events of generations up to this one went back when the subscription was closed."""
+        """Events of generations up to this one have returned because the subscription was
+        closed."""
 
     async def attach(self) -> Subscribed:
-        # Events may come, be rolled back and be recalled before the answer is known here.
+        # Cleared before the request: events may be delivered, rolled back and recalled before the
+        # answer to it has been processed here.
         self.recalled = IdSet()
         answer = await super().attach()
         self.settlements.attached(answer, is_recalled=bool(self.recalled))
         return answer
 
     def retire(self) -> None:
-        """Count what was delivered as gone back, because the subscription is being closed."""
+        """Count all delivered events as returned, because the subscription is being closed."""
         self.is_open = False
         self._closed_through = self.generation
 
@@ -77,14 +81,14 @@ class DurableSeat(SeatAttachment[B]):
 
     def lost(self) -> None:
         if self.is_open:
-            self._why_gone = "the connection was lost"
+            self._return_reason = "the connection was lost"
         super().lost()
 
     def failed(self, error: PenstockError) -> None:
         self.generation += 1
-        self._why_gone = f"the subscription has ended: {error}"
+        self._return_reason = f"the subscription has ended: {error}"
         self._is_deleted = isinstance(error, NameDoesNotExist)
-        self.inbox.clear()  # the realm has taken these back
+        self.inbox.clear()  # the waiting events have returned to the durable
         super().failed(error)
 
     def recall(self, spans: Spans) -> None:
@@ -96,27 +100,27 @@ class DurableSeat(SeatAttachment[B]):
         super().recall(spans)
 
     def remove(self, ids: IdSet) -> None:
-        """Remove events from those that wait."""
+        """Remove events from the waiting batches."""
         self.inbox.reduce(lambda batch: self._without(batch, ids))
 
     async def rolled_back(self) -> None:
-        """Wait until all rollbacks so far are answered. If one was lost with the connection, all
-        waiting events have gone back, and are dropped."""
+        """Wait until all rollbacks so far are answered. If one was lost with the connection, drop
+        the waiting events: all of them have returned to the durable."""
         await self.settlements.rolled_back()
         if self.settlements.has_lost_rollback:
             self.inbox.drop()
 
-    # --- what is in hand -----------------------------------------------------------------
+    # --- unsettled events ----------------------------------------------------------------
 
-    def handed(self, batch: B) -> None:
-        """Note that the application has a batch now."""
+    def received(self, batch: B) -> None:
+        """Note that the application has received a batch."""
         self.has_rolled_back = self.has_recalled = False
         if self.recalled:
             self.recalled.remove_all(IdSet.from_ids(batch.event_ids.tolist()))
 
     @property
     def may_recall(self) -> bool:
-        """Whether an event of the batch that was handed out last may have been recalled since."""
+        """Whether an event of the batch received last may have been recalled since."""
         settlements = self.settlements
         if not settlements.in_order:
             return False
@@ -124,36 +128,37 @@ class DurableSeat(SeatAttachment[B]):
         return waits or self.has_recalled
 
     async def is_recalled(self, event_id: int | None) -> bool:
-        """Whether the realm has taken an event back, once all rollbacks are answered."""
+        """Wait until all rollbacks are answered, and return whether the realm has recalled an
+        event."""
         await self.settlements.rolled_back()
         return self.settlements.has_lost_rollback or event_id in self.recalled
 
     @property
     def has_ended(self) -> bool:
-        """Whether the realm, or the session, has ended it: unsettled events are the realm's
-        again."""
+        """Whether the realm or the session has ended the seat: unsettled events have returned to
+        the durable."""
         return self.inbox.has_failed
 
     def check_held(self, event_id: int, generation: int) -> None:
-        """Raises ``SessionClosed`` for an event that went back as the subscription was closed (SEM
-        D13), and ``IllegalState`` for one that went back before (SEM D15)."""
-        gone = f"event {event_id} has gone back to durable {self.durable}"
+        """Raise ``SessionClosed`` for an event that returned because the subscription was closed
+        (SEM D13), and ``IllegalState`` for one that returned for another reason (SEM D15)."""
+        returned = f"event {event_id} has returned to durable {self.durable}"
         if generation <= self._closed_through:
             raise SessionClosed(
-                f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
-                "before you close"
+                f"the subscription is closed, and {returned}, which delivers it again; acknowledge "
+                "events before you close the subscription"
             )
         if self.connection.is_closed:
-            raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
+            raise SessionClosed(f"the session is closed, and {returned}, which delivers it again")
         if generation != self.generation:
             raise IllegalState(
-                f"{gone}, because {self._why_gone}; nothing was done now, and while the event is "
-                "outstanding it is delivered again"
+                f"{returned}, because {self._return_reason}; this call has changed nothing, and "
+                "the event is delivered again while it is outstanding"
             )
 
     def check_acknowledged(self, event_id: int, generation: int) -> None:
-        """Raise as :meth:`check_held`, but not for an event that was deleted with its channel or
-        durable: acknowledging it is no error, as for one that was purged."""
+        """Raise the errors of :meth:`check_held`, except for an event that was deleted with its
+        channel or durable: acknowledging it is allowed, as for a purged event."""
         if not self._is_deleted or generation == self.generation:
             self.check_held(event_id, generation)
 
@@ -164,7 +169,7 @@ class DurableSeat(SeatAttachment[B]):
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
             f"event {event_id} of durable {self.durable} was recalled because "
-            f"{self.settlements.why_recalled}; while it is outstanding it is delivered again"
+            f"{self.settlements.why_recalled}; it is delivered again while it is outstanding"
         )
 
     # --- settling ------------------------------------------------------------------------
@@ -178,24 +183,26 @@ class DurableSeat(SeatAttachment[B]):
         delay_ms: int | None = None,
         on_done: Callable[[Spans], None] | None = None,
     ) -> None:
-        """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
-        disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
+        """Acknowledge ``ids`` or roll them back, and return when the realm has stored that. The
+        call may modify ``ids``. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` after the
+        subscription was closed."""
         if not roll_back and self.generation:
             self.check_held(ids.lowest or 0, self.generation)
         if self.generation <= self._closed_through:
-            return  # all of them are back
+            return  # closing has already rolled all of them back
         if roll_back:
-            ids.remove_all(self.recalled)  # these are back already
+            ids.remove_all(self.recalled)  # the realm has already taken these back
         else:
             self._refuse_recalled(ids)
-        self.settlements.hurry()  # earlier settlements must arrive before it
+        self.settlements.hurry()  # earlier settlements must arrive before this one
         if ids or not roll_back:
             await self.settlements.send(
                 ids, roll_back=roll_back, previous=previous, delay_ms=delay_ms, on_done=on_done
             )
 
     def acknowledged(self, spans: Spans) -> None:
-        """Drop waiting events that are acknowledged: the caller has had them before a reconnect."""
+        """Drop waiting events that the caller has acknowledged, as it received them before a
+        reconnect."""
         if spans and self.settlements.cumulative:
             spans = (Span(0, spans[-1][1]),)
         self.remove(IdSet(spans))
@@ -209,10 +216,10 @@ class DurableSeat(SeatAttachment[B]):
         previous: bool = False,
         delay_ms: int | None = None,
     ) -> None:
-        """Settle without waiting; what one turn of the loop settles travels together.
+        """Settle without waiting. Settlements made in one turn of the event loop are sent together.
 
-        An event of an earlier generation is the realm's again: nothing is sent for it. Raises
-        ``IllegalState``, or ``SessionClosed`` after a close, if it is to be acknowledged.
+        An event of an earlier generation has returned to the durable: a rollback of it does
+        nothing, and an acknowledgement raises ``IllegalState``, or ``SessionClosed`` after a close.
         """
         if not roll_back:
             self.check_acknowledged(event_id, generation)
@@ -226,8 +233,8 @@ class DurableSeat(SeatAttachment[B]):
             self.settlements.refuse(self._recall_of(event_id))
 
     def settle_for_thread(self, settle: Callable[[], None]) -> None:
-        """Settle for another thread, which does not wait for the outcome: a refusal is reported,
-        and raised by the next flush or close."""
+        """Settle for another thread, which does not wait for the outcome: an error is reported, and
+        raised by the next flush or close."""
         try:
             settle()
         except PenstockError as error:
@@ -235,12 +242,14 @@ class DurableSeat(SeatAttachment[B]):
                 self.settlements.refuse(error)
 
     async def extend(self, ids: IdSet, generation: int, time: Duration) -> int:
-        """Have ``time`` from now on to acknowledge events; returns how many are still in hand."""
+        """Restart the acknowledgement timeout of events with ``time`` from now. Return the number
+        of events that are still held here."""
         self.check_held(ids.lowest or 0, generation)
         return await self.settlements.extend(ids, milliseconds(time, "time"))
 
     async def reject(self, ids: IdSet, generation: int, reason: str) -> int:
-        """Send events to the dead event store; returns their number once that is on disk."""
+        """Send events to the dead event store. Return their number when the realm has stored
+        that."""
         self.check_held(ids.lowest or 0, generation)
         self._refuse_recalled(ids)
         return await self.settlements.reject(ids, reason)

@@ -1,4 +1,4 @@
-"""A seat at a durable: events to be acknowledged or given back."""
+"""Subscriptions to durables, whose events are acknowledged or rolled back."""
 
 from __future__ import annotations
 
@@ -38,14 +38,21 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native import messages as wire
 
 MERGED_ROWS_MAX = 16_384
-"""Deliveries that wait are handed out as one batch up to about this many events."""
+"""Events from which a batch is not joined with further waiting deliveries."""
 
 
 class DurableSubscription(DeliveringLoops):
-    """A seat at a durable. Iterate it for events, or :meth:`batches` for columns; settle them with
-    their own ``ack`` and ``rollback``, or with :meth:`ack` and :meth:`rollback` by id.
+    """A subscription to a durable: a seat, with the events that are delivered to it.
 
-    After a reconnect the realm delivers again what was unsettled, as after any client that left
+    Iterate over it for single events, or over :meth:`batches` for batches with Arrow columns.
+    Settle events with their methods ``ack``, ``rollback`` and ``reject``, or by id with those of
+    the subscription::
+
+        async with billing.subscribe() as events:
+            async for event in events:
+                await event.ack()
+
+    After a reconnect the realm delivers unsettled events again, as it does when a client leaves
     (SEM D13).
     """
 
@@ -74,7 +81,7 @@ class DurableSubscription(DeliveringLoops):
             pull=pull,
             selector=selector,
             auto_ack=auto_ack,
-            bytes_max=0 if pull else buffer_bytes,  # with demands the client says how many it takes
+            bytes_max=0 if pull else buffer_bytes,  # with demands the client limits the events
         )
         self._seat = DurableSeat(
             connection,
@@ -89,22 +96,24 @@ class DurableSubscription(DeliveringLoops):
         self._handler = handler
         self._handling: HandlerLoop | None = None
         self._changing = asyncio.Lock()
-        """Held while opening or closing: a seat is left before the next one is taken."""
+        """Held while opening or closing, so that a seat is left before the next one is taken."""
 
     def __repr__(self) -> str:
         seat = self._seat
-        of, place = seat.channel_name, seat.connection.place
-        return f"<DurableSubscription of durable {seat.durable!r} of channel {of!r} at {place}>"
+        where = f"of channel {seat.channel_name!r} at {seat.connection.place}"
+        return f"<DurableSubscription of durable {seat.durable!r} {where}>"
 
     async def open(self) -> DurableSubscription:
-        """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
+        """Take the seat and return the subscription; ``async with`` and iterating do so, too.
+        Raises ``DurableInUse``, ``InvalidArgument``, ``InvalidSelector``, ``AccessDenied``,
+        ``NameDoesNotExist``."""
         async with self._changing:
             await self._open()
         return self
 
     async def _open(self) -> None:
         if not self._seat.is_open:
-            self._seat.forget()  # the last event may have ended with the seat
+            self._seat.forget()  # an earlier use may have left events and an error
             await self._seat.open(self._seat.route(self._delivered), self._seat.attach)
             if self._handler is not None:
                 self._handling = HandlerLoop(
@@ -123,11 +132,11 @@ class DurableSubscription(DeliveringLoops):
     def _inbox(self) -> Inbox[DeliveredBatch]:
         return self._seat.inbox
 
-    # --- taking --------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------
 
     async def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
-        """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
-        come first."""
+        """Return the next events; None if none arrive within ``timeout`` seconds (default: the
+        subscription's timeout). Events that an iteration did not deliver come first."""
         timeout = timeout_s(timeout)
         if not self._seat.is_open:
             await self.open()
@@ -135,26 +144,26 @@ class DurableSubscription(DeliveringLoops):
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
         seat, settlements = self._seat, self._settlements
-        for left, count in reversed(self._loops.rests()):
-            if (rest := left._part(count)._current()) is not None:
+        for begun, count in reversed(self._loops.rests()):
+            if (rest := begun._part(count)._current()) is not None:
                 seat.inbox.put_back(rest)
         batch = await seat.inbox.get(timeout)
         while settlements.in_order and batch is not None and settlements.rolls_back:
-            seat.inbox.put_back(batch)  # part of it may be recalled
+            seat.inbox.put_back(batch)  # the answers to rollbacks may recall part of it
             await seat.rolled_back()
             batch = await seat.inbox.get(timeout)
         if batch is not None:
             seat.inbox.buffered.took(batch)
             if len(seat.inbox):
                 batch = self._with_waiting(batch)
-            seat.handed(batch)
+            seat.received(batch)
         return batch
 
     def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
-        """One batch of all that is here already.
+        """Return ``batch`` joined with the deliveries that have already arrived.
 
-        Settled together they return their credit together; taken one by one, ever smaller
-        deliveries would answer ever smaller settlements.
+        The events of one batch are settled together and return their credit together. Batches that
+        are settled one by one would make the realm answer with ever smaller deliveries.
         """
         seat = self._seat
         parts, rows = [batch], len(batch)
@@ -167,13 +176,13 @@ class DurableSubscription(DeliveringLoops):
         return batch if len(parts) == 1 else joined(parts)
 
     async def _fetch(self, count: int, timeout: float | None) -> list[DeliveredBatch]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds. If it is cancelled,
-        the events that have come are given to the next call."""
+        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds. If the call
+        is cancelled, the next call returns the events that have arrived."""
         seat, inbox = self._seat, self._seat.inbox
         self._settlements.hurry()
-        await seat.demand_ended.wait()  # an earlier demand was cancelled, and is being withdrawn
+        await seat.demand_ended.wait()  # a cancelled call may still be withdrawing its demand
         if self._settlements.in_order:
-            await seat.rolled_back()  # events left by that one may be recalled
+            await seat.rolled_back()  # the answers may recall events left by that call
         inbox.raise_failure()
         await self._demand(count - inbox.rows, timeout)
         batches = []
@@ -183,7 +192,7 @@ class DurableSubscription(DeliveringLoops):
                 inbox.put_back(batch._part(count))
                 batch = batch._part(0, count)
             count -= len(batch)
-            seat.handed(batch)
+            seat.received(batch)
             batches.append(batch)
         if not batches:
             self._settlements.raise_refusal()
@@ -191,7 +200,7 @@ class DurableSubscription(DeliveringLoops):
         return batches
 
     async def _demand(self, count: int, timeout: float | None) -> None:
-        """Request ``count`` events, and wait until they have come, or the time is up."""
+        """Request ``count`` events, and wait until they have arrived or the time is up."""
         self._seat.demand(count)
         try:
             async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
@@ -206,52 +215,60 @@ class DurableSubscription(DeliveringLoops):
     # --- settling ------------------------------------------------------------------------
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
-        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+        """Acknowledge events by id, and return when the realm has stored that. With ``previous``,
+        also acknowledge all earlier events delivered here.
 
-        Events that a reconnect has brought again, and that wait here, are not handed out then.
+        After a reconnect, acknowledged events that were delivered again and wait here are dropped.
+        Raises ``IllegalState`` for an event that is not delivered here or was recalled (SEM D15).
         """
         seat = self._seat
         await seat.settle(IdSet.from_ids(event_ids), previous=previous, on_done=seat.acknowledged)
 
     async def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
-        """Give back by id, with a ``delay`` (``"5s"``, or seconds) to come again no sooner than
-        that (SEM D18); returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+        """Roll events back by id, and return when the realm has stored that. They are delivered
+        again, with a ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise
+        after the durable's backoff (SEM D18).
 
-        Events that wait here to be handed out, such as those that a reconnect has brought again,
-        are left as they are: they have gone back already.
+        Events that wait here to be received, such as those delivered again after a reconnect, are
+        left out: an earlier delivery of them has already been rolled back. Raises ``IllegalState``
+        (SEM D15).
         """
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         ids = IdSet.from_ids(event_ids)
-        for batch in self._to_come():
+        for batch in self._unreceived():
             ids.remove_all(ids.overlap(batch._ids()))
         await self._seat.settle(ids, roll_back=True, delay_ms=delay_ms)
 
-    def _to_come(self) -> list[DeliveredBatch]:
-        """What waits here, be it in a batch that a loop has begun."""
-        begun = [rest for rest in self._loops.to_come() if not rest[0].is_stale]
+    def _unreceived(self) -> list[DeliveredBatch]:
+        """Return the events that the application has not received: waiting batches, and the rests
+        of batches that loops have begun."""
+        begun = [rest for rest in self._loops.unreceived() if not rest[0].is_stale]
         return [*(batch._part(first) for batch, first in begun), *self._inbox]
 
     async def extend(self, event_ids: Iterable[int], time: Duration) -> int:
-        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
-        Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
+        """Restart the acknowledgement timeout of events, by id: they have to be acknowledged within
+        ``time`` from now, in seconds or as a text such as ``"30s"`` (SEM D19). Return the number of
+        events that are still delivered here. Raises ``IllegalState`` for an event that has returned
+        to the durable."""
         return await self._seat.extend(IdSet.from_ids(event_ids), self._seat.generation, time)
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
-        """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
-        T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        """Send events by id to the dead event store at once, with the ``reason`` (SEM T11). Return
+        their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
         return await self._seat.reject(IdSet.from_ids(event_ids), self._seat.generation, reason)
 
     async def flush(self) -> None:
-        """Wait until everything settled so far is on disk.
+        """Wait until the realm has stored all settlements so far.
 
-        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
-        connection was lost: those events may be delivered again.
+        Raises the error of the first refused settlement, and ``ConnectionLost`` if the connection
+        was lost before all of them were confirmed: those events may be delivered again.
         """
         await self._settlements.flush()
 
     async def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seat. Raises as :meth:`flush` what
-        was refused or lost and has not been raised."""
+        """Wait until settlements are confirmed, return unsettled events to the durable, and leave
+        the seat. Raises, as :meth:`flush` does, the first refused or lost settlement that has not
+        been raised yet."""
         await self._close_quietly()
         self._settlements.raise_first()
 

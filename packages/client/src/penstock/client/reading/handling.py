@@ -1,4 +1,4 @@
-"""Handing the events of a durable to a handler of the application, one after the other."""
+"""Calls a handler of the application with the events of a durable, one after the other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
 _DELAY_FIRST_S: Final = 0.1
 _DELAY_MAX_S: Final = 60.0
-"""An event that the handler fails on waits so long before it comes again, on a durable without a
-backoff: doubled with each redelivery (SEM D18). Without a wait it would come at once, for ever."""
+"""On a durable without a backoff, an event whose handler fails is delivered again after
+``_DELAY_FIRST_S``, doubled with each redelivery up to ``_DELAY_MAX_S`` (SEM D18). Without a delay
+the handler would fail on it in an endless loop."""
 _DOUBLED_MAX: Final = 16
 
 
 class HandlerLoop:
-    """The task that hands events of an open seat to a handler."""
+    """The task that calls a handler with the events of an open seat."""
 
     def __init__(
         self,
@@ -38,11 +39,13 @@ class HandlerLoop:
         self._handler = handler
         self._auto_ack = auto_ack
         self._needs_delay: bool | None = None
-        """Whether the durable has no backoff of its own; None: that is not known yet."""
+        """Whether the durable has no backoff, so that rollbacks need a delay; None until the first
+        failure."""
         self._task = start_task(self._run(), on_failure=self._failed)
 
     async def end(self) -> None:
-        """Cancel the task, and wait for its end; not for itself if the handler closes the seat."""
+        """Cancel the task and wait for its end. Does nothing if the handler itself closes the
+        subscription: the task would wait for itself."""
         if self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -56,7 +59,7 @@ class HandlerLoop:
                     batch, rest = rest, None
                     for row, event in enumerate(batch):
                         if seat.may_recall:
-                            rest = await batch._left_from(row)
+                            rest = await batch._current_from(row)
                             break
                         if batch.is_stale or seat.has_ended or not seat.is_open:
                             break
@@ -70,7 +73,7 @@ class HandlerLoop:
             result = self._handler(event)
             if result is not None:
                 await result
-        except Exception as error:  # noqa: BLE001  the application's: give back and report
+        except Exception as error:  # noqa: BLE001  application code may raise anything
             failure = PenstockError(
                 f"the handler of durable {self._seat.durable} failed on event {event.event_id}: "
                 f"{error!r}"
@@ -83,11 +86,11 @@ class HandlerLoop:
             if self._auto_ack and self._seat.is_open:
                 try:
                     await event.ack()
-                except IllegalState as error:  # it comes again
+                except IllegalState as error:  # the event has returned, and is delivered again
                     self._connection.report(error)
 
     async def _delay_s(self, redeliveries: int) -> float | None:
-        """Seconds before an event comes again; None: the durable decides."""
+        """Return the seconds before an event is delivered again; None if the durable decides."""
         if self._needs_delay is None:
             self._needs_delay = await self._has_no_backoff()
         if not self._needs_delay:
@@ -99,13 +102,13 @@ class HandlerLoop:
             info = await self._connection.ask(
                 DescribeDurable(self._seat.channel, self._seat.durable), DurableInfo
             )
-        except PenstockError:  # the right to see it is missing, for example
+        except PenstockError:  # for example without the right to see the durable
             return False
         return info.backoff is None and not self._seat.settlements.cumulative
 
     def _failed(self, error: BaseException) -> None:
         failure = PenstockError(
-            f"no more events of durable {self._seat.durable} are handed to the handler: {error!r}"
+            f"the handler of durable {self._seat.durable} receives no more events: {error!r}"
         )
         failure.__cause__ = error
         self._connection.report(failure)

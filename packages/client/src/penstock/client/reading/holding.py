@@ -1,7 +1,7 @@
-"""A durable held as a whole: its events are taken, acknowledged and rejected by id.
+"""Exclusive holds of durables: events are reserved, acknowledged and rejected by id.
 
-Nothing is delivered. Who holds a durable reads its events where it likes; the realm only keeps
-the books, and keeps everybody else out.
+The realm delivers no events to a hold. Its client reads them elsewhere, such as in an archive or
+sealed files; the realm records what is acknowledged, and refuses other clients of the durable.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ from penstock_core.wire.native.asking import check_request
 
 
 class DurableHold(Closing):
-    """The only seat at a durable, whatever the durable's type.
+    """An exclusive seat at a durable of any type: ``durable.hold()``.
 
-    If the connection is lost, the realm takes back what was held, as from any client (SEM D13). The
-    seat is taken again on the next connection, and calls made meanwhile wait for it.
+    ::
+
+        async with billing.hold() as hold:
+            outstanding = await hold.take(0, 999)
+            ...  # read these events elsewhere
+            await hold.ack(999)
+
+    If the connection is lost, the taken events return to the durable, as for any client (SEM D13).
+    The seat is then taken again on the next connection; calls wait until it is.
     """
 
     def __init__(self, connection: RealmConnection, channel: ChannelId, durable: str) -> None:
@@ -44,14 +51,14 @@ class DurableHold(Closing):
         self._durable = durable
         self._attachment = Attachment(connection)
         self._seated_on = -1
-        """The connection, by the number of reconnects before it, that the seat belongs to."""
+        """The connection that the seat belongs to, as the number of reconnects before it."""
         self._failure: PenstockError | None = None
         self._changed = asyncio.Event()
-        """Replaced once set: the seat was taken on another connection, or is lost for good."""
+        """Set and replaced when the seat is taken on a new connection, or has ended."""
 
     async def open(self) -> DurableHold:
-        """Take the seat. Raises ``DurableInUse``, ``NameDoesNotExist``, ``InvalidArgument`` where
-        the durable has ``order_by``."""
+        """Take the seat and return the hold; ``async with`` does so, too. Raises ``DurableInUse``,
+        ``NameDoesNotExist``, and ``InvalidArgument`` if the durable has ``order_by``."""
         if not self._attachment.is_open:
             self._failure = None
             self._attachment.is_open = True  # calls made from now on wait for the seat
@@ -66,12 +73,13 @@ class DurableHold(Closing):
     async def _attach(self) -> None:
         await self._attachment.request(self._request, Subscribed)
         self._seated_on = self._connection.reconnects
-        self._tell()
+        self._notify()
 
     def _request(self) -> Attach:
         return Attach(self._channel, self._attachment.number, self._durable, sole=True)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
+        """Wake all calls that wait for the seat."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -81,23 +89,24 @@ class DurableHold(Closing):
 
     def _failed(self, error: PenstockError) -> None:
         self._failure = error
-        self._tell()
+        self._notify()
 
     # --- holding -------------------------------------------------------------------------
 
     async def take(self, start: int, end: int) -> Outstanding:
-        """Have the outstanding events from ``start`` up to and including ``end`` in hands; gives
-        those that are, the ones taken before among them."""
+        """Reserve the outstanding events with ids from ``start`` up to and including ``end`` for
+        this client. Return the reserved ids of the range, including those taken before, with their
+        redelivery counts. Raises ``InvalidArgument``, ``SessionClosed``."""
         check_range(start, end)
-        answer = await self._asked(Hold(self._attachment.number, start, end + 1))
+        answer = await self._ask(Hold(self._attachment.number, start, end + 1))
         return msgspec.convert(answer, Outstanding)
 
     async def ack(self, event_id: int) -> None:
-        """Acknowledge everything outstanding up to and including ``event_id``, held or not;
-        returns when that is on disk. Repeating it changes nothing."""
+        """Acknowledge all outstanding events up to and including ``event_id``, taken or not, and
+        return when the realm has stored that. A repeated call changes nothing."""
         check_range(event_id, None)
         spans = (Span(event_id, event_id + 1),)
-        await self._asked(Settle(self._attachment.number, spans, previous=True))
+        await self._ask(Settle(self._attachment.number, spans, previous=True))
 
     async def bury(self, event_ids: Iterable[int], reason: str) -> int:
         """Deprecated name of :meth:`reject`."""
@@ -105,19 +114,21 @@ class DurableHold(Closing):
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
         """Send outstanding events to the channel's dead event store, with the ``reason`` in their
-        origin (SEM T11); other durables keep them.
+        origin (SEM T11). Other durables keep them.
 
-        Gives their number; events that are acknowledged or rejected already are left out. Raises
-        ``IllegalState`` without a dead event store.
+        Return the number of events sent; events that are already acknowledged or rejected are
+        skipped. Raises ``InvalidArgument`` without ids, and ``IllegalState`` if the channel has no
+        dead event store.
         """
         ids = IdSet.from_ids(event_ids)
         if not ids:
-            raise InvalidArgument("give the ids of the events to reject")
-        count: int = await self._asked(Bury(self._attachment.number, ids.spans, reason))
+            raise InvalidArgument("event_ids is empty; give the ids of the events to reject")
+        count: int = await self._ask(Bury(self._attachment.number, ids.spans, reason))
         return count
 
-    async def _asked(self, message: Request[Any]) -> Any:
-        """The answer over a connection the seat belongs to. Asking twice does no harm."""
+    async def _ask(self, message: Request[Any]) -> Any:
+        """Send a request on a connection that has the seat, and return the answer. It is repeated
+        after a lost connection: repeating takes, acknowledgements and rejections is harmless."""
         check_request(message)
         while True:
             if self._failure is not None:
@@ -133,9 +144,9 @@ class DurableHold(Closing):
             await changed.wait()
 
     async def close(self) -> None:
-        """Leave the seat: events held and not acknowledged go back (SEM D13)."""
+        """Leave the seat. Taken and unacknowledged events return to the durable (SEM D13)."""
         if self._attachment.is_open:
-            self._tell()
+            self._notify()
             await self._attachment.leave()
 
     async def __aenter__(self) -> DurableHold:

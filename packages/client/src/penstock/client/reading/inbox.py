@@ -1,4 +1,5 @@
-"""What a subscription has received and its application has not taken yet."""
+"""Events that a subscription has received and the application has not: waiting batches, and the
+batches that loops have begun."""
 
 from __future__ import annotations
 
@@ -17,44 +18,46 @@ L = TypeVar("L")
 
 
 class OpenBatch(Generic[B]):
-    """The batch that a loop hands out event by event. If the loop stops in the middle, the rest is
-    still to come."""
+    """The batch that a loop delivers event by event. If the loop is left early, the rest of it is
+    delivered by the next loop or call."""
 
     def __init__(self) -> None:
         self._batch: B | None = None
-        self.loop: Callable[[], Any] = _nobody
-        """Gives the loop while it is in use."""
+        self.loop: Callable[[], Any] = _no_loop
+        """Returns the loop while it is referenced, then None."""
         self.count = 0
-        """Number of its events that were handed out."""
-        self._more = 0
-        """Number of events behind these that are in use, and are handed out again if that is left
-        in the middle."""
+        """Number of events that the loop has finished with."""
+        self._in_use = 0
+        """Number of events after these that the application is processing. They are delivered again
+        if the loop is left now."""
 
-    def begin(self, batch: B, more: int = 0) -> None:
-        """Hand out ``batch``. So many events ``more`` than are counted are in use at a time."""
-        self._batch, self.count, self._more = batch, 0, more
+    def begin(self, batch: B, in_use: int = 0) -> None:
+        """Begin to deliver ``batch``, of which ``in_use`` events are processed at a time."""
+        self._batch, self.count, self._in_use = batch, 0, in_use
 
     def rest(self) -> tuple[B, int] | None:
-        """The batch and how many events of it were handed out, if there are others; once."""
+        """Return the batch and the number of its events that are finished, and forget both; None if
+        all are finished."""
         batch, self._batch = self._batch, None
         return None if batch is None or self.count >= len(batch) else (batch, self.count)
 
-    def to_come(self) -> tuple[B, int] | None:
-        """The batch and at which event those begin that nobody has had yet, if there are any."""
-        batch, first = self._batch, self.count + self._more
+    def unreceived(self) -> tuple[B, int] | None:
+        """Return the batch and the row of the first event that the application has not received;
+        None if it has received all."""
+        batch, first = self._batch, self.count + self._in_use
         return None if batch is None or first >= len(batch) else (batch, first)
 
     def forget(self) -> None:
-        """Drop the rest of it."""
+        """Drop the rest of the batch."""
         self._batch = None
 
 
-def _nobody() -> None:
+def _no_loop() -> None:
     return None
 
 
 class Loops(Generic[B]):
-    """The loops over one subscription, by any number of tasks or threads, each with a batch."""
+    """The loops over one subscription, of any number of tasks or threads, each with a batch."""
 
     def __init__(self) -> None:
         self._begun: dict[int, OpenBatch[B]] = {}
@@ -62,8 +65,8 @@ class Loops(Generic[B]):
         self._have_opened = False
 
     def add(self, loop_with: Callable[[OpenBatch[B]], L]) -> L:
-        """Make a new loop, a generator, with the batch that it hands out. A weak reference tells
-        when nobody uses it any more, because its finalizer would run too late."""
+        """Create a loop, a generator, with the batch that it delivers. A weak reference shows when
+        the loop is abandoned; its finalizer would run too late."""
         begun = OpenBatch[B]()
         loop = loop_with(begun)
         begun.loop = weakref.ref(loop)
@@ -71,49 +74,51 @@ class Loops(Generic[B]):
         return loop
 
     def begins(self, begun: OpenBatch[B], *, opens: bool) -> None:
-        """A loop takes its first step; whether that opens the subscription."""
+        """Note the first step of a loop, and whether that step opens the subscription."""
         self._have_opened = self._have_opened or opens
         self._running.add(id(begun))
 
     def ends(self, begun: OpenBatch[B]) -> bool:
-        """A loop is over, even if it is still referenced; tells whether it is for this one to close
-        what loops have opened."""
-        begun.loop = _nobody
+        """Note the end of a loop, even if it is still referenced. Return whether it has to close
+        the subscription: it is the last running loop, and a loop has opened the subscription."""
+        begun.loop = _no_loop
         self._running.discard(id(begun))
         return self._have_opened and not self._running
 
     def rests(self) -> list[tuple[B, int]]:
-        """What loops that are no longer in use have left, and how many events of it were handed
-        out; given once."""
+        """Return the batches of ended and abandoned loops, with the number of finished events, and
+        forget them."""
         if not self._begun:
             return []
-        over = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
-        left = [self._begun.pop(key).rest() for key in over]
-        return [rest for rest in left if rest is not None]
+        ended = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
+        rests = [self._begun.pop(key).rest() for key in ended]
+        return [rest for rest in rests if rest is not None]
 
-    def left(self) -> list[tuple[B, int]]:
-        """What all loops have left, including those in use."""
-        left = [begun.rest() for begun in list(self._begun.values())]
-        return [rest for rest in left if rest is not None]
+    def all_rests(self) -> list[tuple[B, int]]:
+        """Return the batches of all loops, including running ones, with the number of finished
+        events, and forget them."""
+        rests = [begun.rest() for begun in list(self._begun.values())]
+        return [rest for rest in rests if rest is not None]
 
-    def to_come(self) -> list[tuple[B, int]]:
-        """Batches of loops, and at which event of each those begin that nobody has had yet."""
-        to_come = [begun.to_come() for begun in list(self._begun.values())]
-        return [rest for rest in to_come if rest is not None]
+    def unreceived(self) -> list[tuple[B, int]]:
+        """Return the batches of all loops that have unreceived events, with the row of the first
+        one."""
+        rests = [begun.unreceived() for begun in list(self._begun.values())]
+        return [rest for rest in rests if rest is not None]
 
     def closed(self) -> None:
-        """Note that the subscription is closed: loops have nothing to close any more."""
+        """Note that the subscription is closed, so that no loop closes it again."""
         self._have_opened = False
         self.forget()
 
     def forget(self) -> None:
-        """Drop what all loops have left."""
+        """Drop the batches of all loops."""
         for begun in list(self._begun.values()):
             begun.forget()
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """The loop's time at which ``timeout`` ends; None if there is no timeout."""
+    """Return the time of the event loop at which ``timeout`` ends; None without a timeout."""
     return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
 
@@ -132,22 +137,20 @@ async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
 
 
 class Buffered:
-    """Counts the bytes of waiting deliveries, and returns credit to the realm as they are taken.
-
-    Waiting deliveries are identified by their ``id()``.
-    """
+    """Counts the bytes of waiting deliveries, and returns them to the realm as credit when the
+    application receives the deliveries. Deliveries are identified by their ``id()``."""
 
     def __init__(self, attachment: Attachment, bytes_max: int) -> None:
-        """With a ``bytes_max`` of 0 there is no limit, and nothing is counted."""
+        """A ``bytes_max`` of 0 means no limit; then nothing is counted."""
         self._attachment = attachment
         self._bytes_max = bytes_max
         self._sizes: dict[int, int] = {}
         self._taken = 0
-        """Bytes that do not wait any more, and whose credit was not returned yet."""
+        """Bytes received by the application and not yet returned to the realm as credit."""
 
     @property
     def size(self) -> int:
-        """Bytes that wait."""
+        """Bytes of the waiting deliveries."""
         return sum(self._sizes.values())
 
     def add(self, delivery: object, size: int) -> None:
@@ -156,28 +159,29 @@ class Buffered:
             self._sizes[id(delivery)] = size
 
     def took(self, delivery: object, more: int = 0) -> None:
-        """Count a delivery as taken by the application, once, and grant the realm ``more``
+        """Count a delivery as received by the application, once, and grant the realm ``more``
         events."""
-        self._left(self._sizes.pop(id(delivery), 0), more)
+        self._release(self._sizes.pop(id(delivery), 0), more)
 
     def took_all(self) -> None:
-        """Count all deliveries as taken."""
+        """Count all deliveries as received."""
         size = self.size
         self._sizes.clear()
-        self._left(size)
+        self._release(size)
 
     def replace(self, delivery: Sized, rest: Sized | None) -> None:
-        """Count only a part of a delivery as waiting: ``rest``."""
+        """Count only the ``rest`` of a delivery as waiting."""
         if rest is delivery:
             return
         size = self._sizes.pop(id(delivery), 0)
         kept = int(size * (len(rest) / len(delivery))) if size and rest is not None else 0
         if kept:
             self._sizes[id(rest)] = kept
-        self._left(size - kept)
+        self._release(size - kept)
 
     def carry_over(self) -> int:
-        """Return the bytes that still wait, from which the realm counts on a new connection."""
+        """Return the bytes that still wait; the realm continues counting from there on a new
+        connection."""
         self._taken = 0
         return self.size
 
@@ -186,8 +190,9 @@ class Buffered:
         self._sizes.clear()
         self._taken = 0
 
-    def _left(self, size: int, more: int = 0) -> None:
+    def _release(self, size: int, more: int = 0) -> None:
         self._taken += size
+        # In quarters of the limit: a frame for each delivery would cost more than it brings.
         if more or (self._taken and self._taken * 4 >= self._bytes_max):
             taken, self._taken = self._taken, 0
             attachment = self._attachment
@@ -195,10 +200,10 @@ class Buffered:
 
 
 class Inbox(Generic[B]):
-    """Batches in order, then the end or an error."""
+    """The waiting batches of a subscription in order, followed by its end or an error."""
 
     def __init__(self, buffered: Buffered, on_arrival: Callable[[], None] | None = None) -> None:
-        """``on_arrival`` is called when there is something to take, or an end to hear of."""
+        """``on_arrival`` is called when a batch arrives, and at the end."""
         self.buffered = buffered
         self._batches: deque[B] = deque()
         self._arrived = asyncio.Event()
@@ -213,7 +218,7 @@ class Inbox(Generic[B]):
         self._arrives()
 
     def end(self) -> None:
-        """Note that nothing will follow."""
+        """Note that no more batches will follow."""
         self._ended = True
         self._arrives()
 
@@ -227,62 +232,62 @@ class Inbox(Generic[B]):
             self._on_arrival()
 
     def raise_failure(self) -> None:
-        """Raises the error the subscription ended with, if it did."""
+        """Raise the error that has ended the subscription, if one has."""
         if self._error is not None:
             raise self._error
 
     @property
     def failure(self) -> PenstockError | None:
-        """The error that the subscription ended with, if it did."""
+        """The error that has ended the subscription, if one has."""
         return self._error
 
     @property
     def has_failed(self) -> bool:
-        """Whether the subscription ended with an error."""
+        """Whether an error has ended the subscription."""
         return self._error is not None
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will follow what waits."""
+        """Whether no batches will follow the waiting ones."""
         return self._ended
 
     def clear(self) -> None:
-        """Drop all batches, which went back with their connection."""
+        """Drop all batches, as their events returned to the realm with the connection."""
         self._batches.clear()
         self.buffered.forget()
 
     def drop(self) -> None:
-        """Drop all batches, and report to the realm that they do not wait any more."""
+        """Drop all batches, and return their bytes to the realm as credit."""
         self._batches.clear()
         self.buffered.took_all()
 
     def put_back(self, batch: B) -> None:
-        """Put a batch back, as the next one, also for those who wait already."""
+        """Put a batch back as the next one, and wake tasks that wait for a batch."""
         self._batches.appendleft(batch)
         self._arrives()
 
     def renewed(self) -> Inbox[B]:
-        """The inbox for a new beginning. It is this one, emptied, because somebody may wait at it.
-        Only after its end it is another one: whoever waits at this one is still to hear of that."""
+        """Return an empty inbox to start again with: this one, as tasks may wait for its batches.
+        After its end it is a new one, so that the waiting tasks still receive the end."""
         if self._ended or self.has_failed:
             self.buffered.forget()
             return Inbox(self.buffered, self._on_arrival)
         self.clear()
         return self
 
-    def reduce(self, left_of: Callable[[B], B | None]) -> None:
-        """Replace each waiting batch by what ``left_of`` leaves of it."""
+    def reduce(self, reduced: Callable[[B], B | None]) -> None:
+        """Replace each waiting batch by the result of ``reduced``; None removes it."""
         batches, self._batches = self._batches, deque()
         for batch in batches:
-            rest = left_of(batch)
+            rest = reduced(batch)
             self.buffered.replace(batch, rest)
             if rest is not None:
                 self._batches.append(rest)
 
     async def get(self, timeout: float | None) -> B | None:
-        """The next batch; None at the end, or when nothing comes for ``timeout`` seconds.
+        """Return the next batch; None at the end, or if none arrives within ``timeout`` seconds.
 
-        Raises the error the subscription ended with, once everything before it is taken.
+        Raises the error that has ended the subscription, once all batches before it are received.
         """
         deadline_s = deadline_of(timeout)
         while not self._batches:
@@ -296,15 +301,15 @@ class Inbox(Generic[B]):
         return await set_by(self._arrived, deadline_s)
 
     def wake(self) -> None:
-        """Wake the tasks that wait for a change, although nothing has arrived."""
+        """Wake the tasks that wait for a change, without an arrival."""
         self._arrived.set()
 
     def waiting(self) -> B | None:
-        """The next batch if it is here already; it stays."""
+        """Return the next batch without removing it; None if no batch waits."""
         return self._batches[0] if self._batches else None
 
     def take(self) -> B:
-        """The next batch, which is here."""
+        """Remove and return the next batch, which must exist."""
         return self._batches.popleft()
 
     @property
@@ -316,5 +321,5 @@ class Inbox(Generic[B]):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[B]:
-        """The waiting batches, which stay."""
+        """Iterate over the waiting batches without removing them."""
         return iter(self._batches)

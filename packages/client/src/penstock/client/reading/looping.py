@@ -1,4 +1,4 @@
-"""Loops over what a subscription receives, of one channel or of all channels of a pattern."""
+"""Iteration over subscriptions, of one channel or of all channels of a pattern."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ B = TypeVar("B", bound=Sized)
 
 
 class Openable(Protocol):
-    """What a loop opens and closes at the realm."""
+    """The attachment that a loop opens and closes."""
 
     is_open: bool
 
 
 class Closing(ABC):
-    """An object that a block or a loop closes at its end."""
+    """An object that ``async with`` or a loop closes at its end."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop reading."""
+        """End the subscription."""
 
     async def _close_quietly(self) -> None:
-        """Close, and keep errors of settlements for the next flush or close: the caller has another
-        error, or nobody to raise one to."""
+        """Close, and keep errors of settlements for the next flush or close, because the caller
+        raises another error or cannot raise one."""
         await self.close()
 
     async def __aexit__(
@@ -42,8 +42,8 @@ class Closing(ABC):
 
 
 class Looping(Closing, Generic[B]):
-    """A subscription with any number of loops over it. It opens with the first one; the last one
-    closes what loops have opened."""
+    """A subscription with any number of loops over it. The first loop opens it unless it is open;
+    the last one then closes it."""
 
     def __init__(self, opened: Openable) -> None:
         self._opened = opened
@@ -51,35 +51,38 @@ class Looping(Closing, Generic[B]):
 
     @abstractmethod
     async def next_batch(self, timeout: Duration | None = None) -> B | None:
-        """The next events; None when there are none."""
+        """Return the next events; None at the end, or if none arrive in time."""
 
     def _looping(self, begun: OpenBatch[B]) -> _Loop[B]:
         return _Loop(self, begun)
 
 
 class _Loop(Generic[B]):
-    """One loop over a subscription. If it ends by itself, the close it ends with raises errors; if
-    it is left early, Python finalizes it, and nobody could catch them."""
+    """One loop over a subscription. If the loop runs to its end, errors of closing are raised. If
+    it is left early, Python finalizes it, where they could not be caught: they are kept."""
 
-    __slots__ = ("_begun", "_over")
+    __slots__ = ("_begun", "_subscription")
 
-    def __init__(self, over: Looping[B], begun: OpenBatch[B]) -> None:
-        self._over = over
+    def __init__(self, subscription: Looping[B], begun: OpenBatch[B]) -> None:
+        self._subscription = subscription
         self._begun = begun
 
     async def __aenter__(self) -> None:
-        self._over._loops.begins(self._begun, opens=not self._over._opened.is_open)
+        subscription = self._subscription
+        subscription._loops.begins(self._begun, opens=not subscription._opened.is_open)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._over._loops.ends(self._begun):
-            await (self._over.close() if kind is None else self._over._close_quietly())
+        subscription = self._subscription
+        if subscription._loops.ends(self._begun):
+            await (subscription.close() if kind is None else subscription._close_quietly())
 
 
 class ReceivingLoops(Looping[ReceivedBatch]):
-    """Loops over events that nobody has to acknowledge."""
+    """Iteration over events that need no acknowledgement."""
 
     def batches(self) -> AsyncIterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. An iteration that has opened the
+        subscription closes it at its end."""
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
@@ -87,11 +90,12 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 yield batch
-                if not opened.is_open:  # closed meanwhile
+                if not opened.is_open:  # closed by the caller
                     return
 
     def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        """Iterate over events. Events that one iteration does not deliver are delivered by the
+        next."""
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:

@@ -1,4 +1,4 @@
-"""Merge channels, as a client sees them: registered events, and merging what was delivered."""
+"""Merge channels in the client: registered events, and the merging of delivered deltas."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 
 Publish = Callable[[Event], Awaitable[int]]
-"""Publishes an event; its id."""
+"""A function that publishes an event and returns its id."""
 
 
 class Registered:
-    """An event of a merge channel that updates follow (SEM K2): ``await rates.register(...)``."""
+    """The event of a key of a merge channel, to be updated (SEM K2):
+    ``await rates.register(...)``."""
 
     key: Any
     """The value of the channel's publish key."""
     event_id: int
-    """The id of the newest event that this handle has published."""
+    """The id of the newest event that this object has published."""
 
     def __init__(self, key_name: str, key: Any, event_id: int, publish: Publish) -> None:
         self.key = key
@@ -34,8 +35,11 @@ class Registered:
         self._publish = publish
 
     async def update(self, properties: Mapping[str, Any] | None = None, /, **changes: Any) -> int:
-        """Change some properties; returns the id of the delta once it is safe. A property that
-        is not named stays as it is; None sets null (SEM K4). Raises what ``publish`` raises."""
+        """Change some properties. Return the id of the delta once it is stored safely.
+
+        Properties not named keep their values; None sets null (SEM K4). Raises the errors of
+        ``publish``.
+        """
         event = delta_of(self._key_name, self.key, {**(properties or {}), **changes})
         self.event_id = await self._publish(event)
         return self.event_id
@@ -45,53 +49,56 @@ class Registered:
 
 
 def key_name_of(name: str, definition: Definition) -> str:
-    """The publish key of a merge channel. Raises ``IllegalState`` for any other channel."""
+    """Return the name of the publish key of a merge channel. Raises ``IllegalState`` for any other
+    channel."""
     if definition.engine != "merge":
         raise IllegalState(
-            f"{name} has engine {definition.engine}: register, update and merged events are for "
-            "channels with engine merge"
+            f"{name} has engine {definition.engine}; register, update, state and merged need a "
+            "channel with engine merge"
         )
     (key,) = definition.keys
     return key
 
 
 def registered_of(key_name: str, key: Any, properties: Mapping[str, Any]) -> Event:
-    """The full event of a key. Raises ``InvalidArgument`` when it tries another key."""
+    """Return the full event of a key. Raises ``InvalidArgument`` if ``properties`` have another
+    key."""
     return Event(properties={**_checked(key_name, key, properties), key_name: key})
 
 
 def delta_of(key_name: str, key: Any, changes: Mapping[str, Any]) -> Event:
-    """The delta of a key. Raises ``InvalidArgument`` when it tries another key."""
+    """Return the delta of a key. Raises ``InvalidArgument`` if ``changes`` have another key."""
     return Event(properties={key_name: key, **_checked(key_name, key, changes)}, is_delta=True)
 
 
 def _checked(key_name: str, key: Any, properties: Mapping[str, Any]) -> Mapping[str, Any]:
     if key is None:
         raise InvalidArgument(
-            f"the value of {key_name} is None: give the value that identifies the event"
+            f"the value of {key_name} is None; give the value that identifies the event"
         )
     if key_name in properties and properties[key_name] != key:
         raise InvalidArgument(
-            f"{key_name} is {key!r} here and cannot become {properties[key_name]!r}: that would "
-            f"be another event; register it instead"
+            f"{key_name} is {key!r} and cannot be changed to {properties[key_name]!r}, which "
+            f"identifies another event; register that one"
         )
     return properties
 
 
 def as_deltas(body: pa.RecordBatch) -> pa.RecordBatch:
-    """A body whose events are all deltas."""
+    """Return ``body`` with all events marked as deltas."""
     flags = pa.array(np.ones(body.num_rows, dtype=np.bool_))
     return body.append_column(FIELDS[DELTA], flags)
 
 
 class Merger:
-    """Makes full events of what comes, by key (SEM K3). Holds one event for each key met."""
+    """Merges deltas into full events (SEM K3). It keeps the state of each key that was
+    delivered."""
 
     def __init__(self, key_name: str) -> None:
         self._states = States(key_name)
 
     def merged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The events of a delivery, each as a full one."""
+        """Return the events of a delivery as full events."""
         slots = self._states.slots_of(batch)
         rows, _ = self._states.merged(batch, slots, ~deltas_of(batch), every=True)
         last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]

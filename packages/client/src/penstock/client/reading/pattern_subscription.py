@@ -1,4 +1,4 @@
-"""Reading all channels of a pattern, also those that are made later (SEM D21)."""
+"""Subscriptions to all channels of a pattern, including channels created later (SEM D21)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 B = TypeVar("B", ReceivedBatch, DeliveredBatch)
 
 CHANNEL_BUFFER_BYTES = 1 << 20
-"""Bytes that each channel of a pattern has on their way or waiting, unless told otherwise."""
+"""Default limit of the unread bytes of each channel of a pattern, held here or in transit."""
 
 
 class PatternLoops(Looping[B]):
@@ -34,18 +34,20 @@ class PatternLoops(Looping[B]):
 
     @property
     def channels(self) -> list[str]:
-        """The names of the channels that it reads now, sorted."""
+        """The names of the channels that the subscription reads now, sorted."""
         return self._ring.channels
 
     async def open(self) -> Self:
-        """Begin. Raises what the realm refuses it with: for a durable ``DurableInUse``,
-        ``InvalidArgument``, and ``NameDoesNotExist`` where no channel of the pattern has it.
-        Iterating opens it, too."""
+        """Open the subscription and return it; ``async with`` and iterating do so, too. Raises
+        ``InvalidSelector``, ``AccessDenied``; with a durable also ``DurableInUse``,
+        ``InvalidArgument``, and ``NameDoesNotExist`` if no channel of the pattern has the
+        durable."""
         await self._ring.open()
         return self
 
     async def next_batch(self, timeout: Duration | None = None) -> B | None:
-        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
+        """Return the next events, all of one channel; None if none arrive within ``timeout``
+        seconds (default: the subscription's timeout)."""
         timeout = timeout_s(timeout)
         await self.open()
         self._ring.put_back(self._loops.rests())
@@ -57,10 +59,12 @@ class PatternLoops(Looping[B]):
 
 
 class PatternSubscription(PatternLoops[ReceivedBatch], ReceivingLoops):
-    """Events of all channels of a pattern, each channel in id order, the channels in turn;
-    ``event.channel`` tells where each came from. Goes on after a reconnect where it was.
+    """A subscription to all channels of a pattern: ``session.subscribe("orders/*")``.
 
-    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    Each channel's events are delivered in the order of their ids, each once; the channels take
+    turns. ``event.channel`` is the name of the channel. After a reconnect delivery continues with
+    the next events. Iterate over the subscription for single events, or over :meth:`batches` for
+    batches with Arrow columns, each of one channel.
     """
 
     def __init__(
@@ -96,18 +100,20 @@ class PatternSubscription(PatternLoops[ReceivedBatch], ReceivingLoops):
         super().__init__(self._ring)
 
     async def close(self) -> None:
-        """Stop reading. Opened again, each channel goes on with the first event that was not handed
-        out."""
-        self._ring.put_back(self._loops.left())
+        """End the subscription. If it is opened again, each channel continues with the first event
+        that was not delivered."""
+        self._ring.put_back(self._loops.all_rests())
         self._loops.closed()
         await self._ring.close()
 
 
 class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
-    """A seat at the durable of one name on each channel of a pattern that has it. Events are
-    acknowledged and rolled back as those of any durable; ``event.channel`` tells their channel.
+    """A seat at the durable of one name on each channel of a pattern that has it:
+    ``session.subscribe("orders/*", durable="billing")``.
 
-    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    Events are acknowledged and rolled back like those of any durable. ``event.channel`` is the name
+    of their channel. Iterate over the subscription for single events, or over :meth:`batches` for
+    batches with Arrow columns, each of one channel.
     """
 
     def __init__(
@@ -152,9 +158,9 @@ class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
         super().__init__(self._ring, auto_ack=auto_ack)
 
     async def flush(self) -> None:
-        """Wait until everything settled so far is on disk, on all channels. Raises the first
-        refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
-        lost."""
+        """Wait until the realm has stored all settlements so far, on all channels. Raises the error
+        of the first refused settlement, and ``ConnectionLost`` if the connection was lost before
+        all of them were confirmed."""
         for settlements in self._settlements():
             await settlements.confirm()
         self._raise_first()
@@ -169,8 +175,9 @@ class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
         self._ring.ended.clear()
 
     async def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seats. Raises as :meth:`flush`
-        what was refused or lost and has not been raised."""
+        """Wait until settlements are confirmed, return unsettled events to the durables, and leave
+        the seats. Raises, as :meth:`flush` does, the first refused or lost settlement that has not
+        been raised yet."""
         await self._close_quietly()
         self._raise_first()
 

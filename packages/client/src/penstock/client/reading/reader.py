@@ -1,7 +1,8 @@
 """Readers of a queue: each event goes to one of them (SEM Q).
 
-A reader asks for events when it has room for them, and holds no more than its window. Events that
-it has not handed out, or that are not committed, go back when it closes or its connection ends.
+A reader requests events when it has room for them, and holds no more than its window. Events that
+the application has not received or not committed return to the queue when the reader closes or its
+connection ends.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native import messages as wire
 
 READERS = ""
-"""The durable of a queue that its readers share."""
+"""Name of the durable that all readers of a queue share."""
 WINDOW_DEFAULT = 10
 RELAYED_MAX = 1_000
-"""Events of a transient queue that wait for a plain reader's next call."""
+"""Most events of a transient queue that wait for a plain reader's next call."""
 
 
 class DeliveredPart:
-    """The events of one delivery, and how many of them were handed out."""
+    """The events of one delivery, and the number of them that the application has received."""
 
     def __init__(self, events: ReceivedBatch, seat: Attachment) -> None:
         self._events = events
@@ -57,16 +58,17 @@ class DeliveredPart:
         self.generation = seat.generation
 
     def __len__(self) -> int:
-        """Number of events that were not handed out."""
+        """Number of events that the application has not received."""
         return len(self._events) - self._next
 
     @property
     def is_stale(self) -> bool:
-        """Whether the connection was lost since: the realm delivers these again."""
+        """Whether the connection has been lost since the delivery: the realm delivers the events
+        again."""
         return self.generation != self._seat.generation
 
     def __iter__(self) -> Iterator[tuple[int, ReceivedEvent]]:
-        """The events that are left, with their ids; each counts as handed out."""
+        """Yield the unreceived events with their ids; each counts as received."""
         events, ids = self._events, self._events.event_ids.tolist()
         for event in itertools.islice(events, self._next, None):
             if self.is_stale or events is not self._events:
@@ -75,7 +77,7 @@ class DeliveredPart:
             yield ids[self._next - 1], event
 
     def take(self, limit: int) -> ReceivedBatch:
-        """Hand out up to ``limit`` at once, in columns."""
+        """Return up to ``limit`` unreceived events as a batch; they count as received."""
         first, self._next = self._next, min(self._next + limit, len(self._events))
         if first == 0 and self._next == len(self._events):
             return self._events
@@ -83,7 +85,7 @@ class DeliveredPart:
         return events._part(first, self._next - first)
 
     def without(self, ids: IdSet) -> DeliveredPart | None:
-        """Forget those of ``ids`` that were not handed out; None if no others are left."""
+        """Remove unreceived events with ``ids``. Return the part, or None if no event is left."""
         events = self._events
         kept = [event_id not in ids for event_id in events.event_ids[self._next :].tolist()]
         if not all(kept):
@@ -93,17 +95,18 @@ class DeliveredPart:
         return self if len(self) else None
 
     def holds(self, event_id: int) -> bool:
-        """Whether an event is among those not handed out."""
+        """Return whether an event is here and unreceived."""
         return bool((self._events.event_ids[self._next :] == event_id).any())
 
 
 class Reader(Closing):
-    """Iterate it, or :meth:`fetch`. Not for several tasks at once.
+    """A reader of a queue, opened by :meth:`Queue.reader`: iterate over it, or call :meth:`fetch`.
+    Only one task may use it at a time.
 
-    A plain reader's events are off the queue once they are handed to you. With a transactional
-    one they are when you :meth:`commit`; until then the realm holds them for you, at most
-    ``window`` of them, and :meth:`rollback`, closing, or the end of the connection give them
-    back, counted (SEM Q2, Q3).
+    A plain reader removes an event from the queue by receiving it. A transactional reader removes
+    it by :meth:`commit`; until then the realm reserves the event for this reader, at most
+    ``window`` of them. :meth:`rollback`, closing, and the end of the connection return events to
+    the queue with one more redelivery (SEM Q2, Q3).
     """
 
     def __init__(
@@ -125,15 +128,16 @@ class Reader(Closing):
             self._ack_timeout_ms = milliseconds(ack_timeout, "ack_timeout")
         if self._ack_timeout_ms and not transactional:
             raise InvalidArgument(
-                "a plain reader acknowledges events as it hands them out, so ack_timeout has no "
-                "effect; open the reader with transactional=True"
+                "ack_timeout has no effect on a plain reader, which acknowledges events as it "
+                "receives them; open the reader with transactional=True"
             )
         self._timeout = timeout_s(timeout)
         self._connection = connection
         self._name = name
         self._transactional = transactional
         self._relayed = relayed
-        """Whether the queue stores nothing: events come without a demand, and wait here."""
+        """Whether the queue is transient: it stores no events, so they are sent without a demand
+        and wait here."""
         self._window = window
         message = Attach(
             queue,
@@ -147,32 +151,34 @@ class Reader(Closing):
         self._seat = SeatAttachment[DeliveredPart](connection, message)
         self._settlements = self._seat.settlements
         self._held = IdSet()
-        """Handed out and not committed."""
-        self._gone = IdSet()
-        """Handed out, not committed, and lost with a connection."""
+        """Received and not committed."""
+        self._lost_ids = IdSet()
+        """Received, not committed, and returned to the queue because a connection was lost."""
         self._returned = IdSet()
-        """Handed out, not committed, and given back by closing."""
+        """Received, not committed, and returned to the queue by closing."""
         self._late = IdSet()
-        """Handed out, not committed in time, and taken back by the realm (SEM D19)."""
+        """Received, not committed in time, and recalled by the realm (SEM D19)."""
 
     def __repr__(self) -> str:
         return f"<Reader of queue {self._name!r} at {self._connection.place}>"
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def open(self) -> Reader:
-        """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
+        """Take a seat at the queue and return the reader; ``async with``, iterating and fetching do
+        so, too. Raises ``InvalidSelector``, ``AccessDenied``."""
         seat = self._seat
         if not seat.is_open:
             seat.forget()
             route = seat.route(self._delivered)
-            await seat.open(replace(route, recalled=self._recalled, lost=self._lost), seat.attach)
+            route = replace(route, recalled=self._recalled, lost=self._connection_lost)
+            await seat.open(route, seat.attach)
             self._returned = IdSet()
         return self
 
     async def close(self) -> None:
-        """Give back events that are not committed or not handed out, and leave the seat. A plain
-        reader's raises as :meth:`flush` what has not been raised."""
+        """Return uncommitted and unreceived events to the queue, and leave the seat. On a plain
+        reader it raises, as :meth:`flush` does, an error that has not been raised yet."""
         await self._close_quietly()
         self._settlements.raise_first()
 
@@ -188,13 +194,13 @@ class Reader(Closing):
             seat.failed(SessionClosed("the reader is closed"))
             seat.inbox.clear()
             self._returned = self._held if self._transactional else IdSet()
-            self._held, self._gone, self._late = IdSet(), IdSet(), IdSet()
+            self._held, self._lost_ids, self._late = IdSet(), IdSet(), IdSet()
             await seat.leave()
 
     async def __aenter__(self) -> Reader:
         return await self.open()
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- calls of the connection ---------------------------------------------------------
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
@@ -205,22 +211,22 @@ class Reader(Closing):
         self._seat.inbox.put(DeliveredPart(events, self._seat))
 
     def _recalled(self, spans: Spans) -> None:
-        """The realm has taken these back, because they were not committed in time."""
+        """Forget events that the realm has recalled because they were not committed in time."""
         ids = IdSet(spans)
         inbox = self._seat.inbox
         inbox.reduce(lambda part: part.without(ids))
         self._late.add_all(self._held.remove_all(ids))
         self._seat.recall(spans)
-        inbox.wake()  # there is room in the window
+        inbox.wake()  # the window has room again
 
-    def _lost(self) -> None:
-        """The connection is lost, and what is in the user's hands is the realm's again."""
+    def _connection_lost(self) -> None:
+        """Count uncommitted events as returned to the queue, because the connection is lost."""
         if self._seat.is_open:
-            self._gone.add_all(self._held)
+            self._lost_ids.add_all(self._held)
             self._held = IdSet()
         self._seat.lost()
 
-    # --- taking --------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------
 
     @property
     def _room(self) -> int:
@@ -231,10 +237,10 @@ class Reader(Closing):
             self._seat.demand(count)
 
     async def _change(self, deadline_s: float | None) -> bool:
-        """Wait until something comes or changes; gives False if nothing did until the deadline.
+        """Wait until a batch arrives or the seat changes. Return False at the deadline.
 
-        Then the demand is withdrawn, and what the realm had granted by then comes before the
-        answer. So even without any time one gets the events that are there.
+        At the deadline the demand is withdrawn. Events that the realm has sent by then arrive
+        before its confirmation, so that even a timeout of 0 delivers events that are ready.
         """
         seat = self._seat
         if await seat.inbox.changes(deadline_s):
@@ -250,13 +256,14 @@ class Reader(Closing):
         return part
 
     async def _next_part(self, timeout: Duration | None = None) -> DeliveredPart | None:
-        """The events that are here, once there are some; None: none came in time."""
+        """Return the next part with unreceived events; None if none arrive in time."""
         timeout = timeout_s(timeout)
         await self.open()
         deadline_s = deadline_of(self._timeout if timeout is None else timeout)
         while True:
             head = self._head()
             room = self._room
+            # Requesting when half of the window is free saves a round trip for each event.
             if room * 2 >= self._window or head is None:
                 self._demand(room)
             if head is not None:
@@ -265,12 +272,12 @@ class Reader(Closing):
             if not await self._change(deadline_s):
                 return None
 
-    def _handed(self, event_id: int, generation: int) -> None:
-        """An event is in the user's hands now."""
-        # the connection was lost just now, and they are delivered again
+    def _received(self, event_id: int, generation: int) -> None:
+        """Count an event as received: hold it, or acknowledge it if the reader is plain."""
         if generation != self._seat.generation:
+            # The connection has just been lost, so the realm delivers the event again.
             if self._transactional:
-                self._gone.add(Span(event_id, event_id + 1))
+                self._lost_ids.add(Span(event_id, event_id + 1))
             else:
                 self._settlements.refuse(lost_before_sent(event_id))
         elif self._transactional:
@@ -280,20 +287,20 @@ class Reader(Closing):
 
     def _hold(self, ids: IdSet) -> None:
         self._held.add_all(ids)
-        self._gone.remove_all(ids)
+        self._lost_ids.remove_all(ids)
         self._late.discard_all(ids)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         async with self._looping():
             while (part := await self._next_part()) is not None:
                 for event_id, event in part:
-                    self._handed(event_id, part.generation)
+                    self._received(event_id, part.generation)
                     yield event
 
     @contextlib.asynccontextmanager
     async def _looping(self) -> AsyncIterator[None]:
-        """Close at the end of a loop what it has opened. One that is left early is finalized by
-        Python, and nobody could catch an error."""
+        """Close the reader at the end of a loop that has opened it. If the loop is left early,
+        Python finalizes it, where an error could not be caught: errors are kept then."""
         opened_here = not self._seat.is_open
         try:
             yield
@@ -305,17 +312,19 @@ class Reader(Closing):
             await self.close()
 
     async def batches(self) -> AsyncIterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. An iteration that has opened the
+        reader closes it at its end."""
         async with self._looping():
             while (batch := await self.next_batch()) is not None:
                 yield batch
 
     async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
+        """Return the events that have arrived, in one batch; None if none arrive within ``timeout``
+        seconds (default: the reader's timeout)."""
         part = await self._next_part(timeout)
-        return None if part is None else self._taken(part, len(part))
+        return None if part is None else self._receive(part, len(part))
 
-    def _taken(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
+    def _receive(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
         batch = part.take(limit)
         ids = IdSet.from_ids(batch.event_ids.tolist())
         if self._transactional:
@@ -325,42 +334,47 @@ class Reader(Closing):
         return batch
 
     async def fetch(self, count: int, timeout: Duration = 0.0) -> list[ReceivedEvent]:
-        """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
-        reader gets no more than its window has room for."""
+        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds. A
+        transactional reader gets no more than its window has room for."""
         return [event for batch in await self.fetch_batches(count, timeout) for event in batch]
 
     async def fetch_batches(
         self, count: int, timeout: Duration | None = 0.0
     ) -> list[ReceivedBatch]:
-        """Take events as :meth:`fetch` does, in columns."""
+        """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         check_count(count, "count")
         timeout = timeout_s(timeout)
         await self.open()
         deadline_s = deadline_of(timeout)
-        taken: list[ReceivedBatch] = []
+        batches: list[ReceivedBatch] = []
         while count:
             if (head := self._head()) is not None:
-                taken.append(self._taken(head, count))
-                count -= len(taken[-1])
+                batches.append(self._receive(head, count))
+                count -= len(batches[-1])
                 continue
+            # Events received before a failure are returned; the next call raises it.
             failed = self._seat.inbox.has_failed
-            if failed and not taken:
+            if failed and not batches:
                 self._seat.inbox.raise_failure()
             self._demand(min(count, self._room) if self._transactional else count)
             if failed or not await self._change(deadline_s):
                 break
-        return taken
+        return batches
 
     # --- settling ------------------------------------------------------------------------
 
     async def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:
-        """Take events off the queue for good: all that are in hand; up to and including
-        ``event`` (or its id); or with ``individual`` that one alone. Returns when that is on disk.
+        """Remove received events from the queue, and return when the realm has stored that.
 
-        Raises ``SessionClosed`` when they went back as the reader was closed, also at the end of
-        an iteration that had opened it, and ``ConnectionLost`` when some of them did because the
-        connection was lost: nothing was committed, and they are delivered again. Raises
-        ``IllegalState`` for an event that was not handed out.
+        Without ``event``, all uncommitted events of this reader are committed; with ``event`` (an
+        event or its id), all up to and including it; with ``individual``, only that one.
+
+        If events have returned to the queue, nothing is committed and they are delivered again:
+        the call raises ``SessionClosed`` if they returned because the reader was closed, also at
+        the end of an iteration that had opened it, ``ConnectionLost`` if they returned because the
+        connection was lost, and ``IllegalState`` if they were not committed within
+        ``ack_timeout``. Also raises ``IllegalState`` for an event that this reader has not
+        received.
         """
         self._check_returned()
         self._check_late(event)
@@ -368,22 +382,23 @@ class Reader(Closing):
         await self._settle(ids, roll_back=False)
 
     def _held_of(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
-        """The events that are chosen. Raises ``ConnectionLost``, once, if some of them went back
-        with a connection."""
+        """Return the selected events. Raises ``ConnectionLost``, once, if some of them have
+        returned to the queue with a lost connection."""
         ids = self._chosen(verb, event, individual=individual)
-        lost = self._gone_of(event, ids)
+        lost = self._lost_of(event, ids)
         if lost:
-            self._gone.remove_all(lost)
+            self._lost_ids.remove_all(lost)
             raise ConnectionLost(
                 f"the connection was lost since {len(lost)} of these events were delivered (the "
-                f"first is {lost.lowest}): they went back to the queue and are delivered again; "
-                "nothing was done now"
+                f"first is {lost.lowest}): they returned to the queue and are delivered again; "
+                "this call has changed nothing"
             )
         return ids
 
-    def _gone_of(self, event: Event | int | None, ids: IdSet) -> IdSet:
-        """Events that were lost with a connection: those of ``ids``, or all without an event."""
-        return self._gone.copy() if event is None else self._gone.overlap(ids)
+    def _lost_of(self, event: Event | int | None, ids: IdSet) -> IdSet:
+        """Return the events of ``ids`` that were lost with a connection; without ``event``, all
+        lost events."""
+        return self._lost_ids.copy() if event is None else self._lost_ids.overlap(ids)
 
     async def rollback(
         self,
@@ -392,25 +407,29 @@ class Reader(Closing):
         individual: bool = False,
         delay: Duration | None = None,
     ) -> None:
-        """Give events back, as :meth:`commit` takes them off: they keep their ids and their
-        places, and come again with one more redelivery on the count (SEM Q3); with a ``delay``
-        (``"5s"``, or seconds) no sooner than that, else as the queue's backoff says (SEM D18)."""
+        """Return events to the queue; they are selected as for :meth:`commit`.
+
+        They keep their ids and places, and are delivered again with one more redelivery (SEM Q3):
+        with a ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise after
+        the queue's backoff (SEM D18).
+        """
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         ids = self._chosen("rollback", event, individual=individual)
-        back = self._gone_of(event, ids)
-        self._gone.remove_all(back)
-        ids.remove_all(back)
-        with contextlib.suppress(ConnectionLost):  # the realm has then taken all of them back
+        already_back = self._lost_of(event, ids)
+        self._lost_ids.remove_all(already_back)
+        ids.remove_all(already_back)
+        with contextlib.suppress(ConnectionLost):  # losing the connection rolls them back, too
             await self._settle(ids, roll_back=True, delay_ms=delay_ms)
 
     async def extend(
         self, event: Event | int | None = None, *, time: Duration, individual: bool = False
     ) -> None:
-        """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
-        :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
+        """Restart the ``ack_timeout`` of events: they have to be committed within ``time`` from
+        now, in seconds or as a text such as ``"30s"`` (SEM D19). They are selected as for
+        :meth:`commit`.
 
-        Raises ``IllegalState`` for an event that is not in this reader's hands any more, and
-        ``ConnectionLost`` if it went back with the connection.
+        Raises ``IllegalState`` for an event that this reader no longer holds, and
+        ``ConnectionLost`` if it returned to the queue because the connection was lost.
         """
         time_ms = milliseconds(time, "time")
         ids = self._held_of("extend", event, individual=individual)
@@ -420,13 +439,12 @@ class Reader(Closing):
     async def reject(
         self, event: Event | int | None = None, *, reason: str, individual: bool = False
     ) -> None:
-        """Give events up, as :meth:`commit` takes them off: they go to the dead event store at
-        once, with the cause ``rejected`` and the ``reason`` (SEM T11). Returns when that is on
-        disk.
-
-        Raises ``IllegalState`` for an event that was not handed out, and without a dead event
-        store; then they are still in hand. Raises ``SessionClosed`` and ``ConnectionLost`` as
+        """Send events to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11), and return when the realm has stored that. They are selected as for
         :meth:`commit`.
+
+        Raises the errors of :meth:`commit`, and ``IllegalState`` if the queue has no dead event
+        store; the reader then still holds the events.
         """
         self._check_returned()
         self._check_late(event)
@@ -436,19 +454,19 @@ class Reader(Closing):
             await self._settlements.reject(ids, reason)
         if generation == self._seat.generation:
             self._held.remove_all(held)
-        self._seat.inbox.wake()  # there is room in the window
+        self._seat.inbox.wake()  # the window has room again
 
     def _check_returned(self) -> None:
         returned, self._returned = self._returned, IdSet()
         if returned:
             raise SessionClosed(
-                f"{len(returned)} events that were handed out and not committed went back to the "
-                f"queue as the reader was closed (the first is {returned.lowest}): nothing was "
-                "committed; commit before you close"
+                f"{len(returned)} uncommitted events returned to the queue when the reader was "
+                f"closed (the first is {returned.lowest}); nothing was committed; commit before "
+                "you close the reader"
             )
 
     def _check_late(self, event: Event | int | None) -> None:
-        """Raises ``IllegalState``, once, for events that were not committed in time."""
+        """Raise ``IllegalState``, once, for events that were not committed in time."""
         late = self._late.copy()
         if event is not None:
             event_id = event.event_id if isinstance(event, Event) else event
@@ -456,16 +474,16 @@ class Reader(Closing):
         self._late.discard_all(late)
         if late:
             raise IllegalState(
-                f"{len(late)} of these events (the first is {late.lowest}) went back to the queue, "
+                f"{len(late)} of these events (the first is {late.lowest}) returned to the queue, "
                 f"because they were not committed within {self._ack_timeout_ms / 1_000:g} s "
-                "(ack_timeout): nothing was done now"
+                "(ack_timeout); this call has changed nothing"
             )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
         if not self._transactional:
             raise IllegalState(
-                f"{verb} on a plain reader: its events leave the queue when they are handed out"
-                "; open the reader with transactional=True"
+                f"a plain reader has no {verb}: it removes events from the queue as it receives "
+                "them; open the reader with transactional=True"
             )
         if event is None:
             if individual:
@@ -476,16 +494,16 @@ class Reader(Closing):
             raise InvalidArgument(f"{verb} {event!r}: give an event that was read, or its id")
         if not individual:
             chosen = self._held.within(Span(0, event_id + 1))
-            chosen.add_all(self._gone.within(Span(0, event_id + 1)))
+            chosen.add_all(self._lost_ids.within(Span(0, event_id + 1)))
             if event_id not in chosen:
                 raise IllegalState(
-                    f"event {event_id} is not in this reader's hands: it was never handed out "
-                    f"here, or is already settled"
+                    f"event {event_id} is not held by this reader: the reader has not received it, "
+                    f"or it is already settled"
                 )
             return chosen
-        is_gone = event_id in self._gone  # it may wait here again
-        if not is_gone and any(part.holds(event_id) for part in self._seat.inbox):
-            raise IllegalState(f"event {event_id} has not been handed out yet")
+        is_lost = event_id in self._lost_ids  # a lost event may wait here again
+        if not is_lost and any(part.holds(event_id) for part in self._seat.inbox):
+            raise IllegalState(f"event {event_id} has not been received from this reader yet")
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
@@ -496,17 +514,18 @@ class Reader(Closing):
         try:
             await self._settlements.send(ids, roll_back=roll_back, delay_ms=delay_ms)
         except ConnectionLost:
-            raise  # nothing is held any more
+            raise  # the events have returned to the queue
         except PenstockError:
             if generation == self._seat.generation:
                 self._held.add_all(held)
             raise
-        self._seat.inbox.wake()  # there is room in the window
+        self._seat.inbox.wake()  # the window has room again
 
     async def flush(self) -> None:
-        """Plain readers: wait until events that were handed out are off the queue on disk.
+        """Wait until the realm has stored the removal of all events that a plain reader has
+        received.
 
-        Raises ``ConnectionLost`` if the connection was lost before: some of them may be delivered
-        again.
+        Raises ``ConnectionLost`` if the connection was lost before that: some of the events may be
+        delivered again.
         """
         await self._settlements.flush()

@@ -1,4 +1,4 @@
-"""Events that a session has received: they can be replied to."""
+"""Events that a session has received, which can be replied to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_core.vocabulary.errors import IllegalState
 
 
 class ReceivedRows(Rows):
-    """Rows of a batch, and who replies to their events."""
+    """The rows of a received batch, with its channel and the replier of its session."""
 
     __slots__ = ("channel", "replier")
 
@@ -49,13 +49,17 @@ class ReceivedEvent(Event):
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> int:
-        """Reply to whoever has sent this request (SEM R2); returns the reply's id, once it is where
-        the request wants it.
+        """Reply to this request (SEM R2). Return the id of the reply once it is stored::
 
-        It goes to the channel or queue in the header ``reply_to``, with the ``correlation_id`` of
-        the request, or else its ``message_id``. Replying does not acknowledge the request. Raises
-        ``IllegalState`` for an event that asks for no reply, and ``NameDoesNotExist`` when nobody
-        waits for it any more.
+            await event.reply(b"42")
+            await event.ack()
+
+        The reply is published on the channel or queue in the request's header ``reply_to``, with
+        its ``correlation_id``, or else its ``message_id``, as ``correlation_id``. Replying does not
+        acknowledge the request.
+
+        Raises ``IllegalState`` if the event has no header ``reply_to``, ``NameDoesNotExist`` if the
+        requesting client no longer waits, and the errors of publishing.
         """
         attributes = {
             "tag": tag,
@@ -69,7 +73,7 @@ class ReceivedEvent(Event):
 
     @property
     def channel(self) -> str:
-        """The channel it was received from; empty where a queue's reader has received it."""
+        """Name of the channel that the event was received from; empty for events of a queue."""
         return channel_of(self)
 
     @property
@@ -78,24 +82,29 @@ class ReceivedEvent(Event):
 
 
 def replier_of(event: Event) -> Replier:
-    """Who replies to ``event``. Raises ``IllegalState`` for one that no session has received."""
+    """Return the replier of the session that has received ``event``. Raises ``IllegalState`` if no
+    session has."""
     rows = event._rows
     if not isinstance(rows, ReceivedRows) or rows.replier is None:
-        raise IllegalState("this event was not received from a realm, so nobody waits for a reply")
+        raise IllegalState(
+            "this event was not received from a realm, so it cannot be replied to; reply to an "
+            "event of a subscription or reader"
+        )
     return rows.replier
 
 
 def channel_of(event: Event) -> str:
-    """The channel that ``event`` was received from; empty for one that was not."""
+    """Return the name of the channel that ``event`` was received from; empty if it was not received
+    from a channel."""
     return event._rows.channel if isinstance(event._rows, ReceivedRows) else ""
 
 
 class ReceivedBatch(EventBatch):
-    """Received events in columns."""
+    """A batch of received events, with Arrow columns. Iterate over it for single events."""
 
     __slots__ = ("_channel_id", "_replier", "channel")
     channel: str
-    """The channel they were received from; empty where a queue's reader has received them."""
+    """Name of the channel that the events were received from; empty for events of a queue."""
 
     def __init__(
         self,
@@ -124,16 +133,16 @@ class ReceivedBatch(EventBatch):
         return cast("ReceivedEvent", super().__getitem__(row))
 
     def _part(self, first: int, count: int | None = None) -> ReceivedBatch:
-        """``count`` of its events (None: all) from row ``first`` on."""
+        """Return ``count`` events from row ``first`` on; None means all."""
         return self._with(self._batch.slice(first, count))
 
     def _current(self) -> ReceivedBatch | None:
-        """The events that the realm has not taken back: all of them, unless a durable has sent
-        them."""
+        """Return the events that the realm has not recalled: all, as only durables recall
+        events."""
         return self
 
     def _with(self, rows: pa.RecordBatch) -> ReceivedBatch:
-        """``rows`` of this batch as one of their own."""
+        """Return a batch of some rows of this one."""
         return ReceivedBatch(
             rows,
             self._redeliveries,

@@ -1,4 +1,4 @@
-"""Reading a channel: live subscriptions and browses."""
+"""Subscriptions and browses of a channel."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromId
 from penstock_core.wire.native import messages as wire
 
 CREDIT_FIRST = 4_096
-"""Events a new subscription can take before it has seen how large they are."""
+"""Events that a new subscription requests before it knows their size."""
 CREDIT_MAX = 65_536
 BUFFER_BYTES_MAX = 16 << 20
-"""Bytes a subscription has on their way or waiting, at most, unless told otherwise; a single event
-may be larger."""
+"""Default limit of a subscription's unread bytes, held here or in transit; a larger single event is
+delivered alone."""
 
 
 def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:
-    """A delivery as a stored batch: columns with ids and times."""
+    """Return a delivery as a stored batch, with the columns of ids and times."""
     batch = batch_from(body, schema)
     if message.first_id < 0:
         return batch
@@ -45,7 +45,8 @@ def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) 
 
 
 def received_spans(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> Spans:
-    """The ids of a delivery where they follow one another; else none, they have to be looked up."""
+    """Return the ids of a delivery as one span if they are consecutive. Otherwise return no spans:
+    the ids have to be read from the batch."""
     first, count = message.first_id, message.count
     if first < 0:
         edges = edges_of(body, count) if _begins_with_ids.of(schema) else None
@@ -63,7 +64,8 @@ _begins_with_ids = SchemaMemo(_is_first)
 
 
 def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
-    """How often events of a delivery were delivered before, by id; those never are not in."""
+    """Return the redelivery counts of a delivery by event id, without the events whose count is
+    0."""
     return {
         event_id: count
         for count, spans in message.redeliveries
@@ -73,9 +75,15 @@ def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
 
 
 class Subscription(ReceivingLoops):
-    """Events of a channel, in id order, each once; goes on after a reconnect where it was.
+    """A subscription to the events of a channel, or a browse of them.
 
-    Iterate it for events, or :meth:`batches` for columns.
+    Events are delivered in the order of their ids, each once; after a reconnect delivery continues
+    with the next event. Iterate over the subscription for single events, or over :meth:`batches`
+    for batches with Arrow columns::
+
+        async with orders.subscribe(start="earliest") as events:
+            async for event in events:
+                print(event.data)
     """
 
     def __init__(
@@ -94,8 +102,8 @@ class Subscription(ReceivingLoops):
         channel_name: str = "",
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
-        something to take."""
+        """``channel_name`` is the ``channel`` of its events; ``on_arrival`` is called when a batch
+        arrives, and at the end."""
         self._attachment = Attachment(connection)
         super().__init__(self._attachment)
         timeout = timeout_s(timeout)
@@ -114,31 +122,32 @@ class Subscription(ReceivingLoops):
         )
         self._channel_name = channel_name
         self._opening = asyncio.Lock()
-        """Held while opening: of several that begin at once, one opens it."""
+        """Held while opening: one of several tasks opens the subscription, the others wait."""
         self._first_id = 0
         self._next_id = 0
         """Id at which to continue after a reconnect."""
         self._granted = first_credit
         self._credit = first_credit
-        """Events the server may still send."""
+        """Events that the server may still send."""
         self._renews_credit = True
         self._confirms = False
-        """Whether the realm wants to know what has arrived (SEM J5)."""
+        """Whether the realm requires confirmations of received events (SEM J5)."""
         self._confirmation_is_due = False
 
     async def open(self) -> Subscription:
-        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        """Open the subscription and return it; ``async with`` and iterating do so, too. Raises
+        ``InvalidSelector``, ``InvalidArgument``, ``AccessDenied``, ``NameDoesNotExist``."""
         async with self._opening:
             await self._open()
         return self
 
     async def _open(self) -> None:
         if not self._attachment.is_open:
-            self._forget()  # the last event may have ended the subscription
+            self._forget()  # an earlier use may have left events and an error
             await self._attachment.open(self._route(), lambda: self._attach(self._start))
 
     async def _attach(self, start: AnyStart) -> int:
-        """Request events from ``start`` on; returns the id that it has led to."""
+        """Request events from ``start`` on. Return the first id that can be delivered."""
         self._credit = self._granted
         answer = await self._attachment.request(
             lambda: self._request(start), Subscribed, self._forget
@@ -167,7 +176,7 @@ class Subscription(ReceivingLoops):
         )
 
     def _forget(self) -> None:
-        """Start again from the beginning."""
+        """Drop received events, to start again from the beginning."""
         self._inbox = self._inbox.renewed()
         self._credit, self._next_id = self._granted, 0
 
@@ -175,7 +184,7 @@ class Subscription(ReceivingLoops):
         if self._attachment.is_open:
             await self._attach(FromId(self._next_id))
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- calls of the connection ---------------------------------------------------------
 
     def _route(self) -> DeliveryRoute:
         return DeliveryRoute(
@@ -189,7 +198,7 @@ class Subscription(ReceivingLoops):
         rows = received_batch(message, schema, body)
         if self._merger is not None:
             rows = self._merger.merged(rows)
-        counts = redelivery_counts(message)  # a browse of a durable or queue shows them
+        counts = redelivery_counts(message)  # only browses of durables and queues have them
         batch = ReceivedBatch(
             rows,
             counts or None,
@@ -200,11 +209,12 @@ class Subscription(ReceivingLoops):
         )
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
+        # Request as many events as fit into the buffer, judged by the size of the last ones.
         per_event = max(1, len(body) // message.count)
         self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
         self._inbox.put(batch, len(body))
         if self._confirms and not self._confirmation_is_due:
-            self._confirmation_is_due = True
+            self._confirmation_is_due = True  # one confirmation for all deliveries of this turn
             asyncio.get_running_loop().call_soon(self._confirm)
 
     def _confirm(self) -> None:
@@ -218,10 +228,11 @@ class Subscription(ReceivingLoops):
     def _failed(self, error: PenstockError) -> None:
         self._inbox.fail(error)
 
-    # --- taking --------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------
 
     async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        """Return the next events; None at the end of a browse, or if none arrive within ``timeout``
+        seconds (default: the subscription's timeout)."""
         timeout = timeout_s(timeout)
         return await self._next(self._timeout if timeout is None else timeout)
 
@@ -234,15 +245,16 @@ class Subscription(ReceivingLoops):
         return batch
 
     def _put_back_rests(self) -> int:
-        """Put back what unused loops have left, as the next batches; gives their number."""
+        """Put the events that abandoned loops did not deliver back to the front. Return the number
+        of batches."""
         rests = self._loops.rests()
-        for left, count in reversed(rests):
-            self._inbox.put_back(left._part(count))
+        for batch, count in reversed(rests):
+            self._inbox.put_back(batch._part(count))
         return len(rests)
 
     def _took(self, batch: ReceivedBatch) -> None:
-        """Count a batch as taken by the application. The realm is told in time that there is room
-        for more."""
+        """Count a batch as received by the application, and grant the realm more events once half
+        of the credit is used."""
         renews = self._renews_credit and not len(self._inbox)
         more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
         self._credit += more
@@ -250,11 +262,13 @@ class Subscription(ReceivingLoops):
 
     @property
     def first_id(self) -> int:
-        """Where ``start`` has led, once open: no event below this id is delivered."""
+        """The id of the first event that can be delivered, as ``start`` determines it when the
+        subscription opens."""
         return self._first_id
 
     async def close(self) -> None:
-        """Stop reading."""
+        """End the subscription. If it is opened again, it continues with the first event that was
+        not delivered; a browse starts again."""
         if self._attachment.is_open:
             self._keep_place()
             self._loops.closed()
@@ -262,13 +276,13 @@ class Subscription(ReceivingLoops):
             await self._attachment.leave()
 
     def _keep_place(self) -> None:
-        """Opened again, it goes on with the first event that was not handed out."""
+        """Make the first undelivered event the start of the next opening."""
         if self._browse:  # a browse starts again
             return
-        left = [int(batch.event_ids[count]) for batch, count in self._loops.left()]
+        undelivered = [int(batch.event_ids[count]) for batch, count in self._loops.all_rests()]
         if (waiting := self._inbox.waiting()) is not None:
-            left.append(int(waiting.event_ids[0]))
-        self._start = FromId(min(left, default=self._next_id))
+            undelivered.append(int(waiting.event_ids[0]))
+        self._start = FromId(min(undelivered, default=self._next_id))
 
     async def __aenter__(self) -> Subscription:
         return await self.open()

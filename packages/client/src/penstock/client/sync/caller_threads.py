@@ -1,4 +1,5 @@
-"""What runs in a thread of the caller: iterators whose events are published, and handlers."""
+"""Methods of blocking classes that run code of the application in its threads: iterators whose
+events are published, and handlers."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ class ChannelStreaming:
     _loop: LoopThread
 
     def publish_many(self, events: Iterable[Event]) -> range:
-        """Publish events in one step: consecutive ids, all or none.
+        """Publish several events in one step, all or none. Return their ids, which are consecutive.
 
-        They may come from any iterable, such as a generator. Then some thousands of them are held
-        here at a time, and the realm stages them until the last one has come (setting
-        ``limits.stage_bytes``). If the iterable raises an error, nothing is published.
+        ``events`` is a sequence, or any other iterable such as a generator. From an iterable, the
+        client reads a few thousand events at a time, and the realm stages them until the last one
+        has arrived (setting ``limits.stage_bytes``). If the iterable raises an error, nothing is
+        published. Raises the errors of :meth:`publish`.
         """
         if not isinstance(events, Sequence):
             return publish_streamed_from(self._loop, self._inner._publisher, events)
@@ -49,7 +51,8 @@ class QueueStreaming:
     _loop: LoopThread
 
     def push_many(self, events: Iterable[Event]) -> range:
-        """Put events on the queue in one step: consecutive ids, all or none."""
+        """Put several events on the queue in one step, all or none. Return their ids, which are
+        consecutive. ``events`` may be any iterable, as for :meth:`Channel.publish_many`."""
         if not isinstance(events, Sequence):
             return publish_streamed_from(self._loop, self._inner._publisher, events)
         return self._loop.call(self._inner.push_many(events))
@@ -74,7 +77,8 @@ class JointStreaming:
     _loop: LoopThread
 
     def publish_many(self, store: Named, events: Iterable[Event]) -> None:
-        """Add events for a channel or queue, in their order; from any iterable."""
+        """Add events from any iterable for the channel or queue ``store``, in order. Raises the
+        errors of :meth:`publish`."""
         events = events if isinstance(events, Sequence) else list(events)
         self._loop.call(self._inner.publish_many(store, events))
 
@@ -95,16 +99,25 @@ class DurableReceiving:
         timeout: Duration | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
-        """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
-        Without one the realm decides: most types begin with 10, or 1,000, and give a client that
-        acknowledges quickly up to 5,000.
+        """Receive events of the durable, to be acknowledged (SEM D9)::
 
-        With a ``handler`` each event is given to it while the subscription is open, one after the
-        other, in a thread of its own: it may use the session like any other thread. Returning
-        acknowledges when ``auto_ack``, an exception rolls back and is reported.
+            with billing.subscribe() as events:
+                for event in events:
+                    bill(event)
+                    event.ack()
 
-        While the application does not read, at most ``buffer_bytes`` wait here or are on their
-        way; a single event that is larger comes alone.
+        - ``handler``: a function that is called with each event while the subscription is open, one
+          after the other, in a separate thread; it may use the session. With ``auto_ack`` its
+          return acknowledges the event; an exception rolls the event back and is reported to the
+          session's error listeners
+        - ``window``: the most unsettled events. Without it the realm decides: it begins with 10
+          or 1,000, depending on the type, and for most types grows to as much as 5,000 for a
+          client that acknowledges quickly
+        - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
+        - ``selector``: only matching events are delivered to this client
+        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
+          event is delivered alone
         """
         inner = self._inner.subscribe(
             None if handler is None else _in_thread(handler, self._loop),
@@ -117,12 +130,17 @@ class DurableReceiving:
         return DurableSubscription(inner, self._loop)
 
     def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
-        """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
+        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds (SEM D5)::
 
-        The seat that it takes stays until :meth:`close` or the end of the session.
+            for event in billing.fetch(100, timeout=1):
+                bill(event)
+                event.ack()
+
+        The first call takes a seat at the durable, which is kept until :meth:`close` or the end of
+        the session.
         """
-        found = self._loop.call(self._inner.fetch_batches(count, timeout))
-        return [event for batch in found for event in DeliveredBatch(batch, self._loop)]
+        batches = self._loop.call(self._inner.fetch_batches(count, timeout))
+        return [event for batch in batches for event in DeliveredBatch(batch, self._loop)]
 
 
 def _in_thread(handler: Handler, loop: LoopThread) -> AioHandler:

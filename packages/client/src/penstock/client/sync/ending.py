@@ -1,4 +1,4 @@
-"""How a blocking session ends: explicitly, at the end of its block, or with the interpreter."""
+"""The end of a blocking session: by ``close``, at the end of its block, or with the interpreter."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from penstock.client.sync.sync_pattern_subscription import (
 from penstock_core.vocabulary.errors import PenstockError
 
 _open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
-"""Sessions of this process that are open."""
+"""The open sessions of this process."""
 
 
 @atexit.register
 def _close_all() -> None:
-    """Confirm what was settled last: the interpreter ends, and of all threads only the clients'
-    own and daemon threads are left. What cannot be confirmed was reported."""
+    """Close all open sessions at the end of the interpreter, so that their last settlements are
+    confirmed. Only the clients' threads and daemon threads still run then. Errors are only
+    reported, as no caller is left to raise them to."""
     interpreter_ends()
     for session in list(_open):
         with contextlib.suppress(PenstockError):
@@ -43,7 +44,8 @@ def _close_all() -> None:
 
 
 class SessionEnd:
-    """Closing a session, and what else of it belongs to the thread that calls."""
+    """The methods of a session that cannot be generated: closing, listeners, subscriptions to
+    patterns."""
 
     def __init__(
         self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
@@ -54,24 +56,28 @@ class SessionEnd:
         _open.add(self)
 
     def on_error(self, listener: ErrorListener) -> None:
-        """Hear of errors that belong to no call; called on the client's own thread."""
+        """Call ``listener``, on the client's thread, with each error that no call can raise:
+        refused publishes of a pipelined producer, and settlements that were lost or refused."""
         self._inner.on_error(listener)
 
     def on_interruption(self, listener: InterruptionListener) -> None:
-        """Hear when the session loses its connection, with the reason as an error, and with None
-        when it has one again; called on the client's own thread.
+        """Call ``listener``, on the client's thread, with an error when the session loses its
+        connection, and with None when it is connected again.
 
-        The error is ``RealmStopping`` when a node hands over or is stopped, ``NoQuorum`` while the
-        cluster can store nothing, and ``ConnectionLost`` where the realm has not said why. The
-        session goes on by itself (SEM N2, N4): what is asked meanwhile waits, up to
-        ``reconnect_timeout``.
+        The error is ``RealmStopping`` if a node stops or hands the realm over, ``NoQuorum`` while
+        the cluster cannot store anything, and ``ConnectionLost`` if the realm sent no reason. The
+        session reconnects by itself (SEM N2, N4). Calls made during an interruption wait for up
+        to ``reconnect_timeout`` seconds.
         """
         self._inner.on_interruption(listener)
 
     def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
-        """Wait until one of the channels and queues has an event of the id given with it, or a
-        later one; False: none has for ``timeout`` seconds."""
-        inner = {each._inner: start for each, start in starts.items()}
+        """Wait until one of the channels or queues has an event with the id mapped to it or a later
+        one. Return False if that does not happen within ``timeout`` seconds::
+
+            session.wait_for_events({orders: 42, invoices: 7}, timeout=5)
+        """
+        inner = {store._inner: start for store, start in starts.items()}
         return self._loop.call(self._inner.wait_for_events(inner, timeout))
 
     @overload
@@ -112,18 +118,29 @@ class SessionEnd:
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription | PatternDurableSubscription:
-        """Read all channels that ``pattern`` names, also those that are made later (SEM D21):
-        ``"orders/*"``, ``"eu/**"``, ``"day-?"``, or several between commas. ``*`` stands for any
-        part of a name up to the next ``/``, ``**`` for any part across them.
+        """Read all channels whose names match ``pattern``, including channels created later
+        (SEM D21)::
 
-        Each channel is read from ``start`` on, and one that is made later from its first event.
-        The channels have their turns, so that a busy one does not hold up the others;
-        ``event.channel`` tells where an event came from. Channels that one may not read are left
-        out. ``buffer_bytes`` counts for each channel; archives are not read.
+            with session.subscribe("orders/*") as events:
+                for event in events:
+                    print(event.channel, event.data)
 
-        With ``durable`` it takes a seat at the durable of that name on each channel that has one:
-        events are to be acknowledged, at most ``window`` of a channel unsettled at a time.
-        Raises ``InvalidArgument`` for options of the other kind.
+        A pattern is a text such as ``"orders/*"``, ``"eu/**"`` or ``"day-?"``, or several of them
+        separated by commas. ``*`` matches any characters up to the next ``/``, ``**`` matches
+        across ``/``, and ``?`` matches one character.
+
+        Each channel is read from ``start`` on; a channel created later is read from its first
+        event. The channels take turns, so that a busy channel does not delay the others.
+        ``event.channel`` is the name of the channel an event was published on. Channels that the
+        session's user may not read are left out. ``buffer_bytes`` applies to each channel.
+        Archives are not read.
+
+        With ``durable`` the subscription takes a seat at the durable of that name on each channel
+        that has one. Its events have to be acknowledged; at most ``window`` events of each channel
+        are unsettled at a time.
+
+        Raises ``InvalidArgument`` if ``start`` or ``merged`` is combined with ``durable``, or
+        ``window`` or ``auto_ack`` is used without it.
         """
         options: dict[str, Any] = {
             "start": start,
@@ -143,12 +160,13 @@ class SessionEnd:
         return PatternSubscription(inner, self._loop)
 
     def close(self) -> None:
-        """End the session in order: settled events are settled, all others go back (SEM D13).
+        """End the session. Settlements sent so far are kept; all other delivered events are
+        available to other clients again (SEM D13).
 
-        It waits until the realm has confirmed what is on its way. Raises ``ConnectionLost`` if that
-        cannot be confirmed: the last settled events may then be delivered again. Otherwise it
-        raises the first error of a settlement that neither a flush nor a close has raised. Closing
-        again, or in a forked child, does nothing.
+        Waits without a time limit until the realm has confirmed the settlements in transit. Raises
+        ``ConnectionLost`` if the realm cannot confirm them: those events may then be delivered
+        again. Otherwise raises the first settlement error that neither a flush nor a close has
+        raised. Closing a closed session, or one in a forked child process, does nothing.
         """
         _open.discard(self)
         if not self._loop.is_usable:

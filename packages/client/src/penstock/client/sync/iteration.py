@@ -1,4 +1,5 @@
-"""Iterating, for blocking callers: batches are asked for on the loop, and handed out here."""
+"""Iteration for blocking callers: batches are requested on the loop's thread, and their events are
+delivered in the caller's thread."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ from penstock_core.vocabulary.errors import IllegalState
 
 
 class _Closable(Protocol):
-    """A subscription, a seat at a durable, a reader."""
+    """A subscription or a reader."""
 
     def close(self) -> Coroutine[Any, Any, None]:
-        """Leave it, and raise errors of settlements."""
+        """Close it, and raise errors of settlements."""
 
     def _close_quietly(self) -> Coroutine[Any, Any, None]:
-        """Leave it, and keep errors of settlements for the next flush or close."""
+        """Close it, and keep errors of settlements for the next flush or close."""
 
 
 class _Closing:
-    """Closes what an iteration has opened, when it is over. One that is left early (``break``, an
-    error in the loop's body) ends in its generator's finalizer, which must not raise: errors of
-    settlements are kept then."""
+    """Closes, at the end of an iteration, the subscription that the iteration has opened. An
+    iteration that is left early (``break``, an error in the loop's body) ends in its generator's
+    finalizer, which must not raise: errors of settlements are kept then."""
 
     __slots__ = ("_is_last", "_loop", "_opened")
 
@@ -41,11 +42,11 @@ class _Closing:
         self._loop = loop
         self._opened = opened
         self._is_last = is_last
-        """Ends this iteration's part in what was opened; gives whether no other iteration uses
-        it."""
+        """Ends this iteration's use of the subscription, and returns whether it was the last
+        one."""
 
     def __enter__(self) -> None:
-        """Nothing is opened here, but by the first step of the iteration."""
+        """Do nothing: the first step of the iteration opens the subscription."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._is_last():
@@ -57,13 +58,14 @@ class _Closing:
 
 
 class SubscriptionIteration:
-    """Iterating a subscription or browse."""
+    """Iteration over a subscription or browse."""
 
     _inner: AioSubscription
     _loop: LoopThread
 
     def batches(self) -> Iterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. An iteration that has opened the
+        subscription closes it at its end."""
         return self._inner._loops.add(self._batches)
 
     def _batches(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
@@ -71,11 +73,12 @@ class SubscriptionIteration:
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)
-                if not self._inner._opened.is_open:  # closed meanwhile
+                if not self._inner._opened.is_open:  # closed by the caller
                     return
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        """Iterate over events. Events that one iteration does not deliver are delivered by the
+        next."""
         return self._inner._loops.add(self._events)
 
     def _events(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
@@ -91,13 +94,15 @@ class SubscriptionIteration:
 
 
 class DurableIteration:
-    """Iterating a seat at a durable."""
+    """Iteration over a subscription to a durable."""
 
     _inner: AioDurableSubscription
     _loop: LoopThread
 
     def batches(self) -> Iterator[DeliveredBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. With ``auto_ack``, a batch is
+        acknowledged when the next one is requested. An iteration that has opened the subscription
+        closes it at its end."""
         return self._inner._loops.add(self._batches)
 
     def _next(self) -> DeliveredBatch | None:
@@ -133,21 +138,21 @@ class DurableIteration:
                         begun.count += 1
                         continue
                     if batch.is_stale or seat.has_ended:
-                        break  # the realm has taken back the rest, and delivers it again
+                        break  # the rest has returned to the durable, which delivers it again
                     begun.count += not inner._auto_ack
                     yield event
-                    if not inner._opened.is_open:  # closed meanwhile: all of it has gone back
+                    if not inner._opened.is_open:  # closed by the caller: the rest has returned
                         return
-                    if inner._auto_ack:  # until here it is not processed, and would come again
+                    if inner._auto_ack:  # not earlier: leaving the loop must not acknowledge
                         try:
                             event.ack()
-                        except IllegalState as error:  # it comes again, so the loop goes on
+                        except IllegalState as error:  # returned: it is delivered again
                             self._loop.soon(partial(seat.connection.report, error))
                         begun.count += 1
 
 
 class ReaderIteration:
-    """Iterating a reader of a queue."""
+    """Iteration over a reader of a queue."""
 
     _inner: AioReader
     _loop: LoopThread
@@ -158,16 +163,17 @@ class ReaderIteration:
         with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
                 for event_id, event in part:
-                    loop.soon(_handing(inner, event_id, part.generation))
+                    loop.soon(_receiving(inner, event_id, part.generation))
                     yield ReceivedEvent(event, loop)
 
     def batches(self) -> Iterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        """Iterate over events in batches with Arrow columns. An iteration that has opened the
+        reader closes it at its end."""
         opened_here = not self._inner._seat.is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)
 
 
-def _handing(inner: AioReader, event_id: int, generation: int) -> Callable[[], None]:
-    return lambda: inner._handed(event_id, generation)
+def _receiving(inner: AioReader, event_id: int, generation: int) -> Callable[[], None]:
+    return lambda: inner._received(event_id, generation)

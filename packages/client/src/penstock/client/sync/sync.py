@@ -1,6 +1,7 @@
-"""The blocking client: the async client's methods, over one private loop thread.
+"""The blocking client: the methods of the asynchronous client, which run on one private thread with
+an event loop.
 
-Most of it is generated (``scripts/generate_sync.py``); a test compares the two surfaces.
+Most of it is generated (``scripts/generate_sync.py``). A test compares the two clients.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ from penstock.client.sync.sync_transaction import JointTransaction, Transaction
 def connect(
     url: str, *, reconnect_timeout: Duration = RECONNECT_TIMEOUT_S, token: Token | None = None
 ) -> Session:
-    """Open a session with the realm at ``url``, e.g. ``penstock://localhost:9000``.
+    """Open a session with the realm at ``url``, such as ``penstock://localhost:9000``::
 
-    ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
-    instead. ``token`` is a bearer token, or a function that gives one that is good now.
+        with penstock.connect("penstock://localhost:9000") as session:  # closed at the end
+            orders = session.channels.get("orders")
 
-    Several addresses mean fail-over. A connection that is lost is made again; when that does not
-    succeed for ``reconnect_timeout`` seconds, calls that wait raise ``CannotConnect``.
-    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, ``InvalidArgument``.
+    - ``url``: ``penstock://user:password@host:port`` signs in as a user; the password may be in the
+      environment variable ``PENSTOCK_PASSWORD`` instead. Several addresses, separated by commas,
+      are for failover: the session uses the first one that answers
+    - ``token``: a bearer token to sign in with, or a function that returns a valid one
+    - ``reconnect_timeout``: seconds for which a lost connection is reestablished; then waiting
+      calls raise ``CannotConnect``. With 0 each address is tried once
+
+    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument`` if
+    ``url`` is not a valid address.
     """
     where = parse_url(url)
     loop = LoopThread()

@@ -16,12 +16,15 @@ from penstock_core.vocabulary.errors import SessionClosed
 
 
 class DeliveredEvent(ReceivedEvent):
-    """An event to be acknowledged, rolled back or rejected.
+    """An event of a durable, to be acknowledged, rolled back or rejected.
 
-    The first two are sent at once and confirmed by the subscription's ``flush`` (or by closing it,
-    or the session), which raises a refusal. Once it has gone back, ``ack``, ``reject`` and
-    ``extend`` raise ``IllegalState``, or ``SessionClosed`` after a close; ``rollback`` has nothing
-    left to do.
+    :meth:`ack` and :meth:`rollback` send the settlement without waiting for the realm.
+    :meth:`DurableSubscription.flush`, and closing the subscription or the session, wait until it is
+    stored; they raise a refusal, which is also reported to the session's error listeners.
+
+    Once the event has returned to the durable, because the connection was lost or the subscription
+    closed, ``ack``, ``reject`` and ``extend`` raise ``IllegalState``, or ``SessionClosed`` after a
+    close; ``rollback`` does nothing.
     """
 
     __slots__ = ("_generation", "_seat")
@@ -39,26 +42,29 @@ class DeliveredEvent(ReceivedEvent):
         return twin
 
     def ack(self, *, previous: bool = False) -> None:
-        """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
-        ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
+        """Acknowledge the event; with ``previous``, also all earlier unsettled events of this
+        subscription. Raises ``IllegalState`` if the event has returned to the durable because the
+        connection was lost (SEM D15), and ``SessionClosed`` if the subscription was closed."""
         self._settle(roll_back=False, previous=previous)
 
     def rollback(self, *, delay: Duration | None = None) -> None:
-        """Give it back: redelivered as its durable's type says, with a ``delay`` (``"5s"``, or
-        seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
+        """Roll the event back, to be delivered again by the rules of the durable's type: with a
+        ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise after the
+        durable's backoff (SEM D18)."""
         self._settle(
             roll_back=True, delay_ms=None if delay is None else milliseconds(delay, "delay")
         )
 
     def reject(self, reason: str) -> None:
-        """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
-        ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
-        event store, and then it is still in hand."""
+        """Send the event to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11), and return when the realm has stored that. Raises ``IllegalState`` if
+        the channel has no dead event store; the event is then still unsettled."""
         self._loop.call(self._seat.reject(self._id_set(), self._generation, reason))
 
     def extend(self, time: Duration) -> None:
-        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
-        ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
+        """Restart the ``ack_timeout`` of the event: it has to be acknowledged within ``time`` from
+        now, in seconds or as a text such as ``"30s"`` (SEM D19). Raises ``IllegalState`` if the
+        event has already returned to the durable."""
         self._loop.call(self._seat.extend(self._id_set(), self._generation, time))
 
     def _id_set(self) -> IdSet:
@@ -90,7 +96,8 @@ class DeliveredEvent(ReceivedEvent):
 
 
 class DeliveredBatch(ReceivedBatch):
-    """Events of one delivery; settle them one by one, or all at once."""
+    """A batch of events of a durable, with Arrow columns. Settle its events one by one, or all at
+    once with the methods of the batch."""
 
     __slots__ = ()
 
@@ -113,25 +120,28 @@ class DeliveredBatch(ReceivedBatch):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        """Whether the events have returned to the durable, because the connection was lost or the
+        subscription ended since the delivery (SEM D13)."""
         return self._inner.is_stale
 
     def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
-        are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
+        """Acknowledge all events of the batch, and return when the realm has stored that. Raises
+        ``IllegalState`` if they have returned to the durable because the connection was lost, and
+        ``SessionClosed`` if the subscription was closed."""
         self._loop.call(self._inner.ack())
 
     def rollback(self, *, delay: Duration | None = None) -> None:
-        """Give all of them back, to come again after ``delay`` as single events do; returns when
-        that is on disk, at once when they are stale."""
+        """Roll back all events of the batch, with ``delay`` as for
+        :meth:`DeliveredEvent.rollback`, and return when the realm has stored that. Does nothing if
+        they have already returned to the durable."""
         self._loop.call(self._inner.rollback(delay=delay))
 
     def reject(self, reason: str) -> None:
-        """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
-        disk. Raises ``IllegalState`` when they are stale."""
+        """Send all events of the batch to the dead event store, as :meth:`DeliveredEvent.reject`
+        does for one. Raises ``IllegalState`` if they have returned to the durable."""
         self._loop.call(self._inner.reject(reason))
 
     def extend(self, time: Duration) -> None:
-        """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
+        """Restart the ``ack_timeout`` of all events of the batch, as :meth:`DeliveredEvent.extend`
         does for one."""
         self._loop.call(self._inner.extend(time))

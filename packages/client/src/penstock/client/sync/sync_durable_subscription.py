@@ -16,10 +16,17 @@ from penstock.client.sync.sync_delivered import DeliveredBatch
 
 
 class DurableSubscription(DurableIteration):
-    """A seat at a durable. Iterate it for events, or :meth:`batches` for columns; settle them with
-    their own ``ack`` and ``rollback``, or with :meth:`ack` and :meth:`rollback` by id.
+    """A subscription to a durable: a seat, with the events that are delivered to it.
 
-    After a reconnect the realm delivers again what was unsettled, as after any client that left
+    Iterate over it for single events, or over :meth:`batches` for batches with Arrow columns.
+    Settle events with their methods ``ack``, ``rollback`` and ``reject``, or by id with those of
+    the subscription::
+
+        with billing.subscribe() as events:
+            for event in events:
+                event.ack()
+
+    After a reconnect the realm delivers unsettled events again, as it does when a client leaves
     (SEM D13).
     """
 
@@ -33,53 +40,62 @@ class DurableSubscription(DurableIteration):
         return repr(self._inner)
 
     def open(self) -> DurableSubscription:
-        """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
+        """Take the seat and return the subscription; ``with`` and iterating do so, too.
+        Raises ``DurableInUse``, ``InvalidArgument``, ``InvalidSelector``, ``AccessDenied``,
+        ``NameDoesNotExist``."""
         self._loop.call(self._inner.open())
         return self
 
     def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
-        """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
-        come first."""
+        """Return the next events; None if none arrive within ``timeout`` seconds (default: the
+        subscription's timeout). Events that an iteration did not deliver come first."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else DeliveredBatch(found, self._loop)
 
     def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
-        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+        """Acknowledge events by id, and return when the realm has stored that. With ``previous``,
+        also acknowledge all earlier events delivered here.
 
-        Events that a reconnect has brought again, and that wait here, are not handed out then.
+        After a reconnect, acknowledged events that were delivered again and wait here are dropped.
+        Raises ``IllegalState`` for an event that is not delivered here or was recalled (SEM D15).
         """
         self._loop.call(self._inner.ack(event_ids, previous=previous))
 
     def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
-        """Give back by id, with a ``delay`` (``"5s"``, or seconds) to come again no sooner than
-        that (SEM D18); returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+        """Roll events back by id, and return when the realm has stored that. They are delivered
+        again, with a ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise
+        after the durable's backoff (SEM D18).
 
-        Events that wait here to be handed out, such as those that a reconnect has brought again,
-        are left as they are: they have gone back already.
+        Events that wait here to be received, such as those delivered again after a reconnect, are
+        left out: an earlier delivery of them has already been rolled back. Raises ``IllegalState``
+        (SEM D15).
         """
         self._loop.call(self._inner.rollback(event_ids, delay=delay))
 
     def extend(self, event_ids: Iterable[int], time: Duration) -> int:
-        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
-        Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
+        """Restart the acknowledgement timeout of events, by id: they have to be acknowledged within
+        ``time`` from now, in seconds or as a text such as ``"30s"`` (SEM D19). Return the number of
+        events that are still delivered here. Raises ``IllegalState`` for an event that has returned
+        to the durable."""
         return self._loop.call(self._inner.extend(event_ids, time))
 
     def reject(self, event_ids: Iterable[int], reason: str) -> int:
-        """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
-        T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        """Send events by id to the dead event store at once, with the ``reason`` (SEM T11). Return
+        their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
         return self._loop.call(self._inner.reject(event_ids, reason))
 
     def flush(self) -> None:
-        """Wait until everything settled so far is on disk.
+        """Wait until the realm has stored all settlements so far.
 
-        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
-        connection was lost: those events may be delivered again.
+        Raises the error of the first refused settlement, and ``ConnectionLost`` if the connection
+        was lost before all of them were confirmed: those events may be delivered again.
         """
         self._loop.call(self._inner.flush())
 
     def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seat. Raises as :meth:`flush` what
-        was refused or lost and has not been raised."""
+        """Wait until settlements are confirmed, return unsettled events to the durable, and leave
+        the seat. Raises, as :meth:`flush` does, the first refused or lost settlement that has not
+        been raised yet."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:

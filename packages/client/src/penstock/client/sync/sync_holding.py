@@ -14,10 +14,17 @@ from penstock_core.api.durables import Outstanding
 
 
 class DurableHold:
-    """The only seat at a durable, whatever the durable's type.
+    """An exclusive seat at a durable of any type: ``durable.hold()``.
 
-    If the connection is lost, the realm takes back what was held, as from any client (SEM D13). The
-    seat is taken again on the next connection, and calls made meanwhile wait for it.
+    ::
+
+        with billing.hold() as hold:
+            outstanding = hold.take(0, 999)
+            ...  # read these events elsewhere
+            hold.ack(999)
+
+    If the connection is lost, the taken events return to the durable, as for any client (SEM D13).
+    The seat is then taken again on the next connection; calls wait until it is.
     """
 
     def __init__(self, inner: aio_holding.DurableHold, loop: LoopThread) -> None:
@@ -25,19 +32,20 @@ class DurableHold:
         self._loop = loop
 
     def open(self) -> DurableHold:
-        """Take the seat. Raises ``DurableInUse``, ``NameDoesNotExist``, ``InvalidArgument`` where
-        the durable has ``order_by``."""
+        """Take the seat and return the hold; ``with`` does so, too. Raises ``DurableInUse``,
+        ``NameDoesNotExist``, and ``InvalidArgument`` if the durable has ``order_by``."""
         self._loop.call(self._inner.open())
         return self
 
     def take(self, start: int, end: int) -> Outstanding:
-        """Have the outstanding events from ``start`` up to and including ``end`` in hands; gives
-        those that are, the ones taken before among them."""
+        """Reserve the outstanding events with ids from ``start`` up to and including ``end`` for
+        this client. Return the reserved ids of the range, including those taken before, with their
+        redelivery counts. Raises ``InvalidArgument``, ``SessionClosed``."""
         return self._loop.call(self._inner.take(start, end))
 
     def ack(self, event_id: int) -> None:
-        """Acknowledge everything outstanding up to and including ``event_id``, held or not;
-        returns when that is on disk. Repeating it changes nothing."""
+        """Acknowledge all outstanding events up to and including ``event_id``, taken or not, and
+        return when the realm has stored that. A repeated call changes nothing."""
         self._loop.call(self._inner.ack(event_id))
 
     def bury(self, event_ids: Iterable[int], reason: str) -> int:
@@ -46,15 +54,16 @@ class DurableHold:
 
     def reject(self, event_ids: Iterable[int], reason: str) -> int:
         """Send outstanding events to the channel's dead event store, with the ``reason`` in their
-        origin (SEM T11); other durables keep them.
+        origin (SEM T11). Other durables keep them.
 
-        Gives their number; events that are acknowledged or rejected already are left out. Raises
-        ``IllegalState`` without a dead event store.
+        Return the number of events sent; events that are already acknowledged or rejected are
+        skipped. Raises ``InvalidArgument`` without ids, and ``IllegalState`` if the channel has no
+        dead event store.
         """
         return self._loop.call(self._inner.reject(event_ids, reason))
 
     def close(self) -> None:
-        """Leave the seat: events held and not acknowledged go back (SEM D13)."""
+        """Leave the seat. Taken and unacknowledged events return to the durable (SEM D13)."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:

@@ -12,7 +12,8 @@ from penstock.client.reading import merging as aio_merging
 
 
 class Registered:
-    """An event of a merge channel that updates follow (SEM K2): ``rates.register(...)``."""
+    """The event of a key of a merge channel, to be updated (SEM K2):
+    ``rates.register(...)``."""
 
     key: Any
     """The value of the channel's publish key."""
@@ -23,8 +24,11 @@ class Registered:
         self.key = inner.key
 
     def update(self, properties: Mapping[str, Any] | None = None, /, **changes: Any) -> int:
-        """Change some properties; returns the id of the delta once it is safe. A property that
-        is not named stays as it is; None sets null (SEM K4). Raises what ``publish`` raises."""
+        """Change some properties. Return the id of the delta once it is stored safely.
+
+        Properties not named keep their values; None sets null (SEM K4). Raises the errors of
+        ``publish``.
+        """
         return self._loop.call(self._inner.update(properties, **changes))
 
     def __repr__(self) -> str:
@@ -32,5 +36,5 @@ class Registered:
 
     @property
     def event_id(self) -> int:
-        """The id of the newest event that this handle has published."""
+        """The id of the newest event that this object has published."""
         return self._inner.event_id

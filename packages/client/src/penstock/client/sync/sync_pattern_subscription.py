@@ -1,4 +1,4 @@
-"""Reading all channels of a pattern, for blocking callers."""
+"""Subscriptions to all channels of a pattern, for blocking callers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from penstock.client.sync.sync_received import ReceivedBatch
 
 
 class _Seats:
-    """What both have in common."""
+    """The common base of both subscriptions."""
 
     _inner: aio.PatternSubscription | aio.PatternDurableSubscription
     _loop: LoopThread
 
     @property
     def channels(self) -> list[str]:
-        """The names of the channels that are read now, sorted."""
+        """The names of the channels that the subscription reads now, sorted."""
         return self._inner.channels
 
     def open(self) -> Self:
-        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        """Open the subscription and return it; ``with`` and iterating do so, too. Raises
+        ``InvalidSelector``, ``AccessDenied``; with a durable also ``DurableInUse``,
+        ``InvalidArgument``, and ``NameDoesNotExist`` if no channel of the pattern has the
+        durable."""
         self._loop.call(self._inner.open())
         return self
 
     def close(self) -> None:
-        """Stop reading; of a durable, confirm settlements and give back the rest."""
+        """End the subscription. If it is opened again, each channel continues with the first event
+        that was not delivered.
+
+        With a durable, wait until settlements are confirmed, return unsettled events to the
+        durables, and raise the first refused or lost settlement that has not been raised yet.
+        """
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -46,10 +54,12 @@ class _Seats:
 
 
 class BlockingPatternSubscription(SubscriptionIteration, _Seats):
-    """Events of all channels of a pattern, each channel in id order, the channels in turn;
-    ``event.channel`` tells where each came from. Goes on after a reconnect where it was.
+    """A subscription to all channels of a pattern: ``session.subscribe("orders/*")``.
 
-    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    Each channel's events are delivered in the order of their ids, each once; the channels take
+    turns. ``event.channel`` is the name of the channel. After a reconnect delivery continues with
+    the next events. Iterate over the subscription for single events, or over :meth:`batches` for
+    batches with Arrow columns, each of one channel.
     """
 
     _inner: aio.PatternSubscription  # type: ignore[assignment]  # it iterates alike
@@ -59,16 +69,19 @@ class BlockingPatternSubscription(SubscriptionIteration, _Seats):
         self._loop = loop
 
     def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The next events, all of one channel; None when none come for ``timeout`` s."""
-        found = self._loop.call(self._inner.next_batch(timeout))
-        return None if found is None else ReceivedBatch(found, self._loop)
+        """Return the next events, all of one channel; None if none arrive within ``timeout``
+        seconds (default: the subscription's timeout)."""
+        batch = self._loop.call(self._inner.next_batch(timeout))
+        return None if batch is None else ReceivedBatch(batch, self._loop)
 
 
 class BlockingPatternDurable(DurableIteration, _Seats):
-    """A seat at the durable of one name on each channel of a pattern that has it. Events are
-    acknowledged and rolled back as those of any durable; ``event.channel`` tells their channel.
+    """A seat at the durable of one name on each channel of a pattern that has it:
+    ``session.subscribe("orders/*", durable="billing")``.
 
-    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    Events are acknowledged and rolled back like those of any durable. ``event.channel`` is the name
+    of their channel. Iterate over the subscription for single events, or over :meth:`batches` for
+    batches with Arrow columns, each of one channel.
     """
 
     _inner: aio.PatternDurableSubscription  # type: ignore[assignment]  # it iterates alike
@@ -78,17 +91,18 @@ class BlockingPatternDurable(DurableIteration, _Seats):
         self._loop = loop
 
     def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
-        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
-        found = self._loop.call(self._inner.next_batch(timeout))
-        return None if found is None else DeliveredBatch(found, self._loop)
+        """Return the next events, all of one channel; None if none arrive within ``timeout``
+        seconds (default: the subscription's timeout)."""
+        batch = self._loop.call(self._inner.next_batch(timeout))
+        return None if batch is None else DeliveredBatch(batch, self._loop)
 
     def flush(self) -> None:
-        """Wait until everything settled so far is on disk, on all channels. Raises the first
-        refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
-        lost."""
+        """Wait until the realm has stored all settlements so far, on all channels. Raises the error
+        of the first refused settlement, and ``ConnectionLost`` if the connection was lost before
+        all of them were confirmed."""
         self._loop.call(self._inner.flush())
 
 
 PatternSubscription = BlockingPatternSubscription
 PatternDurableSubscription = BlockingPatternDurable
-"""The names that both clients have for them."""
+"""Public names, the same as in ``penstock.aio``."""

@@ -181,12 +181,13 @@ class Queue(QueueStreaming, Destination):
 
 
 class Reader(ReaderIteration):
-    """Iterate it, or :meth:`fetch`. Not for several threads at once.
+    """A reader of a queue, opened by :meth:`Queue.reader`: iterate over it, or call :meth:`fetch`.
+    Only one task may use it at a time.
 
-    A plain reader's events are off the queue once they are handed to you. With a transactional
-    one they are when you :meth:`commit`; until then the realm holds them for you, at most
-    ``window`` of them, and :meth:`rollback`, closing, or the end of the connection give them
-    back, counted (SEM Q2, Q3).
+    A plain reader removes an event from the queue by receiving it. A transactional reader removes
+    it by :meth:`commit`; until then the realm reserves the event for this reader, at most
+    ``window`` of them. :meth:`rollback`, closing, and the end of the connection return events to
+    the queue with one more redelivery (SEM Q2, Q3).
     """
 
     def __init__(self, inner: aio_reader.Reader, loop: LoopThread) -> None:
@@ -197,43 +198,49 @@ class Reader(ReaderIteration):
         return repr(self._inner)
 
     def open(self) -> Reader:
-        """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
+        """Take a seat at the queue and return the reader; ``with``, iterating and fetching do
+        so, too. Raises ``InvalidSelector``, ``AccessDenied``."""
         self._loop.call(self._inner.open())
         return self
 
     def close(self) -> None:
-        """Give back events that are not committed or not handed out, and leave the seat. A plain
-        reader's raises as :meth:`flush` what has not been raised."""
+        """Return uncommitted and unreceived events to the queue, and leave the seat. On a plain
+        reader it raises, as :meth:`flush` does, an error that has not been raised yet."""
         self._loop.call(self._inner.close())
 
     def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
+        """Return the events that have arrived, in one batch; None if none arrive within ``timeout``
+        seconds (default: the reader's timeout)."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else ReceivedBatch(found, self._loop)
 
     def fetch(self, count: int, timeout: Duration = 0.0) -> list[ReceivedEvent]:
-        """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
-        reader gets no more than its window has room for."""
+        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds. A
+        transactional reader gets no more than its window has room for."""
         return [
             ReceivedEvent(each, self._loop)
             for each in self._loop.call(self._inner.fetch(count, timeout))
         ]
 
     def fetch_batches(self, count: int, timeout: Duration | None = 0.0) -> list[ReceivedBatch]:
-        """Take events as :meth:`fetch` does, in columns."""
+        """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         return [
             ReceivedBatch(each, self._loop)
             for each in self._loop.call(self._inner.fetch_batches(count, timeout))
         ]
 
     def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:
-        """Take events off the queue for good: all that are in hand; up to and including
-        ``event`` (or its id); or with ``individual`` that one alone. Returns when that is on disk.
+        """Remove received events from the queue, and return when the realm has stored that.
 
-        Raises ``SessionClosed`` when they went back as the reader was closed, also at the end of
-        an iteration that had opened it, and ``ConnectionLost`` when some of them did because the
-        connection was lost: nothing was committed, and they are delivered again. Raises
-        ``IllegalState`` for an event that was not handed out.
+        Without ``event``, all uncommitted events of this reader are committed; with ``event`` (an
+        event or its id), all up to and including it; with ``individual``, only that one.
+
+        If events have returned to the queue, nothing is committed and they are delivered again:
+        the call raises ``SessionClosed`` if they returned because the reader was closed, also at
+        the end of an iteration that had opened it, ``ConnectionLost`` if they returned because the
+        connection was lost, and ``IllegalState`` if they were not committed within
+        ``ack_timeout``. Also raises ``IllegalState`` for an event that this reader has not
+        received.
         """
         self._loop.call(self._inner.commit(event, individual=individual))
 
@@ -244,40 +251,44 @@ class Reader(ReaderIteration):
         individual: bool = False,
         delay: Duration | None = None,
     ) -> None:
-        """Give events back, as :meth:`commit` takes them off: they keep their ids and their
-        places, and come again with one more redelivery on the count (SEM Q3); with a ``delay``
-        (``"5s"``, or seconds) no sooner than that, else as the queue's backoff says (SEM D18)."""
+        """Return events to the queue; they are selected as for :meth:`commit`.
+
+        They keep their ids and places, and are delivered again with one more redelivery (SEM Q3):
+        with a ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise after
+        the queue's backoff (SEM D18).
+        """
         self._loop.call(self._inner.rollback(event, individual=individual, delay=delay))
 
     def extend(
         self, event: Event | int | None = None, *, time: Duration, individual: bool = False
     ) -> None:
-        """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
-        :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
+        """Restart the ``ack_timeout`` of events: they have to be committed within ``time`` from
+        now, in seconds or as a text such as ``"30s"`` (SEM D19). They are selected as for
+        :meth:`commit`.
 
-        Raises ``IllegalState`` for an event that is not in this reader's hands any more, and
-        ``ConnectionLost`` if it went back with the connection.
+        Raises ``IllegalState`` for an event that this reader no longer holds, and
+        ``ConnectionLost`` if it returned to the queue because the connection was lost.
         """
         self._loop.call(self._inner.extend(event, time=time, individual=individual))
 
     def reject(
         self, event: Event | int | None = None, *, reason: str, individual: bool = False
     ) -> None:
-        """Give events up, as :meth:`commit` takes them off: they go to the dead event store at
-        once, with the cause ``rejected`` and the ``reason`` (SEM T11). Returns when that is on
-        disk.
-
-        Raises ``IllegalState`` for an event that was not handed out, and without a dead event
-        store; then they are still in hand. Raises ``SessionClosed`` and ``ConnectionLost`` as
+        """Send events to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11), and return when the realm has stored that. They are selected as for
         :meth:`commit`.
+
+        Raises the errors of :meth:`commit`, and ``IllegalState`` if the queue has no dead event
+        store; the reader then still holds the events.
         """
         self._loop.call(self._inner.reject(event, reason=reason, individual=individual))
 
     def flush(self) -> None:
-        """Plain readers: wait until events that were handed out are off the queue on disk.
+        """Wait until the realm has stored the removal of all events that a plain reader has
+        received.
 
-        Raises ``ConnectionLost`` if the connection was lost before: some of them may be delivered
-        again.
+        Raises ``ConnectionLost`` if the connection was lost before that: some of the events may be
+        delivered again.
         """
         self._loop.call(self._inner.flush())
 

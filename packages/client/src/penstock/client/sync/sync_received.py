@@ -1,4 +1,4 @@
-"""Events that a session has received, for blocking callers."""
+"""Events that a session has received, which can be replied to, for blocking callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_core.columns.schema.rows import Rows
 
 
 class BlockingEvent(Event):
-    """An event that a subscription or reader has received, for blocking callers."""
+    """An event that a subscription or reader has received."""
 
     __slots__ = ("_loop",)
 
@@ -37,13 +37,17 @@ class BlockingEvent(Event):
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> int:
-        """Reply to whoever has sent this request (SEM R2); returns the reply's id, once it is where
-        the request wants it.
+        """Reply to this request (SEM R2). Return the id of the reply once it is stored::
 
-        It goes to the channel or queue in the header ``reply_to``, with the ``correlation_id`` of
-        the request, or else its ``message_id``. Replying does not acknowledge the request. Raises
-        ``IllegalState`` for an event that asks for no reply, and ``NameDoesNotExist`` when nobody
-        waits for it any more.
+            event.reply(b"42")
+            event.ack()
+
+        The reply is published on the channel or queue in the request's header ``reply_to``, with
+        its ``correlation_id``, or else its ``message_id``, as ``correlation_id``. Replying does not
+        acknowledge the request.
+
+        Raises ``IllegalState`` if the event has no header ``reply_to``, ``NameDoesNotExist`` if the
+        requesting client no longer waits, and the errors of publishing.
         """
         attributes = {
             "tag": tag,
@@ -57,12 +61,12 @@ class BlockingEvent(Event):
 
     @property
     def channel(self) -> str:
-        """The channel it was received from; empty where a queue's reader has received it."""
+        """Name of the channel that the event was received from; empty for events of a queue."""
         return channel_of(self)
 
 
 class BlockingBatch(EventBatch):
-    """Received events in columns, for blocking callers."""
+    """A batch of received events, with Arrow columns. Iterate over it for single events."""
 
     __slots__ = ("_inner", "_loop")
 
@@ -82,7 +86,7 @@ class BlockingBatch(EventBatch):
 
     @property
     def channel(self) -> str:
-        """The channel they were received from; empty where a queue's reader has received them."""
+        """Name of the channel that the events were received from; empty for events of a queue."""
         return self._inner.channel
 
     def _reader(self, *, in_order: bool) -> Rows:
@@ -102,4 +106,4 @@ class BlockingBatch(EventBatch):
 
 ReceivedEvent = BlockingEvent
 ReceivedBatch = BlockingBatch
-"""The names that both clients have for them."""
+"""Public names, the same as in ``penstock.aio``."""

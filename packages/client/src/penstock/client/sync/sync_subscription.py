@@ -15,9 +15,15 @@ from penstock.client.sync.sync_received import ReceivedBatch
 
 
 class Subscription(SubscriptionIteration):
-    """Events of a channel, in id order, each once; goes on after a reconnect where it was.
+    """A subscription to the events of a channel, or a browse of them.
 
-    Iterate it for events, or :meth:`batches` for columns.
+    Events are delivered in the order of their ids, each once; after a reconnect delivery continues
+    with the next event. Iterate over the subscription for single events, or over :meth:`batches`
+    for batches with Arrow columns::
+
+        with orders.subscribe(start="earliest") as events:
+            for event in events:
+                print(event.data)
     """
 
     def __init__(self, inner: aio_subscription.Subscription, loop: LoopThread) -> None:
@@ -25,22 +31,26 @@ class Subscription(SubscriptionIteration):
         self._loop = loop
 
     def open(self) -> Subscription:
-        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        """Open the subscription and return it; ``with`` and iterating do so, too. Raises
+        ``InvalidSelector``, ``InvalidArgument``, ``AccessDenied``, ``NameDoesNotExist``."""
         self._loop.call(self._inner.open())
         return self
 
     def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        """Return the next events; None at the end of a browse, or if none arrive within ``timeout``
+        seconds (default: the subscription's timeout)."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else ReceivedBatch(found, self._loop)
 
     @property
     def first_id(self) -> int:
-        """Where ``start`` has led, once open: no event below this id is delivered."""
+        """The id of the first event that can be delivered, as ``start`` determines it when the
+        subscription opens."""
         return self._inner.first_id
 
     def close(self) -> None:
-        """Stop reading."""
+        """End the subscription. If it is opened again, it continues with the first event that was
+        not delivered; a browse starts again."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:
