@@ -150,7 +150,7 @@ def test_a_realm_makes_itself_a_certificate_that_clients_can_believe(tmp_path: P
         before = made.read_bytes()
         with pytest.raises(
             penstock.CannotConnect,
-            match="its certificate is not signed by an authority that is known here",
+            match="its certificate is not signed by a trusted authority",
         ):
             penstock.connect(url, reconnect_timeout=0)
     with penstock.Realm(tmp_path / "data", **settings):

@@ -23,16 +23,16 @@ def missed_birth(patch: pytest.MonkeyPatch) -> None:
 
 def late_birth(patch: pytest.MonkeyPatch) -> None:
     """A channel that is made later is read from its end, as if it had been there."""
-    whole = ChannelRing._made
+    whole = ChannelRing._new_member
 
     def made(ring: ChannelRing[Any], channel: Any) -> Member[Any]:
-        born, ring._born_from = ring._born_from, 1 << 60
+        born, ring._new_from = ring._new_from, 1 << 60
         try:
             return whole(ring, channel)
         finally:
-            ring._born_from = born
+            ring._new_from = born
 
-    patch.setattr(ChannelRing, "_made", made)
+    patch.setattr(ChannelRing, "_new_member", made)
 
 
 def starved(patch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def starved(patch: pytest.MonkeyPatch) -> None:
             ring._ring.appendleft(member)
             ring._arrived.set()
 
-    patch.setattr(ChannelRing, "again", again)
+    patch.setattr(ChannelRing, "_end_turn", again)
 
 
 def forgotten_pattern(patch: pytest.MonkeyPatch) -> None:

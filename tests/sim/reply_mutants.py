@@ -20,7 +20,7 @@ def any_reply(patch: pytest.MonkeyPatch) -> None:
                 waiting.set_result(event)
                 return
 
-    patch.setattr(Requester, "_replied", give)
+    patch.setattr(Requester, "_resolve", give)
 
 
 def kept_reply_queues(patch: pytest.MonkeyPatch) -> None:

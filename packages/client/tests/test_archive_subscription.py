@@ -339,7 +339,7 @@ def test_the_state_of_a_key_comes_from_the_archives_history(
         eur.update(bid=1.0 + n)
         if n == 3:
             rates.register("USD", bid=9.0)
-    with pytest.raises(InvalidArgument, match="name an archive, a table or a channel"):
+    with pytest.raises(InvalidArgument, match="name an archive: a table, or a channel"):
         rates.state("EUR", as_of=2)
     rates.edit(archive=archiver.uri)
 
@@ -349,9 +349,9 @@ def test_the_state_of_a_key_comes_from_the_archives_history(
     assert then.properties == {"ccy": "EUR", "bid": 3.0, "ask": 2.0}
     assert rates.state("EUR", as_of=4, archive=archiver.uri).event_id == 3
     assert rates.state("EUR").found_in == "rates"
-    with pytest.raises(InvalidArgument, match="its state is newer, or was removed there"):
+    with pytest.raises(InvalidArgument, match="its states are newer, or were removed"):
         rates.state("USD", as_of=3)
-    with pytest.raises(InvalidArgument, match="its state is newer"):
+    with pytest.raises(InvalidArgument, match="its states are newer"):
         rates.state(7, as_of=3)
 
 

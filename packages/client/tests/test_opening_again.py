@@ -71,7 +71,7 @@ async def test_a_pattern_goes_on_being_watched_when_its_connection_is_lost_while
         await session.channels.create("orders/eu")
         subscription = session.subscribe("orders/*")
         opening = world.loop.create_task(subscription.open())
-        await world.until(lambda: subscription._ring._born_from is not None)
+        await world.until(lambda: subscription._ring._new_from is not None)
         assert not opening.done()
         world.end_of(session).abort()
         await opening

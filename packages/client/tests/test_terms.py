@@ -81,18 +81,18 @@ def test_whoever_has_fallen_silent_is_not_tried_where_a_node_knows_that_nobody_s
 def test_a_newer_owner_than_that_of_the_connection_is_gone_to_first() -> None:
     terms = at(A, A, B, C)
 
-    assert terms.told(owners(2, C, A, B, C))
+    assert terms.note_owners(owners(2, C, A, B, C))
     assert list(terms.places([A])) == [C, B, A]
 
 
 def test_what_is_no_news_moves_nobody() -> None:
     terms = at(A, A, B, C, version=2)
 
-    assert not terms.told(owners(1, B)), "it knows less"
-    assert not terms.told(owners(2, A)), "it knows as much"
-    assert not terms.told(owners(3, None)), "nobody serves: there is nowhere to go"
-    assert not terms.told(owners(4, A)), "it was claimed again, by the same node"
-    assert terms.told(owners(5, B))
+    assert not terms.note_owners(owners(1, B)), "it knows less"
+    assert not terms.note_owners(owners(2, A)), "it knows as much"
+    assert not terms.note_owners(owners(3, None)), "nobody serves: there is nowhere to go"
+    assert not terms.note_owners(owners(4, A)), "it was claimed again, by the same node"
+    assert terms.note_owners(owners(5, B))
 
 
 def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_for_itself() -> None:
@@ -102,15 +102,15 @@ def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_fo
     terms.welcomed(welcome(A, B))
 
     assert terms.named == A
-    assert not terms.told(owners(2, A, A, B))
+    assert not terms.note_owners(owners(2, A, A, B))
 
 
 def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_over() -> None:
     terms = at(A, A, B)
 
     assert (terms.ping_after_s, terms.dead_after_s) == (2.0, 6.0)
-    assert terms.look_after_s(0.0) == 2.0
-    assert terms.look_after_s(5.5) == 0.5
+    assert terms.check_after_s(0.0) == 2.0
+    assert terms.check_after_s(5.5) == 0.5
     assert not terms.is_silent(5.9)
     assert terms.is_silent(6.0)
 
@@ -121,7 +121,7 @@ def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
     terms.welcomed(wire.Welcome("i", "", "1", event_bytes_max=1, frame_bytes_max=2))
 
     assert (terms.ping_after_s, terms.dead_after_s) == (PING_AFTER_S, DEAD_AFTER_S)
-    assert terms.look_after_s(25.0) == PING_AFTER_S
+    assert terms.check_after_s(25.0) == PING_AFTER_S
     assert not terms.is_silent(DEAD_AFTER_S)
 
 

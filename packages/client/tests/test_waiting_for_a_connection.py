@@ -162,7 +162,7 @@ def test_an_acknowledgement_does_not_wait_its_event_is_the_realms_again(
         batch = subscription.next_batch(WAIT_S)
         assert batch is not None
         unplug(relay, session)
-        with pytest.raises(penstock.ConnectionLost, match="there is no connection"):
+        with pytest.raises(penstock.ConnectionLost, match="the session is not connected"):
             subscription.ack([0])
         relay.open_door()
         again = subscription.next_batch(WAIT_S)

@@ -48,7 +48,7 @@ def test_a_port_that_speaks_tls_is_named(safe: penstock.Realm) -> None:
 
     said = refusal(f"penstock://localhost:{port}")
 
-    assert f"the port speaks TLS; connect with penstocks://localhost:{port}" in said
+    assert f"the port uses TLS; connect with penstocks://localhost:{port}" in said
     assert "?ca=FILE" in said
 
 
@@ -57,7 +57,7 @@ def test_a_port_without_tls_is_named(realm: penstock.Realm) -> None:
 
     said = refusal(f"penstocks://127.0.0.1:{port}")
 
-    assert f"the port does not speak TLS; connect with penstock://127.0.0.1:{port}" in said
+    assert f"the port does not use TLS; connect with penstock://127.0.0.1:{port}" in said
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_an_authority_that_is_not_known_has_to_be_named(safe: penstock.Realm) ->
 
     said = refusal(f"penstocks://localhost:{port}")
 
-    assert "not signed by an authority that is known here" in said
+    assert "not signed by a trusted authority" in said
     assert f"penstocks://localhost:{port}?ca=FILE" in said
 
 

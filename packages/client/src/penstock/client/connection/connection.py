@@ -1,6 +1,7 @@
-"""The connection of a session to its realm: it reconnects, and repeats what is safe to repeat.
+"""The connection of a session to its realm. It reconnects, and repeats requests that are safe to
+repeat.
 
-Users see :mod:`penstock.client.handles.session`, which has a connection.
+Users have a :class:`penstock.client.handles.session.Session`, which uses a connection.
 """
 
 from __future__ import annotations
@@ -66,15 +67,14 @@ Connector = Callable[[Callable[[], Link]], Any]
 RECONNECT_TIMEOUT_S = 60.0
 """Seconds for which a session tries to reconnect, by default."""
 CLOSE_TIMEOUT_S = 5.0
-"""Seconds that an orderly end waits for a silent realm if nothing is left to be confirmed."""
+"""Seconds for which a close waits for a silent realm, once no answers are outstanding."""
 
 _CHANGES = (Settle, PublishEvents, CommitStages, CommitStagedParts, CommitTransaction, Bury, Extend)
 """Requests whose answers a close waits for."""
 
 
 class RealmConnection:
-    """Requests and their answers, subscriptions and what they receive, over one connection at a
-    time."""
+    """The requests and subscriptions of a session, over one network connection at a time."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class RealmConnection:
         token: Token | None = None,
         terms: SessionTerms | None = None,
     ) -> None:
-        """``reconnect_timeout`` in seconds; 0 tries once. ``terms`` other than the usual ones say
-        how long silence may last. Raises ``InvalidArgument``."""
+        """``reconnect_timeout`` is in seconds; with 0 each address is tried once. ``terms`` replace
+        the default timeouts. Raises ``InvalidArgument``."""
         self.session_id = uuid.uuid4().hex
         self._url = url
         self.place = f"{url}"
@@ -99,38 +99,39 @@ class RealmConnection:
         self._next_subscription = 1
         self._pending: dict[int, Pending] = {}
         self._incoming: dict[int, DeliveryRoute] = {}
-        self._asked_here: set[int] | None = None
-        """While subscriptions are opened again: those asked for on the new connection so far."""
+        self._requested_here: set[int] | None = None
+        """While subscriptions are opened again: those already requested on the new connection."""
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
         self._row_numbers: dict[SingleEventCodec, int] = {}
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
         self._answered = asyncio.Event()
-        """Set by answers, and by the loss of the connection."""
+        """Set when an answer arrives, and when the connection is lost."""
         self._online = asyncio.Event()
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
-        """Why the realm ended the connection, if it said so."""
+        """The reason for which the realm has ended the connection, if it sent one."""
         self._taken = ALL_TAKEN
         """The highest number of a request that the realm of the connection may have begun."""
         self.listeners = SessionListeners()
         self.reconnects = 0
         self.replier: Replier | None = None
-        """Sends replies to events that were received here; a session brings it."""
+        """Sends replies to received events; set by the session."""
         self.requester: object = None
-        """Makes requests and waits for their replies; a session brings it."""
+        """Sends requests and waits for their replies; set by the session."""
         self.failures: dict[Address, Exception] = {}
-        """Why the addresses that were tried last did not do."""
+        """The errors of the addresses tried last."""
         self._terms = terms or SessionTerms()
         self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect. Raises ``CannotConnect``; tries again only where a cluster has said that one of
-        its nodes will serve soon, and for a moment where a connection was closed without a word."""
+        """Connect. Raises ``CannotConnect`` after the first attempt, unless a cluster has answered
+        that one of its nodes will serve soon, or a connection was closed without a reason within
+        the first second."""
         now, terms = asyncio.get_running_loop().time, self._terms
         until = now() + WORDLESS_S
         await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
@@ -139,11 +140,12 @@ class RealmConnection:
         )
 
     async def close(self) -> None:
-        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+        """End the session. Settlements sent so far are kept; other delivered events return to their
+        durables (SEM D13).
 
-        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
-        ``ConnectionLost`` when that can not be had any more: what was settled last may be
-        delivered again. Closing again does nothing.
+        Waits without a time limit until the realm has confirmed the settlements in transit. Raises
+        ``ConnectionLost`` if it cannot: those events may then be delivered again. Closing again
+        does nothing.
         """
         if self._closed is None:
             for incoming in self._incoming.values():
@@ -161,11 +163,14 @@ class RealmConnection:
             await self._part()
 
     async def _confirmed(self) -> None:
-        """Wait for the answers to what changes something, as long as the realm is there."""
-        owed = [each for each in self._pending.values() if isinstance(each.message, _CHANGES)]
-        is_there = self._link is not None and self._link.is_open
-        while is_there and self._link is not None:
-            if not any(each.sent and not each.answer.done() for each in owed):
+        """Wait for the answers to requests that change the realm, while it is connected. Raises
+        ``ConnectionLost`` for settlements without an answer."""
+        changes = [
+            request for request in self._pending.values() if isinstance(request.message, _CHANGES)
+        ]
+        was_connected = self._link is not None and self._link.is_open
+        while was_connected and self._link is not None:
+            if not any(request.sent and not request.answer.done() for request in changes):
                 return
             self._answered.clear()
             try:
@@ -173,52 +178,53 @@ class RealmConnection:
                     await self._answered.wait()
             except TimeoutError:
                 self._ping()
-        unknown = [each.answer for each in owed if isinstance(each.message, Settle)]
-        unknown = [each for each in unknown if not each.done() or is_lost(each)]
+        answers = [request.answer for request in changes if isinstance(request.message, Settle)]
+        unknown = [answer for answer in answers if not answer.done() or is_lost(answer)]
         if unknown:
             lost = ConnectionLost(
-                "the connection was lost before the realm had confirmed what was settled last: "
-                f"{len(unknown)} settlements, and their events may be delivered again"
+                f"the connection was lost before the realm had confirmed {len(unknown)} "
+                "settlements; their events may be delivered again"
             )
             for answer in unknown:
                 reject(answer, lost)
             raise lost
 
     async def _part(self) -> None:
-        """Say Bye and read to the end: closing before could destroy what is on its way."""
+        """Send Bye and read until the realm closes. Closing at once could make the network stack
+        discard data in transit."""
         link, self._link = self._link, None
         self._online.clear()
-        assert self._closed is not None, "it is being closed"
+        assert self._closed is not None, "close has set it"
         self._fail_everything(self._closed)
         if link is None or not link.is_open:
             return
         link.send(wire.Bye())
         link.finish()
         try:
-            await link.gone(CLOSE_TIMEOUT_S)
+            await link.wait_closed(CLOSE_TIMEOUT_S)
         except BaseException:
             link.abort()
             raise
 
     def report(self, error: PenstockError) -> None:
-        """Tell of an error that belongs to no call."""
+        """Report an error that no call can raise to the error listeners."""
         self.listeners.report(error)
 
     @property
     def event_bytes_max(self) -> int:
-        """Size of the largest event the realm takes (SEM E7)."""
+        """Bytes of the largest event that the realm accepts (SEM E7)."""
         return self._welcome.event_bytes_max if self._welcome else 20 << 20
 
     @property
     def realm_id(self) -> str:
-        """Identity of the realm; the same over restarts."""
+        """Identity of the realm, unchanged by restarts."""
         return self._welcome.realm if self._welcome else ""
 
     async def _connect_once(self) -> None:
         failures = self.failures = {}
         for address in self._terms.places(self._url.addresses):
             try:
-                # wait_for could swallow the cancellation by close()
+                # Not wait_for, which could swallow the cancellation by close().
                 async with asyncio.timeout(self._terms.connect_timeout_s):
                     await self._connect_to(address)
             except (AuthenticationFailed, AccessDenied):
@@ -253,7 +259,7 @@ class RealmConnection:
         self._welcome = welcome
         if self._terms.welcomed(welcome):
             link.send(wire.Follow())
-        # No pause between the two: newer requests must not overtake those that wait for an answer.
+        # No await between here and going online: new requests must not overtake the pending ones.
         for number, pending in list(self._pending.items()):
             if pending.answer.done() and not pending.sent:
                 del self._pending[number]  # the caller gave up before it was sent
@@ -264,14 +270,14 @@ class RealmConnection:
 
     def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
         if self._welcome is not None and self._welcome.realm != welcome.realm:
-            raise CannotConnect("another realm answers at this address now")
+            raise CannotConnect("a different realm answers at this address now")
         return self._terms.accept(welcome)
 
     async def _stay_connected(self) -> None:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(self._terms.look_after_s(self._silent_s)):
+                    async with asyncio.timeout(self._terms.check_after_s(self._silent_s)):
                         await self._lost.wait()
                 except TimeoutError:
                     self._ping()
@@ -280,7 +286,7 @@ class RealmConnection:
         except PenstockError as error:
             self._end(error)
         except asyncio.CancelledError:
-            if self._closed is None:  # nobody has closed the session, and its loop ends
+            if self._closed is None:  # the event loop ends before the session was closed
                 await self.close()
             raise
 
@@ -291,8 +297,8 @@ class RealmConnection:
         self.report(error)
 
     def _break(self, error: BaseException) -> None:
-        """End the session if reconnecting fails unexpectedly, for example when no token can be had,
-        so that no call waits for a connection that never comes."""
+        """End the session after an unexpected error while reconnecting, for example if the function
+        for tokens fails, so that no call waits forever."""
         ended = SessionClosed(f"the session cannot connect again: {error!r}")
         ended.__cause__ = error
         self._end(ended)
@@ -313,7 +319,7 @@ class RealmConnection:
         if self._terms.is_silent(self._silent_s):
             link.abort()
         elif self._online.is_set():
-            # even while events flow, because the realm wants to see that we live
+            # Also while events arrive: the realm needs a sign that the client is alive.
             link.send(wire.Asked(0, Ping()))
 
     async def _connect(self, may_try_again: Callable[[], bool]) -> None:
@@ -329,20 +335,21 @@ class RealmConnection:
                 await asyncio.sleep(self._terms.pause_s(self.session_id, attempt, waited_s))
 
     async def _reconnect(self) -> None:
-        self._asked_here = set()
+        self._requested_here = set()
         try:
             await self._connect(lambda: True)
         except CannotConnect as error:
             lasting = CannotConnect(f"the connection was lost, and {error}")
             raise self.listeners.ended_by(lasting) from error
         self.reconnects += 1
-        await self._open_again(self._asked_here)
-        self._asked_here = None
+        await self._open_again(self._requested_here)
+        self._requested_here = None
 
-    async def _open_again(self, asked: Container[int]) -> None:
-        """Open all subscriptions again, but those that were ``asked`` for by who opens them."""
+    async def _open_again(self, requested: Container[int]) -> None:
+        """Open all subscriptions again, except those already requested on this connection by the
+        calls that open them."""
         for number, incoming in list(self._incoming.items()):
-            if number in asked or number not in self._incoming:
+            if number in requested or number not in self._incoming:
                 continue
             try:
                 async with asyncio.timeout(DEAD_AFTER_S):
@@ -359,7 +366,7 @@ class RealmConnection:
 
     # --- Receiver ------------------------------------------------------------------------
 
-    def received(  # noqa: C901, PLR0912  one case a message
+    def received(  # noqa: C901, PLR0912  one case for each message
         self, link: Link, message: wire.FromServer, body: memoryview
     ) -> None:
         if link is not self._link and not isinstance(message, wire.Welcome):
@@ -382,7 +389,7 @@ class RealmConnection:
                     incoming.recalled(spans)
             case wire.ChannelsFound(number, channels):
                 if incoming := self._incoming.get(number):
-                    incoming.found(channels)
+                    incoming.channels_found(channels)
             case wire.Finished(number):
                 if incoming := self._incoming.get(number):
                     incoming.finished()
@@ -400,7 +407,7 @@ class RealmConnection:
                 self._terms.welcomed_by(message)
                 self._watch.begin()
             case wire.Schema():
-                pass  # the link keeps them
+                pass  # the link has stored it
 
     def _dismissed(self, message: wire.Goodbye) -> None:
         self._farewell = error_of(message.code, message.text)
@@ -410,7 +417,7 @@ class RealmConnection:
             self._taken = message.taken
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(self._farewell)
-            self._greeting.exception()  # marks it as seen, as nobody may be waiting any more
+            self._greeting.exception()  # retrieved: the task that waited may have been cancelled
 
     def _interrupted(self, why: str) -> None:
         if self._closed is None and self._root is not None:
@@ -446,7 +453,7 @@ class RealmConnection:
         for incoming in incomings:
             incoming.failed(error)
 
-    # --- asking --------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------
 
     def request(
         self,
@@ -457,12 +464,12 @@ class RealmConnection:
         resend: bool = True,
         waits: bool = True,
     ) -> asyncio.Future[Any]:
-        """Send ``message``; the future has the answer.
+        """Send a request, and return a future of its answer.
 
-        ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
-        connection does not matter: it is asked again on the next one. Without a connection
-        everything ``waits`` for the next one, but what belongs to the one that was lost.
-        Raises ``InvalidArgument`` at once for what no realm could read.
+        ``schemas`` are the numbers of the schemas of ``bodies`` (:meth:`schema_number`). With
+        ``resend`` the request is repeated on the next connection if this one is lost. While the
+        session is not connected, a request ``waits`` for the next connection, unless it belongs to
+        the lost one. Raises ``InvalidArgument`` at once if no realm could read the message.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request_for(answer, message, bodies, schemas=schemas, resend=resend, waits=waits)
@@ -478,11 +485,11 @@ class RealmConnection:
         resend: bool = True,
         waits: bool = True,
     ) -> None:
-        """Send ``message`` as :meth:`request` does; the answer goes to ``answer``."""
+        """Send a request as :meth:`request` does, and pass its answer to ``answer``."""
         if self._closed is not None:
             answer.set_exception(self._closed)
             return
-        if waits and not bodies:  # other requests have batches that the library has checked
+        if waits and not bodies:  # all other messages are made from values that were checked
             check_request(message)
         number = self._next_request
         self._next_request += 1
@@ -502,30 +509,30 @@ class RealmConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the session is connected now."""
         return self._online.is_set()
 
     @property
     def is_reopening(self) -> bool:
-        """Whether the current task is the one that connects: it must not wait for the next
-        connection."""
+        """Whether the current task is the one that reconnects: waiting for the next connection
+        would block it forever."""
         return self._root is not None and asyncio.current_task() is self._root
 
     async def ask(
         self, message: Request[Any], answer: type[T], *, resend: bool = True, waits: bool = True
     ) -> T:
-        """Send a request and wait for its answer, as a ``T``."""
-        found = await self.request(message, resend=resend, waits=waits)
-        return msgspec.convert(found, answer)
+        """Send a request, and return its answer converted to the type ``answer``."""
+        fields = await self.request(message, resend=resend, waits=waits)
+        return msgspec.convert(fields, answer)
 
     def hurry(self) -> None:
-        """Send the present request at once instead of at the end of this turn of the loop, if no
-        other request is pending: nothing will come that it could be sent together with."""
+        """Send the present request at once, not at the end of this turn of the event loop, if no
+        other request is pending that it could share a write with."""
         if self._link is not None and len(self._pending) == 1:
             self._link.flush()
 
     def tell(self, message: wire.Message) -> None:
-        """Send something that has no answer; lost with the connection."""
+        """Send a message that has no answer. It is dropped while the session is not connected."""
         if self._link is not None and self._online.is_set():
             self._link.send(message)
 
@@ -534,8 +541,8 @@ class RealmConnection:
         if link is None:
             return
         pending.sent = True
-        if self._asked_here is not None and isinstance(pending.message, OPENINGS):
-            self._asked_here.add(pending.message.subscription)
+        if self._requested_here is not None and isinstance(pending.message, OPENINGS):
+            self._requested_here.add(pending.message.subscription)
         for schema in pending.schemas:
             if schema not in link.announced:
                 link.announced.add(schema)
@@ -543,7 +550,7 @@ class RealmConnection:
         link.send(wire.Asked(pending.number, pending.message), *pending.bodies)
 
     async def drained(self) -> None:
-        """Wait until the connection takes more."""
+        """Wait until the write buffer of the connection has room."""
         link = self._link
         if link is not None and not link.is_drained:
             await link.drained()
@@ -554,7 +561,7 @@ class RealmConnection:
         return self._schema_numbers.of(schema)
 
     def row_number(self, form: SingleEventCodec) -> int:
-        """The number of its schema."""
+        """Return the number of the schema of a codec."""
         number = self._row_numbers.get(form)
         if number is None:
             number = self._row_numbers[form] = self.schema_number(form.schema)
@@ -565,7 +572,7 @@ class RealmConnection:
         return len(self._schemas) - 1
 
     def add(self, incoming: DeliveryRoute) -> int:
-        """Register a subscription; gives its number."""
+        """Register a subscription and return its number."""
         number = self._next_subscription
         self._next_subscription += 1
         self._incoming[number] = incoming
@@ -580,7 +587,8 @@ class RealmConnection:
             await self.request(Unsubscribe(number))
 
     def give_up(self, number: int, error: BaseException) -> None:
-        """A subscription was refused, or its caller cancelled; then the realm may have it open."""
+        """Remove a subscription that could not be opened because of ``error``."""
         self.remove(number)
+        # After a cancellation the realm may have opened it; after a refusal it has not.
         if not isinstance(error, PenstockError) and self._closed is None:
             self.request(Unsubscribe(number), resend=False)

@@ -1,7 +1,7 @@
-"""How a client signs in: from the URL, arguments, and the environment.
+"""The credentials of a client, from the URL, arguments and the environment.
 
-Secrets need not be on a command line or in a URL: ``PENSTOCK_USER``, ``PENSTOCK_PASSWORD`` and
-``PENSTOCK_TOKEN`` are used if nothing else was given.
+``PENSTOCK_USER``, ``PENSTOCK_PASSWORD`` and ``PENSTOCK_TOKEN`` keep secrets out of URLs and command
+lines. They are used for credentials that neither the URL nor an argument contains.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"
 
 Token = str | Callable[[], str]
-"""A bearer token, or what gives one that is good now: it is asked for each connection."""
+"""A bearer token, or a function that returns a valid one; it is called for each connection."""
 
 
 class Credentials:
-    """The credentials for a realm; their text shows none of them."""
+    """The credentials for a realm. ``repr`` shows only the user."""
 
     __slots__ = ("_token", "password", "user")
 
     def __init__(
         self, url: RealmUrl, token: Token | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Arguments and the URL take precedence over the environment; one kind of proof is
-        enough."""
-        given = url.user or environment.get(USER_VARIABLE, "")
-        self.user = given or current_user()
+        """Arguments and the URL take precedence over the environment, which is only used if they
+        contain neither a password nor a token nor a certificate."""
+        named_user = url.user or environment.get(USER_VARIABLE, "")
+        self.user = named_user or current_user()
         self.password = url.password
         self._token = token
-        if not url.password and token is None and given:
+        if not url.password and token is None and named_user:
             self.password = environment.get(PASSWORD_VARIABLE, "")
         if not self.password and token is None and not url.certificate:
             self._token = environment.get(TOKEN_VARIABLE) or None
@@ -47,17 +47,17 @@ class Credentials:
         return self._token is not None and not self.password
 
     def token(self) -> str:
-        """The token to use now; empty: there is none."""
-        found = self._token() if callable(self._token) else self._token
-        return found or ""
+        """Return the token to use now; empty if the credentials have no token."""
+        token = self._token() if callable(self._token) else self._token
+        return token or ""
 
     def __repr__(self) -> str:
         return f"Credentials({self.user})"
 
 
 def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
-    """Raise ``InvalidArgument`` if others could see the token on its way to the addresses, because
-    whoever has it can use it."""
+    """Raise ``InvalidArgument`` if the token would be sent unencrypted over a network, where others
+    could read and use it."""
     if url.tls:
         return
     for address in addresses:
@@ -68,19 +68,21 @@ def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether an address is this machine's; that of an embedded realm is."""
+    """Return whether an address is on this machine, or that of an embedded realm."""
     return host == "embedded" or is_loopback(host)
 
 
 def tls_context(url: RealmUrl) -> ssl.SSLContext | None:
-    """How to speak TLS with the realm; None: in the open. Raises ``InvalidArgument`` naming a file
-    that does not do."""
+    """Return the TLS context for a URL; None for a URL without TLS. Raises ``InvalidArgument`` with
+    the name of a file that cannot be used."""
     if not url.tls:
         return None
     try:
         context = ssl.create_default_context(cafile=url.ca or None)
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the authorities {url.ca} cannot be used: {error}") from error
+        raise InvalidArgument(
+            f"the file {url.ca} of certificate authorities cannot be used: {error}"
+        ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if url.certificate:
         try:
@@ -93,9 +95,9 @@ def tls_context(url: RealmUrl) -> ssl.SSLContext | None:
 
 
 def current_user() -> str:
-    """The user of this process; it is the publisher of events (SEM E3) if the realm has no
-    users."""
+    """Return the name of the operating system's user, or an empty text. Without users in the realm,
+    it is the publisher of events (SEM E3)."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
+    except (KeyError, OSError):  # the user id has no name, as in some containers
         return ""

@@ -1,4 +1,4 @@
-"""What a connection calls for one subscription, seat or watch of its client."""
+"""The functions that a connection calls for one subscription, seat or watch."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from penstock_core.wire.native import messages as wire
 
 
 def _ignore(*_: Any) -> None:
-    """The default of calls that do not concern every subscription."""
+    """Do nothing: the default of calls that not every subscription needs."""
 
 
 class DeliveryRoute(Struct, frozen=True, kw_only=True):
-    """The calls for one subscription, seat or watch."""
+    """The functions that a connection calls for one subscription, seat or watch."""
 
     reopen: Callable[[], Awaitable[None]]
-    """Called when there is a new connection, on which it has to be requested again."""
+    """Called after a reconnect, to request the subscription again."""
     failed: Callable[[PenstockError], None]
-    """Called when the realm or the session ends it."""
+    """Called when the realm or the session ends the subscription."""
     delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None] = _ignore
     finished: Callable[[], None] = _ignore
-    """Called when a browse is at its end, or a demand is met."""
+    """Called at the end of a browse, and when a demand is met."""
     recalled: Callable[[Spans], None] = _ignore
-    """Called with events that the realm takes back after delivery."""
+    """Called with events that the realm recalls after their delivery."""
     hurry: Callable[[], None] = _ignore
-    """Called to send pending settlements at once, because nothing is sent after this turn."""
+    """Called to send pending settlements now, because the connection is about to be closed."""
     lost: Callable[[], None] = _ignore
-    """Called when the connection is lost; by default the client keeps what has come."""
-    found: Callable[[tuple[ChannelOpened, ...]], None] = _ignore
+    """Called when the connection is lost; by default the client keeps received events."""
+    channels_found: Callable[[tuple[ChannelOpened, ...]], None] = _ignore
     """Called with new channels of a watched pattern."""

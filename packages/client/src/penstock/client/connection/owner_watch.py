@@ -1,7 +1,7 @@
-"""A session's second ear in a cluster: a node that stands by tells which node owns the realm.
+"""Watches, in a cluster, which node owns the realm, over a connection to a standby node.
 
-The owner itself cannot say that it was deposed while it is frozen or cut off. A node that stands by
-knows as soon as another one has claimed the realm, and the session leaves for that one at once.
+An owner that is frozen or cut off cannot tell its sessions that it was deposed. A standby node
+learns at once when another node has claimed the realm, and the session then connects to that one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ PAUSE_S: Final = 1.0
 
 
 class OwnerWatch:
-    """Follows the owners at one node after the other, other than the one of the connection."""
+    """Follows the owner of the realm at one node after the other, except at the node that the
+    session is connected to."""
 
     def __init__(
         self, terms: SessionTerms, tls: SSLContext | None, moved: Callable[[], None]
     ) -> None:
-        """``moved`` is called when the session is to leave its connection."""
+        """``moved`` is called when the session should leave its connection."""
         self._terms = terms
         self._tls = tls
         self._moved = moved
@@ -38,13 +39,13 @@ class OwnerWatch:
         self._lost = asyncio.Event()
 
     def begin(self) -> None:
-        """Follow from now on, if the session is one of a cluster; once is enough."""
+        """Begin to watch, if the realm is in a cluster and the watch has not begun."""
         if self._task is None and len(self._terms.nodes) > 1:
             watching = self._run()
             self._task = start_task(watching, name="penstock-owners", on_failure=leave_to_owner)
 
     def end(self) -> None:
-        """Follow no more."""
+        """End the watch."""
         if self._task is not None:
             self._task.cancel()
 
@@ -56,7 +57,7 @@ class OwnerWatch:
             await asyncio.sleep(PAUSE_S)
 
     async def _follow(self, address: Address) -> None:
-        """Hear what a node says, until its connection ends."""
+        """Follow the owners at a node until the connection to it ends."""
         loop = asyncio.get_running_loop()
         self._lost.clear()
         try:
@@ -90,7 +91,7 @@ class OwnerWatch:
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
         match message:
             case wire.Owners():
-                if self._terms.told(message):
+                if self._terms.note_owners(message):
                     self._moved()
             case wire.Goodbye():
                 link.abort()

@@ -1,4 +1,4 @@
-"""Requests that wait for their answers."""
+"""Requests that wait for their answers, and the errors they end with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock_core.vocabulary.errors import (
 Body = bytes | bytearray | memoryview
 
 ALL_TAKEN: Final = (1 << 63) - 1
-"""What a realm may have begun that does not say what it has."""
+"""Stands for a realm that has not told which requests it has begun: it may have begun any."""
 OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
 """Requests that belong to one connection."""
 
@@ -28,10 +28,10 @@ _errors = error_classes()
 
 
 class AnswerFuture(Protocol):
-    """What an answer is given to: a future, or an object that acts like one."""
+    """Receives an answer: a future, or an object with the same methods."""
 
     def done(self) -> bool:
-        """Whether the answer has come, or nobody waits for it any more."""
+        """Return whether the answer has arrived, or the caller has stopped waiting."""
         ...
 
     def set_result(self, result: Any, /) -> None: ...
@@ -39,13 +39,13 @@ class AnswerFuture(Protocol):
     def set_exception(self, error: PenstockError, /) -> None: ...
 
     def exception(self) -> object:
-        """Called after :meth:`set_exception`: somebody may have stopped waiting, that is no
-        warning."""
+        """Mark the error as retrieved. Called after :meth:`set_exception`, so that asyncio does not
+        warn if the caller has stopped waiting."""
         ...
 
 
 class Pending(Struct):
-    """A request without an answer yet."""
+    """A request that has not been answered."""
 
     number: int
     """Number of the request, which its answer repeats."""
@@ -56,7 +56,8 @@ class Pending(Struct):
     resend: bool
     """Whether it may be sent again on a new connection without changing the outcome."""
     waits: bool = True
-    """Whether it may wait for the next connection, as what belongs to one may not."""
+    """Whether it may wait for the next connection; requests that belong to one connection may
+    not."""
     sent: bool = False
 
 
@@ -69,13 +70,14 @@ def reject(answer: AnswerFuture, error: PenstockError) -> None:
 def end_of(
     pending: Pending, farewell: PenstockError | None, why: str, taken: int
 ) -> PenstockError | None:
-    """How a request ends with its connection; None: it does not, and is sent again on the next.
+    """Return the error with which a request ends when its connection is lost; None if it is sent
+    again on the next connection.
 
-    ``farewell`` is what the realm has said at the end, ``taken`` the highest number of a request
-    that it may have begun.
+    ``farewell`` is the realm's reason for ending the connection, ``taken`` the highest number of a
+    request that the realm may have begun.
     """
     if isinstance(farewell, RemoteProtocolViolation):
-        return farewell  # it would end the next connection as well, and the one after that
+        return farewell  # the same request would end every further connection
     if not pending.sent or pending.resend:
         return None
     belongs = isinstance(pending.message, OPENINGS) or not pending.waits
@@ -90,21 +92,22 @@ def end_of(
             "it is unknown whether it was done"
         )
     return ConnectionLost(
-        f"the connection was lost ({why}) before {what} was begun: nothing was done, and what the "
-        "connection had in hand is the realm's again"
+        f"the connection was lost ({why}) before {what} was begun: nothing was done, and "
+        "unsettled events of this connection are delivered again"
     )
 
 
 def no_connection() -> ConnectionLost:
-    """The error of a request that cannot wait for the next connection."""
+    """Return the error of a request that cannot wait for the next connection."""
     return ConnectionLost(
-        "there is no connection to the realm at the moment: nothing was done, and what the last "
-        "one had in hand is the realm's again"
+        "the session is not connected to the realm at the moment: nothing was done, "
+        "and unsettled events of the last connection are delivered again"
     )
 
 
 def no_realm(reasons: Iterable[str]) -> CannotConnect:
-    """The error for addresses at none of which a realm has answered, by address."""
+    """Return the error for a session that no address has answered; ``reasons`` has one for each
+    address."""
     return CannotConnect(
         f"no realm answered ({'; '.join(reasons)}); is one running? "
         "start it with: penstock serve --data DIR"
@@ -112,17 +115,18 @@ def no_realm(reasons: Iterable[str]) -> CannotConnect:
 
 
 def is_lost(answer: AnswerFuture) -> bool:
-    """Whether the answer is the loss of the connection, after which the outcome is unknown."""
+    """Return whether a request has ended with the loss of its connection: its outcome is
+    unknown."""
     return isinstance(answer.exception(), ConnectionLost)
 
 
 def error_of(code: str, text: str) -> PenstockError:
-    """The error a realm has named."""
+    """Return the error of a code that the realm has sent."""
     return _errors.get(code, PenstockError)(text)
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why a connection was lost, or was not made."""
+    """Return the reason for which a connection was lost or refused, for error texts."""
     if error is None:
         return "it was closed"
     if isinstance(error, TimeoutError):

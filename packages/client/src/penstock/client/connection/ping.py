@@ -13,7 +13,7 @@ ANSWER_BYTES_MAX = 64 << 10
 
 
 class Pong(Struct, frozen=True):
-    """What answered a ping."""
+    """The answer to a ping."""
 
     is_good: bool
     said: str
@@ -29,11 +29,12 @@ class PingProbe:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether more has come than any realm would answer."""
+        """Whether the answer is longer than that of any realm."""
         return self._reader.bytes_in >= ANSWER_BYTES_MAX
 
     def receive(self, received: bytes) -> Pong | None:
-        """The answer, once all of it is there. Raises ``RemoteProtocolViolation``."""
+        """Add received bytes. Return the answer once it is complete, otherwise None. Raises
+        ``RemoteProtocolViolation``."""
         self._reader.receive(received)
         for header, _ in self._reader.frames():
             return _answer(wire.decode_from_server(header))

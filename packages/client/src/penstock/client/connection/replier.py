@@ -1,4 +1,4 @@
-"""Who sends the replies of a session, as the events know it that are replied to."""
+"""The interface that received events use to send replies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class Replier(Protocol):
     """Sends replies to requests (SEM R2)."""
 
     async def reply(self, request: Event, data: bytes, attributes: Mapping[str, Any]) -> int:
-        """Publish the reply to ``request`` where it asks for it; gives its id there once it is
-        safe."""
+        """Publish a reply on the ``reply_to`` of ``request``. Return its id once it is stored
+        safely."""
         ...

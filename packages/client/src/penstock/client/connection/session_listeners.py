@@ -1,4 +1,4 @@
-"""What a program hears of its session besides the answers to what it asks."""
+"""The listeners of a session, and settlement errors that its end has to raise."""
 
 from __future__ import annotations
 
@@ -19,41 +19,42 @@ _OWED_MAX: Final = 16
 
 
 class SessionListeners:
+    """Reports errors and interruptions of a session to the listeners of the application."""
+
     def __init__(self) -> None:
         self.on_error: list[ErrorListener] = []
         self.on_interruption: list[InterruptionListener] = []
         self.interruption: PenstockError | None = None
-        """Why there is no connection, as the realm has said last; None: there is one, or there was
-        none yet."""
+        """Why the session is not connected, according to the realm's last message; None while it is
+        connected, and before its first connection."""
         self._owed: dict[object, PenstockError] = {}
-        """By subscription, its first error of a settlement that no flush and no close has raised
-        yet."""
+        """The first settlement error of each subscription that no flush or close has raised yet."""
         self._has_paid = False
-        """Whether the session has ended, with an error or without one."""
+        """Whether the session has ended, with or without raising an error."""
 
     def owe(self, owner: object, error: PenstockError) -> None:
-        """Keep an error of a settlement: the end of the session raises it, unless a flush or a
-        close of its ``owner`` does before."""
+        """Keep a settlement error. The end of the session raises it unless a flush or close of its
+        ``owner`` has raised it before."""
         if len(self._owed) < _OWED_MAX and not self._has_paid:
             self._owed.setdefault(owner, error)
 
     def pay(self, owner: object) -> None:
-        """Note that the program was raised the error of ``owner``."""
+        """Note that the error of ``owner`` was raised."""
         self._owed.pop(owner, None)
 
     def raise_owed(self) -> None:
-        """Raise the first error that the program was not raised yet; the others are dropped."""
+        """Raise the first kept error, and drop the others."""
         owed = list(self._owed.values())
         self.forget_owed()
         if owed:
             raise owed[0]
 
     def forget_owed(self) -> None:
-        """Drop these errors, and those that come after the end of the session."""
+        """Drop the kept errors, and all later ones, at the end of the session."""
         self._owed, self._has_paid = {}, True
 
     def report(self, error: PenstockError) -> None:
-        """Tell of an error that belongs to no call."""
+        """Report an error that no call can raise to the listeners; without listeners, log it."""
         for listener in self.on_error:
             listener(error)
         if not self.on_error:
@@ -61,34 +62,35 @@ class SessionListeners:
             _log.warning("session.error: %s [%s]", error, error.code, exc_info=cause)
 
     def interrupted(self, reason: PenstockError | None, why: str) -> None:
-        """Note that the connection is lost, or that a new one was refused, for ``reason`` if the
-        realm has said one. It is told once, and again where the reason becomes another one. That
-        another node may know more is none."""
-        known = self.interruption
+        """Note that the connection was lost or a new one refused, for ``reason`` if the realm sent
+        one. Listeners are called once, and again if the reason changes. ``Elsewhere`` does not
+        count as a reason: the session tries the other node."""
+        previous = self.interruption
         if reason is None or isinstance(reason, Elsewhere):
-            reason = known or ConnectionLost(f"the connection was lost ({why})")
+            reason = previous or ConnectionLost(f"the connection was lost ({why})")
         self.interruption = reason
-        if known is None or known.code != reason.code:
+        if previous is None or previous.code != reason.code:
             if not self.on_interruption:
                 _log.warning("session.interrupted: %s [%s]", reason, reason.code)
-            self._tell(reason)
+            self._notify(reason)
 
     def resumed(self) -> None:
-        """Note that there is a connection."""
+        """Note that the session is connected again."""
         if self.interruption is not None:
             self.interruption = None
             if not self.on_interruption:
                 _log.info("session.resumed: the session is connected again")
-            self._tell(None)
+            self._notify(None)
 
     def ended_by(self, error: PenstockError) -> PenstockError:
-        """What ends a session that has waited for too long: ``error``, or the lack of a quorum if
-        that was said last."""
+        """Return the error with which a session ends that cannot reconnect: ``NoQuorum`` if that
+        was the last reason, otherwise ``error``."""
         if isinstance(self.interruption, NoQuorum):
-            return NoQuorum(f"the session has waited as long as it was to: {self.interruption}")
+            return NoQuorum(f"reconnect_timeout has passed: {self.interruption}")
         return error
 
-    def _tell(self, what: PenstockError | None) -> None:
-        """Call the listeners after this turn: one that raises does not harm the session."""
+    def _notify(self, reason: PenstockError | None) -> None:
+        """Call the listeners after this turn of the loop, so that an error in one of them does not
+        affect the session."""
         for listener in self.on_interruption:
-            asyncio.get_running_loop().call_soon(listener, what)
+            asyncio.get_running_loop().call_soon(listener, reason)

@@ -1,4 +1,4 @@
-"""How a client signs in to a realm, on each of its connections."""
+"""The client's side of signing in, for each connection of a session."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ from penstock_core.wire.scram import MECHANISM, NONCE_BYTES, ScramClient
 
 
 class SigningIn:
-    """Signs one session in, on one connection after the other."""
+    """Signs a session in on each of its connections."""
 
     def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
-        """Raises ``InvalidArgument`` for files that do not do."""
+        """Raises ``InvalidArgument`` for TLS files that cannot be used, and for a token that would
+        be sent unencrypted."""
         self._url = url
         self._credentials = Credentials(url, token)
         if self._credentials.has_token:
             check_token_is_safe(url, *url.addresses)
         self.tls: ssl.SSLContext | None = tls_context(url)
-        """The TLS context for the realm; None: no TLS."""
+        """The TLS context for the realm; None without TLS."""
         self._challenges: list[asyncio.Future[bytes]] = []
 
     async def say_hello(
         self, link: Link, at: Address, session: str, greeting: asyncio.Future[wire.Welcome]
     ) -> None:
-        """Sign in at an address of the URL, or at one that a node of the cluster has named, up to
-        where only ``greeting`` is awaited.
+        """Sign in at an address of the URL, or at one that a node of the cluster has named. The
+        caller then waits for ``greeting``.
 
-        Raises ``AuthenticationFailed`` for a realm that cannot prove that it knows the password,
-        and ``InvalidArgument``.
+        Raises ``AuthenticationFailed`` if the realm cannot prove that it knows the password, and
+        ``InvalidArgument``.
         """
         shown = self._credentials
         if shown.has_token:
@@ -65,7 +66,7 @@ class SigningIn:
             )
         )
         await _first(question, greeting)
-        if not question.done():  # the realm asks for no password, or has refused
+        if not question.done():  # the realm needs no password, or has refused the session
             # A realm without authentication is on this machine; TLS has shown the identity of any
             # other.
             may_skip_proof = self._url.tls or is_here(at.host)
@@ -84,7 +85,7 @@ class SigningIn:
             exchange.check(b"v=")
 
     def challenged(self, data: bytes) -> None:
-        """The realm has asked, or shown its own proof."""
+        """Pass on the realm's challenge, or its own proof."""
         for waiting in self._challenges:
             if not waiting.done():
                 waiting.set_result(data)

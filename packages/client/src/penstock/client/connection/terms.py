@@ -1,4 +1,4 @@
-"""How patient a session is with its realm, and where the node of a cluster has sent it."""
+"""The timeouts of a session, and the addresses it tries: in a cluster, nodes name the owner."""
 
 from __future__ import annotations
 
@@ -14,61 +14,62 @@ from penstock_core.wire.native import messages as wire
 CONNECT_TIMEOUT_S: Final = 5.0
 PING_AFTER_S: Final = 10.0
 DEAD_AFTER_S: Final = 30.0
-"""A connection on which nothing was heard for so long, pings notwithstanding, is given up; so is
-one on which a subscription cannot be opened again for so long."""
+"""Seconds of silence, despite pings, after which a connection counts as lost. It also limits the
+time to open a subscription again."""
 DEAD_AFTER_HEARTBEATS: Final = 3
-"""In a cluster that is as long as a lease."""
+"""Heartbeats of silence after which it counts as lost in a cluster: the length of a lease."""
 _PAUSE_MAX_S: Final = 2.0
 _CLUSTER_PAUSE_MAX_S: Final = 0.25
-"""In a cluster another node is the owner after some seconds, and nobody waits for longer than this
-at first."""
+"""Longest first pause between attempts in a cluster, where another node takes over within
+seconds."""
 _WAITED_SHARE: Final = 8
-"""Later a pause is as long as this part of the time waited so far: sessions that come back all the
-time would slow down the node that takes over."""
+"""Later pauses last up to this part of the time waited so far: frequent attempts of many sessions
+would slow down the node that takes over."""
 _PAUSE_FIRST_S: Final = 0.05
 _DOUBLED_MAX: Final = 16
 
 WORDLESS_S: Final = 1.0
-"""For so long a new session tries again what was closed without a word: a node of a cluster does so
-to who comes in the moment in which it begins or ends to serve."""
+"""Seconds for which a new session repeats connections that are closed without a reason: a node
+closes them so while it begins or ends to serve."""
 _LOOK_MIN_S: Final = 0.01
 _SHARD: Final = 0
-"""The shard of a session: a cluster has one so far, which is the whole realm."""
+"""The shard of a session: the whole realm is one shard."""
 _EXPECTED: Final = (Elsewhere.code, NoQuorum.code)
 
 
 class SessionTerms:
-    """Seconds to wait for this and that, and where to go: in a cluster less is waited for, because
-    others can take over."""
+    """The timeouts of a session, and the addresses it tries. Timeouts are shorter in a cluster,
+    where another node can take over."""
 
     def __init__(self) -> None:
         self.owner: Address | None = None
-        """Where the latest node that was asked has sent the session."""
+        """The address that the last tried node has named as the owner's."""
         self.nodes: tuple[Address, ...] = ()
-        """The nodes of the cluster that have been named; none: this is no cluster."""
+        """The known nodes of the cluster; empty without a cluster."""
         self.at: Address | None = None
-        """The address that was tried last: the one of the connection, if there is one."""
+        """The address tried last; while the session is connected, that of the connection."""
         self.named: Address | None = None
-        """How the node of the connection calls itself."""
+        """The address that the node of the connection has for itself."""
         self.is_expected = False
-        """Whether a node has said, when the addresses were tried last, that one will serve soon."""
+        """Whether, in the last round over the addresses, a node answered that one will serve
+        soon."""
         self.was_wordless = False
-        """Whether a connection was closed without a word before, when they were tried last."""
+        """Whether, in the last round, a connection was closed without a reason."""
         self._heartbeat_s = 0.0
         self._version = 0
-        """How many claims were known to whoever knew most of them."""
+        """The highest known version of the cluster's claims."""
         self._moved_to: Address | None = None
-        """Where the owner is by now, as another node has said."""
+        """The present owner's address, according to another node."""
         self._detours: dict[Address, Address] = {}
         """Owners that are tried directly, with the node that relays to each."""
         self._unreachable: set[Address] = set()
         """Owners that could not be reached directly."""
         self._silent: Address | None = None
-        """Where nobody has answered; others are asked first."""
+        """The address of a connection that fell silent; all others are tried first."""
 
     def welcomed(self, welcome: wire.Welcome) -> bool:
-        """Note what the realm asks of its clients; gives whether it is one of a cluster, whose
-        owners can be followed."""
+        """Take over the terms of the realm. Return whether it is in a cluster, whose owners can be
+        followed."""
         self._heartbeat_s, self.nodes = 0.0, ()
         self._silent = self._moved_to = None
         if isinstance(welcome, wire.ClusterWelcome):
@@ -77,10 +78,10 @@ class SessionTerms:
         return bool(self.nodes)
 
     def accept(self, welcome: wire.Welcome) -> wire.Welcome:
-        """Give the welcome. Raises ``Elsewhere`` where a node relays the connection, and the owner
+        """Return the welcome. Raises ``Elsewhere`` if a node relays the connection to an owner that
         has not been tried directly."""
         if not isinstance(welcome, wire.ClusterWelcome) or f"{self.at}" not in welcome.nodes:
-            return welcome  # what is behind an address that no node calls its own is its own affair
+            return welcome  # not the address of a node, such as that of a load balancer
         owner = address_of(welcome.node)
         if owner is None or owner in (self.at, *self._unreachable):
             return welcome
@@ -89,20 +90,21 @@ class SessionTerms:
         raise Elsewhere(f"it relays to {owner}")
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
-        """Note where the session is to go, if it was told."""
+        """Note the reason for which a node has ended the connection, and the owner if it named
+        one."""
         self.is_expected = self.is_expected or goodbye.code in _EXPECTED
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)
 
     def welcomed_by(self, owners: wire.Owners) -> None:
-        """Note what the node of the connection says of the cluster."""
+        """Note the owners and nodes of the cluster according to the node of the connection."""
         self._version = max(self._version, owners.version)
         self.named = address_of(owners.owners.get(_SHARD, ""))
         self._know(owners.nodes)
 
-    def told(self, owners: wire.Owners) -> bool:
-        """Note what another node says of the cluster; gives whether the connection is to be given
-        up, because its realm is owned by yet another one by now."""
+    def note_owners(self, owners: wire.Owners) -> bool:
+        """Note the owners and nodes of the cluster according to another node. Return whether the
+        session should leave its connection, because a third node now owns the realm."""
         if owners.version < self._version:
             return False
         is_news, self._version = owners.version > self._version, owners.version
@@ -114,7 +116,7 @@ class SessionTerms:
         return True
 
     def is_silent(self, silent_s: float) -> bool:
-        """Whether a connection on which nothing was heard for so long is to be given up."""
+        """Return whether a connection counts as lost after ``silent_s`` seconds of silence."""
         has_died = silent_s > self.dead_after_s
         if self._heartbeat_s:
             has_died = silent_s >= self.dead_after_s
@@ -122,21 +124,22 @@ class SessionTerms:
             self._silent = self.at
         return has_died
 
-    def look_after_s(self, silent_s: float) -> float:
-        """Seconds after which to look at a connection again on which nothing was heard for so
-        long."""
+    def check_after_s(self, silent_s: float) -> float:
+        """Return the seconds until the next check of a connection that has been silent for
+        ``silent_s``."""
         if not self._heartbeat_s:
             return self.ping_after_s
         return max(_LOOK_MIN_S, min(self.ping_after_s, self.dead_after_s - silent_s))
 
-    def places(self, known: Sequence[Address]) -> Iterator[Address]:
-        """The addresses to try, each once: those that are known in their order, and between them
-        each owner that one of them has named. Where nobody has answered before comes last, and not
-        at all if others say that it does not serve any more."""
+    def places(self, configured: Sequence[Address]) -> Iterator[Address]:
+        """Yield the addresses to try, each once: the configured ones and the nodes in order, and
+        after each the owner it has named. The silent address comes last; it is left out if other
+        nodes answer that another one will serve soon, without naming it."""
         self.is_expected = self.was_wordless = False
         self._detours.clear()
         moved_to = () if self._moved_to is None else (self._moved_to,)
-        waiting = deque(each for each in (*moved_to, *known, *self.nodes) if each != self._silent)
+        addresses = (*moved_to, *configured, *self.nodes)
+        waiting = deque(address for address in addresses if address != self._silent)
         tried, is_named = set[Address](), False
         while waiting:
             self.owner = None
@@ -145,7 +148,8 @@ class SessionTerms:
                 tried.add(address)
                 self.at, self.named = address, None
                 yield address
-            if (relaying := self._detours.pop(address, None)) is not None:  # or was in vain before
+            # The generator continues only if the address did not work: fall back to the relay.
+            if (relaying := self._detours.pop(address, None)) is not None:
                 self._unreachable.add(address)
                 waiting.appendleft(relaying)
                 tried.discard(relaying)
@@ -163,29 +167,28 @@ class SessionTerms:
                 yield relaying
 
     def _know(self, nodes: Sequence[str]) -> None:
-        self.nodes = tuple(found for each in nodes if (found := address_of(each)) is not None)
+        self.nodes = tuple(address for node in nodes if (address := address_of(node)) is not None)
 
     @property
     def ping_after_s(self) -> float:
-        """Seconds of silence after which the session asks whether the realm is there."""
+        """Seconds of silence after which the session sends a ping."""
         return self._heartbeat_s or PING_AFTER_S
 
     @property
     def dead_after_s(self) -> float:
-        """A connection on which nothing was heard for so long, pings notwithstanding, is given
-        up."""
+        """Seconds of silence, despite pings, after which a connection counts as lost."""
         return self._heartbeat_s * DEAD_AFTER_HEARTBEATS or DEAD_AFTER_S
 
     @property
     def connect_timeout_s(self) -> float:
-        """How long one address may take to welcome the session."""
+        """Seconds that an attempt to connect to one address may take."""
         patience_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
         return patience_s / 2 if self.at == self._silent else patience_s
 
     def pause_s(self, session_id: str, attempt: int, waited_s: float) -> float:
-        """Seconds to wait after a failed ``attempt`` to connect, counted from 0. The pause grows,
-        and half of it differs from session to session: they were all cut off at once, and should
-        not all come back at once."""
+        """Return the seconds to wait after a failed ``attempt`` to connect, counted from 0. The
+        pause grows. Half of it depends on the session: many sessions lose their connections at the
+        same time, and should not reconnect at the same time."""
         longest_s = _PAUSE_MAX_S
         if self._heartbeat_s or self.is_expected:
             longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))

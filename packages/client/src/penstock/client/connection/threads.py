@@ -1,4 +1,4 @@
-"""The private event loop behind the blocking client: one thread, started on demand."""
+"""The private event loop of a blocking session, in its own thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def fast_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it is installed, asyncio's own loop elsewhere."""
+    """Return a loop of uvloop if it is installed, otherwise one of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -30,28 +30,29 @@ def fast_loop() -> asyncio.AbstractEventLoop:
 
 
 _ending = threading.Event()
-"""Set when the interpreter ends, before it closes the sessions."""
+"""Set at the end of the interpreter, before it closes the sessions."""
 
 
 def interpreter_ends() -> None:
-    """Note that the interpreter is about to close the sessions that the program has not."""
+    """Note that the interpreter is about to close the open sessions."""
     _ending.set()
 
 
 def is_ending() -> bool:
-    """Whether the interpreter is closing the sessions: nobody reads reports any more."""
+    """Return whether the interpreter is closing the sessions; errors are no longer reported
+    then."""
     return _ending.is_set()
 
 
 def hold_daemon() -> None:
-    """Hold a daemon thread for good if the interpreter has ended its session. Python ends such
-    threads without a word, so an error there would only be printed behind the program's output."""
+    """Block a daemon thread forever if the interpreter has ended its session. Python stops such
+    threads silently; an error in one would be printed after the output of the program."""
     if _ending.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 
 
 class LoopThread:
-    """Runs coroutines for blocking callers. Safe to use from several threads."""
+    """Runs coroutines for blocking callers. Several threads may use it."""
 
     def __init__(self, loop_factory: LoopFactory = fast_loop) -> None:
         self._loop = loop_factory()
@@ -74,11 +75,11 @@ class LoopThread:
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop, and wait for its result.
+        """Run ``work`` on the loop, and return its result.
 
-        Raises ``IllegalState`` on the loop's own thread, and ``SessionClosed`` after a fork or when
-        closed. A different event loop that runs in this thread, as in a notebook, is blocked
-        meanwhile. A Ctrl-C ends the wait, and cancels the work.
+        Another event loop that runs in the calling thread, as in a notebook, is blocked during the
+        call. Ctrl-C ends the call and cancels the work. Raises ``IllegalState`` on the thread of
+        the loop, and ``SessionClosed`` after a fork or a close.
         """
         try:
             self._check()
@@ -87,8 +88,8 @@ class LoopThread:
             work.close()
             hold_daemon()
             raise
-        except BaseException as error:  # a Ctrl-C, or another thread has closed the loop
-            self._give_up(work)
+        except BaseException as error:  # Ctrl-C, or another thread has closed the loop
+            self._close_unless_started(work)
             if isinstance(error, RuntimeError) and self._loop.is_closed():
                 hold_daemon()
                 raise SessionClosed("the session is closed") from None
@@ -97,39 +98,39 @@ class LoopThread:
             return future.result()
         except CancelledError:
             hold_daemon()
-            raise SessionClosed("the session was closed meanwhile") from None
+            raise SessionClosed("the session was closed during the call") from None
         except PenstockError as error:
             if isinstance(error, SessionClosed):
                 hold_daemon()
-            # A caller sees the own call; the steps inside the client would hide it.
+            # The traceback shows the caller's code, without the steps inside the client.
             raise error.with_traceback(None) from error.__cause__
         except BaseException:
             future.cancel()
             raise
 
-    def _give_up(self, work: Coroutine[Any, Any, object]) -> None:
-        """End what the loop may have been given or not. The loop knows, once it would have begun:
-        what it has begun goes on, and the rest is closed, so that Python does not complain of work
-        that nobody waited for in the middle of the program's output."""
+    def _close_unless_started(self, work: Coroutine[Any, Any, object]) -> None:
+        """Close a coroutine that may or may not have reached the loop. The loop decides, after the
+        turn in which it would have started the coroutine. Closing avoids Python's warning about a
+        coroutine that was never awaited."""
 
-        def look() -> None:
-            self._loop.call_soon(end)  # the first step of the work, if there is one, comes before
+        def schedule_close() -> None:
+            self._loop.call_soon(close)  # runs after the first step of the work, if it was started
 
-        def end() -> None:
+        def close() -> None:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
         try:
-            self._loop.call_soon_threadsafe(look)
-        except RuntimeError:  # it is closed, and begins nothing
+            self._loop.call_soon_threadsafe(schedule_close)
+        except RuntimeError:  # the loop is closed, and starts nothing
             work.close()
 
     def call_from_finalizer(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run what ``begin`` returns, from where nobody could catch an error: the finalizer of a
-        generator, which may run in any thread and while the interpreter exits.
+        """Run the coroutine that ``begin`` returns, from the finalizer of a generator, which may
+        run in any thread and while the interpreter exits.
 
-        Nothing is raised, as Python would print it in the middle of the program's output. A session
-        that has ended has left every seat, and its error listeners were told of a lost connection.
+        Errors are not raised: they could not be caught, and Python would print them. If the session
+        has ended, it has left its seats, and has reported a lost connection to its listeners.
         """
         if os is None or not self.is_usable:  # modules are empty at the very end of the interpreter
             return
@@ -140,7 +141,7 @@ class LoopThread:
             self.call(begin())
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Run ``action`` on the loop, without waiting; from wherever."""
+        """Run ``action`` on the loop, without waiting, from any thread."""
         refusal = self._end()
         if refusal is not None:
             hold_daemon()
@@ -148,7 +149,7 @@ class LoopThread:
         self._loop.call_soon_threadsafe(action)
 
     def later(self, delay_s: float, action: Callable[[], object]) -> None:
-        """Run ``action`` on the loop after a while, without waiting."""
+        """Run ``action`` on the loop after ``delay_s`` seconds, without waiting."""
         if self.is_own_thread:
             self._loop.call_later(delay_s, action)
         else:
@@ -169,13 +170,13 @@ class LoopThread:
             raise ended
         if self.is_own_thread:
             raise IllegalState(
-                "a blocking call from the client's own thread (an error listener) would wait for "
-                "itself for ever; do the work in another thread"
+                "a blocking call on the client's own thread, as in an error listener, would never "
+                "return; make the call in another thread"
             )
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls can still be made: not closed, and not on the wrong side of a fork."""
+        """Whether calls are possible: not after a close, and not in a forked child process."""
         return self._end() is None
 
     @property
@@ -192,9 +193,9 @@ class LoopThread:
 
 
 async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left: calls that still wait get an error instead of hanging."""
-    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in left:
+    """Cancel the remaining tasks, so that calls that wait for them raise an error."""
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
         task.cancel()
-    if left:
-        await asyncio.wait(left)
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,4 +1,5 @@
-"""One connection to a realm: frames out, messages in. It does not know what they mean."""
+"""One network connection to a realm: it sends frames and decodes received messages, without
+interpreting them."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ class Receiver(Protocol):
 
 
 class Link(asyncio.BufferedProtocol):
+    """One network connection. Its receiver gets the messages, and the loss of the connection."""
+
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._reader = FrameReader()
@@ -30,12 +33,12 @@ class Link(asyncio.BufferedProtocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self.is_drained = True
-        """Whether the connection takes more at once."""
-        self._gone = asyncio.Event()
+        """Whether the write buffer has room."""
+        self._closed = asyncio.Event()
         self.schemas: dict[int, pa.Schema] = {}
-        """Schemas the server has announced on this connection."""
+        """Schemas that the server has announced on this connection, by number."""
         self.announced: set[int] = set()
-        """Schemas this side has announced."""
+        """Numbers of the schemas that the client has announced."""
         self.heard_s = self._loop.time()
 
     @property
@@ -43,11 +46,11 @@ class Link(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def drained(self) -> None:
-        """Wait until the connection takes more."""
+        """Wait until the write buffer has room."""
         await self._drained.wait()
 
     def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
-        """Queue a frame; frames of one turn of the loop leave together."""
+        """Queue a frame. The frames of one turn of the event loop are written together."""
         self._out += frame(wire.encode(message), *bodies)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -62,24 +65,26 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(part)
 
     def finish(self) -> None:
-        """Send what is queued and nothing after it; what the peer sends is still read."""
+        """Send the queued frames, then close the sending direction; the peer's data is still
+        read."""
         self.flush()
         if self.is_open and self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
 
-    async def gone(self, silent_s: float) -> None:
-        """Wait until the peer has ended it, too, or drop it once nothing was heard for long."""
+    async def wait_closed(self, silent_s: float) -> None:
+        """Wait until the peer has closed its direction, too; abort after ``silent_s`` seconds
+        without data."""
         begun_s = self._loop.time()
-        while not self._gone.is_set():
-            left_s = max(begun_s, self.heard_s) + silent_s - self._loop.time()
-            if left_s <= 0:
+        while not self._closed.is_set():
+            remaining_s = max(begun_s, self.heard_s) + silent_s - self._loop.time()
+            if remaining_s <= 0:
                 self.abort()
                 return
             try:
-                async with asyncio.timeout(left_s):
-                    await self._gone.wait()
+                async with asyncio.timeout(remaining_s):
+                    await self._closed.wait()
             except TimeoutError:
-                continue  # something may have come meanwhile
+                continue  # data may have arrived, which extends the wait
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -89,7 +94,7 @@ class Link(asyncio.BufferedProtocol):
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is one in all but its base class
+        # uvloop's transport has the methods of asyncio.Transport, but not the base class.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=4 << 20)
@@ -103,8 +108,8 @@ class Link(asyncio.BufferedProtocol):
         reader = self._reader
         reader.buffer_updated(count)
         try:
-            while reader.holds_bytes and (found := reader.next_frame()) is not None:
-                header, body = found
+            while reader.holds_bytes and (next_frame := reader.next_frame()) is not None:
+                header, body = next_frame
                 message = wire.decode_from_server(header)
                 if isinstance(message, wire.Schema):
                     self.schemas[message.number] = schema_from(bytes(body))
@@ -129,5 +134,5 @@ class Link(asyncio.BufferedProtocol):
         self._transport = None
         self.is_drained = True
         self._drained.set()
-        self._gone.set()
+        self._closed.set()
         self._receiver.lost(self, exc)

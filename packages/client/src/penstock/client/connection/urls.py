@@ -1,6 +1,6 @@
-"""Where realms are: ``penstock://user:password@host:9000,host2:9001``.
+"""The URLs of realms: ``penstock://user:password@host:9000,host2:9001``.
 
-``penstocks://`` is the same over TLS, with ``?ca=FILE&certificate=FILE&key=FILE`` where needed.
+``penstocks://`` means TLS; ``?ca=FILE&certificate=FILE&key=FILE`` names its files, all optional.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ class Address(Struct, frozen=True):
 
 
 class RealmUrl(Struct, frozen=True):
-    """The addresses of a realm, to be tried in turn, and who asks."""
+    """The addresses of a realm, to be tried in turn, and the user who signs in."""
 
     addresses: tuple[Address, ...]
     user: str = ""
     password: str = ""
     tls: bool = False
     ca: str = ""
-    """PEM file of the authorities that are believed; empty: those of the system."""
+    """PEM file of the trusted certificate authorities; empty means those of the system."""
     certificate: str = ""
-    """PEM file of the client's own certificate: its name is the user (SEM A5)."""
+    """PEM file of the client's certificate, whose name is the user (SEM A5)."""
     key: str = ""
-    """PEM file of the certificate's key; empty: it is in the certificate's file."""
+    """PEM file of the certificate's key; empty means that the certificate's file has it."""
 
     def __repr__(self) -> str:
         return f"RealmUrl({self})"
 
     def __str__(self) -> str:
-        """Without the password."""
+        """Return the URL without the password."""
         user = f"{quote(self.user)}@" if self.user else ""
         scheme = TLS_SCHEME if self.tls else SCHEME
         return f"{scheme}{user}{','.join(map(str, self.addresses))}"
 
 
 def parse_url(url: str) -> RealmUrl:
-    """Raises ``InvalidArgument`` saying what a URL looks like; never with the password."""
+    """Parse the URL of a realm. Raises ``InvalidArgument`` with an example of a URL; the text never
+    contains the password."""
     if not isinstance(url, str) or not url.startswith((SCHEME, TLS_SCHEME)):
         raise InvalidArgument(
             f"{safe(url)!r} is not the URL of a realm; a URL looks like penstock://localhost:9000"
@@ -70,16 +71,17 @@ def parse_url(url: str) -> RealmUrl:
 
 
 def moved_to(url: str, place: str) -> str:
-    """The URL of another realm for the same user: ``place`` is its URL without anybody's name."""
+    """Return the URL of another realm for the user of ``url``; ``place`` is the URL of that realm
+    without a user."""
     _, _, rest = url.partition("://")
     hosts, mark, query = rest.partition("?")
-    credentials, at, _ = hosts.rpartition("@")
+    credentials, at_sign, _ = hosts.rpartition("@")
     scheme, _, where = place.partition("://")
-    return f"{scheme}://{credentials}{at}{where}{mark}{query}"
+    return f"{scheme}://{credentials}{at_sign}{where}{mark}{query}"
 
 
 def address_of(text: str) -> Address | None:
-    """The address in a text such as ``host:9000``; None where there is none."""
+    """Return the address in a text such as ``host:9000``; None if it is not an address."""
     try:
         return _address(text, text)
     except InvalidArgument:
@@ -87,34 +89,34 @@ def address_of(text: str) -> Address | None:
 
 
 def safe(url: object) -> str:
-    """A URL as it may be shown: without its password, however it is misspelt.
+    """Return a URL for an error text: without its password, even if the URL is malformed.
 
-    A password is what follows the first ``:`` behind the scheme, up to the last ``@``; one with a
-    ``?`` or ``/`` in it is one, too. Without an ``@`` it may stand where a port should.
+    The password extends from the first ``:`` after the scheme to the last ``@``, and may contain
+    ``?`` and ``/``. Without an ``@``, it may be in the place of a port.
     """
     if not isinstance(url, str):
         return repr(url)
-    head, at, hosts = url.rpartition("@")
-    begun = _BEGINNING.match(head if at else url)
-    scheme = begun[0] if begun else ""
-    user, colon, rest = (head if at else url)[len(scheme) :].partition(":")
-    if at:
+    head, at_sign, hosts = url.rpartition("@")
+    beginning = _BEGINNING.match(head if at_sign else url)
+    scheme = beginning[0] if beginning else ""
+    user, colon, rest = (head if at_sign else url)[len(scheme) :].partition(":")
+    if at_sign:
         return f"{scheme}{user}{':***' if colon else ''}@{hosts}"
     is_host = not colon or user.startswith("[") or _PORT.fullmatch(rest)
     return url if is_host else f"{scheme}{user}:***"
 
 
 def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
-    found = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(found.keys() - {*_FILES})
+    files = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(files.keys() - {*_FILES})
     if unknown:
         named = repr(unknown[0]) if unknown[0] in shown else "the query"
         raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} are allowed")
-    if found and not is_tls:
+    if files and not is_tls:
         raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
-    if found.get("key") and not found.get("certificate"):
+    if files.get("key") and not files.get("certificate"):
         raise InvalidArgument(f"{shown!r} has a key without its certificate")
-    return found
+    return files
 
 
 def _address(text: str, url: str) -> Address:
@@ -128,7 +130,7 @@ def _address(text: str, url: str) -> Address:
     if not host:
         raise InvalidArgument(f"{url!r} has no host; a URL looks like penstock://localhost:9000")
     if port and not (port.isdecimal() and 0 < int(port) < 65_536):
-        # what looks like a port is the beginning of a password
+        # The text in the place of the port is the beginning of a password.
         if "@" in url and f":{port}" not in url:
             raise InvalidArgument(
                 f"{url!r} cannot be read; write characters such as ? and / in a password as %3F "

@@ -1,5 +1,5 @@
-"""Why no session could be opened at an address where a server does listen: the wrong port, TLS at a
-port without it or the reverse, or a certificate that the client does not believe."""
+"""Hints for sessions that cannot be opened although a server listens: a wrong port, TLS at a port
+without it or the reverse, or a certificate that the client does not trust."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ _PATIENCE_S: Final = 1.0
 _GET: Final = b"GET / HTTP/1.0\r\n\r\n"
 _HTTP: Final = b"HTTP/"
 _TLS: Final = b"\x16\x03"
-"""The beginning of a server's part of the TLS handshake."""
+"""The first bytes of a server in a TLS handshake."""
 _WRONG_NAME: Final = (62, 64)
-"""OpenSSL's codes for a certificate of another host or address."""
+"""OpenSSL's codes for a certificate that is for another host or address."""
 
 
 def certificate_hint(error: ssl.SSLCertVerificationError, address: Address) -> str:
-    """What is wrong with the certificate of a realm, and what to do."""
+    """Return what is wrong with the certificate of a realm, and how to fix it."""
     if error.verify_code in _WRONG_NAME:
         return (
             f"its certificate is not for {address.host} ({error.verify_message}); connect with a "
-            "name that the certificate has, or give the server one for this name"
+            "name in the certificate, or install a certificate for this name on the server"
         )
     if error.verify_code == 10:
         return "its certificate has expired; renew it on the server"
     return (
-        f"its certificate is not signed by an authority that is known here "
-        f"({error.verify_message}); name the file of that authority: {TLS_SCHEME}{address}?ca=FILE"
+        f"its certificate is not signed by a trusted authority ({error.verify_message}); name the "
+        f"file of its authority: {TLS_SCHEME}{address}?ca=FILE"
     )
 
 
 async def explained(failures: Mapping[Address, Exception], *, is_tls: bool) -> CannotConnect | None:
-    """An error that says what a wrong URL has to be changed to; None: that cannot be found out."""
+    """Return an error that tells how to correct the URL; None without a hint."""
     hints = [
-        f"{address}: {found}"
+        f"{address}: {text}"
         for address, failure in failures.items()
-        if (found := await hint(address, failure, is_tls=is_tls))
+        if (text := await hint(address, failure, is_tls=is_tls))
     ]
     return CannotConnect(f"no realm answered ({'; '.join(hints)})") if hints else None
 
 
 async def hint(address: Address, error: BaseException, *, is_tls: bool) -> str:
-    """What answers at an address in place of a realm, and what to do; empty: that is not known.
-
-    It connects once or twice more, so it is asked only before a session is given up.
-    """
+    """Return what answers at an address in the place of a realm, and how to correct the URL; empty
+    if that is unknown. It makes one or two more connections, so it is only used after an error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_hint(error, address)
     may_be_wrong = (ssl.SSLError,) if is_tls else (ConnectionLost, TimeoutError)
@@ -59,15 +57,15 @@ async def hint(address: Address, error: BaseException, *, is_tls: bool) -> str:
     answer = await _answer(address, _GET)
     if answer.startswith(_HTTP):
         return (
-            "an HTTP server answers there, such as the web console; name the realm's native port, "
-            "which is 9000 unless listen.port says otherwise"
+            "an HTTP server answers there, such as the web console; use the realm's native port, "
+            "which is 9000 unless the setting listen.port is another one"
         )
     if is_tls:
-        return f"the port does not speak TLS; connect with {SCHEME}{address}"
+        return f"the port does not use TLS; connect with {SCHEME}{address}"
     if (await _answer(address, _client_hello(address.host))).startswith(_TLS):
         return (
-            f"the port speaks TLS; connect with {TLS_SCHEME}{address}, and name the authority of "
-            "its certificate, unless the system knows it: ?ca=FILE"
+            f"the port uses TLS; connect with {TLS_SCHEME}{address}, and add ?ca=FILE unless the "
+            "system trusts the authority of its certificate"
         )
     return ""
 
@@ -81,29 +79,29 @@ def _client_hello(host: str) -> bytes:
     return outgoing.read()
 
 
-async def _answer(address: Address, said: bytes) -> bytes:
-    """The first bytes that come back."""
+async def _answer(address: Address, request: bytes) -> bytes:
+    """Send a request to an address, and return the first bytes of the answer; empty without one."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            _, asking = await loop.create_connection(
-                lambda: _Asking(said), address.host, address.port
+            _, probe = await loop.create_connection(
+                lambda: _Probe(request), address.host, address.port
             )
-            return await asking.first
+            return await probe.first
     except (OSError, TimeoutError):
         return b""
 
 
-class _Asking(asyncio.Protocol):
-    """Says something, and waits for the first bytes of the answer."""
+class _Probe(asyncio.Protocol):
+    """Sends a request, and receives the first bytes of the answer."""
 
-    def __init__(self, said: bytes) -> None:
-        self._said = said
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(self._said)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if not self.first.done():

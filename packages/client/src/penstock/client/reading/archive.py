@@ -1,9 +1,9 @@
-"""Reads an archive: the events that have left a channel, under their ids and in order.
+"""Reads an archive: the events that have left a channel, with their ids and in order.
 
 An archive is a table that an archive pipeline writes (:mod:`penstock_core.columns.files.archives`
-defines its columns). Only its committed files are read, and the statistics of files and row groups
-find the events of a range. If a compaction replaces a file meanwhile, reading continues in the new
-table after the last event that was handed out.
+defines its columns). Only committed files are read; the statistics of files and row groups locate
+the events of a range. If a compaction replaces files during the reading, it continues in the new
+version of the table after the last event returned.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.uris import shown, without_secrets
 
 BATCH_ROWS_MAX: Final = 16_384
-"""Events handed out at once."""
+"""Most events in a batch."""
 ATTEMPTS_MAX: Final = 20
-"""Most times that the table is opened again because files are gone."""
+"""Attempts to read a range, as files may be deleted during the reading."""
 
 Pieces = list[tuple[DataFile, int]]
-"""Row groups: a file and the number of the group in it."""
+"""Row groups: the file of each, and its number in the file."""
 
 
 class Wanted(Struct, frozen=True):
-    """The events of a range that are to be read."""
+    """Conditions for the events to read."""
 
     selector: str = ""
     now_us: int = 0
-    """The time ``NOW()`` gives."""
+    """Value of ``NOW()`` in the selector, in microseconds since 1970."""
     messages: MessageAccess | None = None
 
 
 class Archive:
-    """The archive of one channel, as it is known by now. Not for several threads at once."""
+    """The archive of one channel, in the version of the table opened last. Only one thread may use
+    it at a time."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -60,64 +61,66 @@ class Archive:
 
     @classmethod
     def open(cls, uri: str, channel: str, epoch: str = "") -> Archive:
-        """The archive of ``channel`` at ``uri``; with ``epoch`` only of that very channel.
+        """Open the archive of ``channel`` at ``uri``. With ``epoch``, the archive must belong to
+        the channel of this epoch.
 
-        Raises ``NameDoesNotExist`` where there is no table, ``InvalidArgument`` for one that is
-        no archive, ``IllegalState`` when it is another channel's, ``Unavailable`` when it cannot
-        be reached or needs a package that is not installed.
+        Raises ``NameDoesNotExist`` if no table exists there, ``InvalidArgument`` if the table is
+        not an archive, ``IllegalState`` if it belongs to another channel, and ``Unavailable`` if it
+        cannot be reached or a package for it is not installed.
         """
         try:
-            found = cls(Table.found(uri))
+            archive = cls(Table.found(uri))
         except InvalidArgument as error:
             raise InvalidArgument(f"archive {shown(uri)}: {error}") from error
         except OSError as error:
             raise Unavailable(
                 f"archive {shown(uri)} cannot be read here: {without_secrets(str(error), uri)}"
             ) from None
-        if epoch and found.epoch != epoch:
+        if epoch and archive.epoch != epoch:
             raise IllegalState(
                 f"the archive at {shown(uri)} belongs to another channel than {channel}: to "
-                f"{found.channel} in another realm, or to a channel that was deleted and created "
-                f"again; to read it anyway, name it: archive={shown(uri)!r}"
+                f"{archive.channel} in another realm, or to a channel that was deleted and created "
+                f"again; to read it anyway, pass archive={shown(uri)!r}"
             )
-        return found
+        return archive
 
     def refresh(self) -> int:
-        """Open the newest version of the table; gives :attr:`end`."""
+        """Open the newest version of the table. Return :attr:`end`."""
         self._table.refresh()
         return self.end
 
     @property
     def end(self) -> int:
-        """The largest id in it plus one; 0 if it is empty."""
+        """The largest event id plus one; 0 if the archive is empty."""
         return max((file.ids[1] + 1 for file in self._table.files() if file.ids), default=0)
 
     @property
     def first(self) -> int | None:
-        """The smallest id in it."""
+        """The smallest event id; None if the archive is empty."""
         return min((file.ids[0] for file in self._table.files() if file.ids), default=None)
 
     def first_since(self, at_us: int) -> int | None:
-        """The first event published at this time or later; None when all are earlier."""
+        """Return the id of the first event published at this time or later; None if all are
+        earlier."""
         day = datetime.fromtimestamp(at_us / 1_000_000, UTC).date().isoformat()
-        at = pa.scalar(at_us, pa.timestamp("us", tz="UTC"))
+        moment = pa.scalar(at_us, pa.timestamp("us", tz="UTC"))
         for file in self._files(Span(0, 1 << 62)):
-            if (known := file.partition.get(DAY)) is not None and known < day:
+            if (file_day := file.partition.get(DAY)) is not None and file_day < day:
                 continue
             for batch in self._rows(file, None, ("event_id", "published")):
-                ids = batch.column("event_id").filter(pc.greater_equal(batch["published"], at))
+                ids = batch.column("event_id").filter(pc.greater_equal(batch["published"], moment))
                 if len(ids):
                     return int(pc.min(ids).as_py())
         return None
 
     def batches(self, span: Span, wanted: Wanted = Wanted()) -> Iterator[pa.RecordBatch]:  # noqa: B008 - a value
-        """The events of ``span`` as stored batches, by id, each once."""
+        """Yield the events of ``span`` as stored batches, by id, each once."""
         for batch in self._selected(span, wanted, newest_first=False):
             for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
                 yield batch.slice(first, BATCH_ROWS_MAX)
 
     def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value
-        """The events under an id, the newest batch first; within a batch by id."""
+        """Yield the events below an id, the newest batch first; within a batch by id."""
         for batch in self._selected(Span(0, below), wanted, newest_first=True):
             if batch.num_rows:
                 yield EventBatch(batch)
@@ -125,8 +128,8 @@ class Archive:
     def _selected(
         self, span: Span, wanted: Wanted, *, newest_first: bool
     ) -> Iterator[pa.RecordBatch]:
-        """The events of ``span`` that the selector matches. If files are deleted meanwhile, reading
-        goes on in the newest version of the table after the last batch."""
+        """Yield the events of ``span`` that match the selector. If files are deleted during the
+        reading, it continues in the newest version of the table after the last batch."""
         selector = Selector(wanted.selector) if wanted.selector else None
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -145,27 +148,27 @@ class Archive:
             else:
                 return
         raise Unavailable(
-            f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
-            "compact and clean it less often"
+            f"archive {shown(self._table.uri)}: its files were deleted in {ATTEMPTS_MAX} attempts "
+            "to read them; compact and clean the table less often"
         )
 
     def _files(self, span: Span) -> list[DataFile]:
-        found = [
+        files = [
             file
             for file in self._table.files()
             if file.ids and file.ids[0] < span.end and file.ids[1] >= span.first
         ]
-        return sorted(found, key=lambda file: file.ids or (0, 0))
+        return sorted(files, key=lambda file: file.ids or (0, 0))
 
     def _stored(self, span: Span, *, newest_first: bool) -> Iterator[pa.RecordBatch]:
-        groups = list(_apart(list(self._pieces(span)))) if span.size > 0 else []
+        groups = list(_overlapping(list(self._pieces(span)))) if span.size > 0 else []
         for pieces in reversed(groups) if newest_first else groups:
-            batch = self._united(pieces, span)
+            batch = self._merged(pieces, span)
             if batch is not None:
                 yield batch
 
-    def _united(self, pieces: Pieces, span: Span) -> pa.RecordBatch | None:
-        """The events of some row groups that are in the range, by id, each once."""
+    def _merged(self, pieces: Pieces, span: Span) -> pa.RecordBatch | None:
+        """Return the events of some row groups that are in the range, by id, each once."""
         rows = [
             batch
             for file, group in pieces
@@ -181,15 +184,18 @@ class Archive:
         return from_archive(batch, self._table.schema)
 
     def _pieces(self, span: Span) -> Iterator[tuple[int, int, DataFile, int]]:
-        """Smallest and largest id of each row group that may have events of the range."""
+        """Yield the row groups that may have events of the range, with their smallest and largest
+        ids."""
         for file in self._files(span):
             metadata = pq.ParquetFile(self._table.open_file(file)).metadata
             names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
             column = names.index("event_id")
             for group in range(metadata.num_row_groups):
-                known = metadata.row_group(group).column(column).statistics
-                assert file.ids is not None, "it was chosen by them"
-                first, last = (known.min, known.max) if known is not None else file.ids
+                statistics = metadata.row_group(group).column(column).statistics
+                assert file.ids is not None, "the file was selected by its ids"
+                first, last = (
+                    (statistics.min, statistics.max) if statistics is not None else file.ids
+                )
                 if first < span.end and last >= span.first:
                     yield first, last, file, group
 
@@ -204,8 +210,8 @@ class Archive:
         )
 
 
-def _apart(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
-    """Row groups in the order of ids; those whose ids lie among each other's together."""
+def _overlapping(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
+    """Yield row groups in the order of ids; groups whose ranges of ids overlap together."""
     group: Pieces = []
     last_of_group = -1
     for first, last, file, number in sorted(pieces, key=lambda piece: piece[:2]):
@@ -219,9 +225,9 @@ def _apart(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
 
 
 def unreachable(uri: str, channel: str, error: PenstockError) -> PenstockError:
-    """The error with a word on how to read without the archive."""
+    """Add a note to ``error`` that explains how to read without the archive, and return it."""
     error.add_note(
-        f"{channel} names {shown(uri)} as its archive; to read only what is on the channel, pass "
+        f"{shown(uri)} is the archive of {channel}; to read only the events on the channel, pass "
         'archive="" (--archive "" on the command line)'
     )
     return error

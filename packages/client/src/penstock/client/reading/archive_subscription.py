@@ -1,10 +1,11 @@
-"""A subscription that reads back into the archive, and continues with the channel.
+"""A subscription that begins in the archive of a channel and continues with the channel.
 
-Events up to the archive's last come from the archive, all later ones from the channel, so that
-events that have left the channel are delivered, too, and each id once. Events may move meanwhile:
-if the archive's pipeline is bound to a durable, what the channel no longer has was archived before,
-and is looked up there. An archive may have begun later than its channel; events before its first
-one then come from the channel.
+Events up to the last one of the archive are read from the archive, all later ones from the channel:
+events that have left the channel are delivered, too, and each id once. Events may be archived
+during the subscription. If the archive's pipeline is bound to a durable, an event is archived
+before it leaves the channel, so that events missing from the channel are in the archive. If the
+archive was begun later than its channel, events before the first one of the archive are read from
+the channel.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from penstock.client.reading.archive import Archive, Wanted
 
 LOOK_AGAIN_S: Final = 1.0
-"""When nothing comes from a channel that has events ahead, the archive is asked once more."""
+"""Seconds without an event from a channel that had more events, after which the archive is examined
+once more."""
 
 
 class SeamlessSubscription(Subscription):
-    """A subscription or browse that begins in the archive where ``start`` lies there."""
+    """A subscription or browse that reads events from the archive first, if ``start`` is in the
+    archive."""
 
     def __init__(
         self,
@@ -73,36 +76,36 @@ class SeamlessSubscription(Subscription):
         self._name = channel.name
         self._channel_opened = channel
         self._named = archive
-        """The table to read; empty for none; None: the one that the channel names."""
+        """URI of the archive to read; empty for no archive; None for the channel's archive."""
         self._end_wanted = last_id
         self._archive: Archive | None = None
         self._wanted: Wanted | None = None
         self._past: Iterator[pa.RecordBatch] | None = None
-        """The batches that are being read from the archive."""
+        """The batches of the archive that are being read."""
         self._past_end = 0
         self._oldest = 0
-        """The archive's first event."""
+        """Id of the archive's first event."""
         self._turn = asyncio.Lock()
-        """Whose turn it is to read on in the archive."""
+        """Held while one of several tasks reads from the archive."""
         self._rests = 0
-        """Batches at the front of the inbox that are what loops have left."""
+        """Number of batches at the front of the inbox that loops have put back."""
         self._is_live = False
-        """Whether the channel is open, maybe besides the archive."""
-        self._at = 0
-        """Id below which all events were handed out."""
+        """Whether the channel is open, possibly together with the archive."""
+        self._position = 0
+        """Id below which all events are delivered."""
         self._first_here: int | None = None
-        """The channel's first event when it was opened."""
-        self._head = 0
-        """Below this id the channel had events when it was opened: they are caught up with."""
+        """Id of the channel's first event when the subscription was opened."""
+        self._catch_up_end = 0
+        """Id below which the channel had events when it was opened."""
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def _open(self) -> None:
         if self._attachment.is_open:
             return
         self._archive, self._past, self._rests = None, None, 0
-        self._last_id, self._is_live, self._head = self._end_wanted, False, 0
-        archive = None if isinstance(self._start, FromLatest) else await self._found()
+        self._last_id, self._is_live, self._catch_up_end = self._end_wanted, False, 0
+        archive = None if isinstance(self._start, FromLatest) else await self._open_archive()
         first = None
         if archive is not None:
             first = await asyncio.to_thread(_first_in, archive, self._start)
@@ -111,7 +114,7 @@ class SeamlessSubscription(Subscription):
             return
         self._forget()
         self._archive, self._attachment.is_open = archive, True
-        self._at = self._first_id = first
+        self._position = self._first_id = first
         self._oldest = archive.first or 0
         here = self._first_here
         begins_here = here is not None and first <= self._oldest and here < self._oldest
@@ -122,8 +125,9 @@ class SeamlessSubscription(Subscription):
                 self._attachment.is_open = False
                 raise
 
-    async def _found(self) -> Archive | None:
-        from penstock.client.reading.archive import Archive, Wanted, unreachable  # imports Parquet
+    async def _open_archive(self) -> Archive | None:
+        # Imported late, as it imports Parquet.
+        from penstock.client.reading.archive import Archive, Wanted, unreachable
 
         named, name = self._named, self._name
         if named == "":
@@ -133,7 +137,7 @@ class SeamlessSubscription(Subscription):
         uri = info.definition.archive if named is None else named
         if not uri:
             return None
-        # A table that the user named is read whatever the history of the channel is.
+        # A table that the user has named is read even if it belongs to another epoch.
         epoch = "" if named else self._channel_opened.epoch(self._connection.realm_id)
         try:
             archive = await asyncio.to_thread(Archive.open, uri, name, epoch=epoch)
@@ -151,29 +155,30 @@ class SeamlessSubscription(Subscription):
         return await self._connection.ask(message, ChannelInfo)
 
     async def _go_live(self, *, begins_here: bool = False) -> None:
-        """Go on with the channel, or begin with it what is older than the archive."""
+        """Open the subscription of the channel, to continue after the archive, or to read events
+        that are older than the archive first."""
         self._forget()
-        start = self._start if begins_here else FromId(self._at)
+        start = self._start if begins_here else FromId(self._position)
         first = await self._attachment.enter(self._route(), lambda: self._attach(start))
-        if not self._attachment.is_open:  # closed meanwhile
+        if not self._attachment.is_open:  # closed by another task
             await self._attachment.leave()
             return
         self._is_live = True
-        self._head = (await self._info()).last_event_id + 1
+        self._catch_up_end = (await self._info()).last_event_id + 1
         if begins_here:
-            assert self._archive is not None, "it comes next"
-            self._at = self._first_id = first
+            assert self._archive is not None, "the archive is read after the channel's first events"
+            self._position = self._first_id = first
             end = self._archive.end
-            self._head = max(self._head, end)
-            if self._last_id is not None:  # the channel does not have all there is
+            self._catch_up_end = max(self._catch_up_end, end)
+            if self._last_id is not None:  # the archive may hold later events than the channel
                 last = end - 1 if self._end_wanted is None else min(end - 1, self._end_wanted)
                 self._last_id = max(self._last_id, last)
             return
-        # Events that had left the channel by then are in the archive by now.
+        # Events that left the channel before it was opened are in the archive by now.
         await self._look_again()
 
     async def _reopen(self) -> None:
-        # One that is about to go on with the channel asks for it by itself on the next connection.
+        # Before the channel is open, _go_live requests it on the next connection.
         if self._archive is None or self._is_live:
             await super()._reopen()
 
@@ -188,12 +193,12 @@ class SeamlessSubscription(Subscription):
         self._inbox.fail(SessionClosed("the subscription is closed"))
 
     def _keep_place(self) -> None:
-        self._next_id = self._next_id if self._archive is None else self._at
+        self._next_id = self._next_id if self._archive is None else self._position
         super()._keep_place()
         if self._archive is not None and isinstance(self._start, FromId) and not self._browse:
-            self._start = FromId(min(self._start.event_id, self._at))
+            self._start = FromId(min(self._start.event_id, self._position))
 
-    # --- taking --------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------
 
     async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         timeout = timeout_s(timeout)
@@ -210,121 +215,124 @@ class SeamlessSubscription(Subscription):
                 return self._inbox.take()
             if self._past is not None:
                 batch = await self._from_archive()
-            elif self._last_id is not None and self._at > self._last_id:
+            elif self._last_id is not None and self._position > self._last_id:
                 return None
             else:
-                left = None if until is None else max(0.0, until - now())
-                batch, is_over = await self._from_channel(left)
-                if is_over:
+                remaining = None if until is None else max(0.0, until - now())
+                batch, is_final = await self._from_channel(remaining)
+                if is_final:
                     return batch
             if batch is not None:
                 return batch
 
     def _read_past(self, end: int) -> bool:
-        """Read the archive up to ``end`` next, if it has events from here on."""
-        assert self._archive is not None, "it is what is read"
-        assert self._wanted is not None, "made with it"
+        """Begin to read the archive from the position up to ``end``. Return False if it has no such
+        events."""
+        assert self._archive is not None, "only called with an archive"
+        assert self._wanted is not None, "set with the archive"
         if self._last_id is not None:
             end = min(end, self._last_id + 1)
-        if end <= self._at:
+        if end <= self._position:
             return False
-        self._past = self._archive.batches(Span(self._at, end), self._wanted)
+        self._past = self._archive.batches(Span(self._position, end), self._wanted)
         self._past_end = end
         return True
 
     async def _look_again(self) -> bool:
-        """Whether the archive meanwhile has events that are to come next."""
-        assert self._archive is not None, "it is what is read"
+        """Open the newest version of the archive. Return whether it has events to deliver next."""
+        assert self._archive is not None, "only called with an archive"
         return self._read_past(await asyncio.to_thread(self._archive.refresh))
 
-    async def _has_come_first(self) -> bool:
-        """Whether there are events in the archive, by now, that come before the channel's."""
+    async def _has_archived_next(self) -> bool:
+        """Return whether the archive now has events that precede those of the channel."""
         async with self._turn:
             return self._past is not None or await self._look_again()
 
     async def _from_archive(self) -> ReceivedBatch | None:
-        """The next events there; None when there are none, or another one has taken them."""
+        """Return the next events of the archive; None if none are left, or another task has read
+        them."""
         async with self._turn:
             past = self._past
             if past is None:
                 return None
             rows = await asyncio.to_thread(next, past, None)
-            if self._past is not past:  # closed meanwhile
+            if self._past is not past:  # closed by another task
                 self._inbox.raise_failure()
                 return None
             if rows is not None:
                 if self._merger is not None:
                     rows = self._merger.merged(rows)
                 batch = ReceivedBatch(rows, None, self._connection.replier, channel=self._name)
-                self._at = int(batch.event_ids[-1]) + 1
+                self._position = int(batch.event_ids[-1]) + 1
                 return batch
-            self._at, self._past = max(self._at, self._past_end), None
+            self._position, self._past = max(self._position, self._past_end), None
             if not await self._look_again() and not self._is_live and not self._is_done:
                 await self._go_live()
             return None
 
     @property
     def _is_done(self) -> bool:
-        return self._last_id is not None and self._at > self._last_id
+        return self._last_id is not None and self._position > self._last_id
 
     async def _from_channel(self, wait: float | None) -> tuple[ReceivedBatch | None, bool]:
-        """The next events there, or none; and whether that is all for this time."""
-        behind = self._at < self._head
+        """Return the next events of the channel, and whether the caller gets this result; False
+        means that it has to continue with the archive or wait again."""
+        behind = self._position < self._catch_up_end
         shorter = behind and (wait is None or wait > LOOK_AGAIN_S)
         batch = await self._inbox.get(LOOK_AGAIN_S if shorter else wait)
-        if self._past is not None:  # another table has events that must come first
+        if self._past is not None:  # another task has found archived events that come first
             if batch is not None:
                 self._inbox.put_back(batch)
             return None, False
         if batch is None:
             if behind:
-                self._head = 0  # asked for only once
-                if await self._has_come_first():
+                self._catch_up_end = 0  # the archive is examined only once
+                if await self._has_archived_next():
                     return None, False
             return None, not shorter or self._inbox.has_ended
         self._took(batch)
         batch = await self._next_of(batch, behind=behind)
         if batch is None:
             return None, False
-        self._at = int(batch.event_ids[-1]) + 1
+        self._position = int(batch.event_ids[-1]) + 1
         return batch, True
 
     async def _next_of(self, batch: ReceivedBatch, *, behind: bool) -> ReceivedBatch | None:
-        """The part of a batch from the channel that is to be handed out now; the rest comes
-        later."""
+        """Return the part of a batch of the channel that is delivered now; the rest is put back."""
         if int(batch.event_ids[0]) < self._oldest:
-            batch, later = _parted(batch, self._oldest)
+            batch, later = _split(batch, self._oldest)
             if later is not None:
                 self._inbox.put_back(later)
-        elif behind and not _follows(batch, self._at) and await self._has_come_first():
+        elif behind and not _follows(batch, self._position) and await self._has_archived_next():
             self._inbox.put_back(batch)
             return None
-        return _from(batch, self._at)
+        return _from(batch, self._position)
 
 
 def _follows(batch: ReceivedBatch, event_id: int) -> bool:
-    """Whether the batch begins with this id, without a gap."""
+    """Return whether a batch continues at this id, without a gap."""
     ids = batch.event_ids
     return bool(ids[0] <= event_id and ids[-1] - ids[0] + 1 == len(ids))
 
 
 def _from(batch: ReceivedBatch, event_id: int) -> ReceivedBatch | None:
-    """The events of a batch from this id on."""
+    """Return the events of a batch from this id on; None if it has none."""
     first = int(np.searchsorted(batch.event_ids, event_id))
     if first == 0:
         return batch
     return None if first == len(batch) else batch._part(first)
 
 
-def _parted(batch: ReceivedBatch, event_id: int) -> tuple[ReceivedBatch, ReceivedBatch | None]:
-    """The events of a batch below this id, of which there are some, and those from it on."""
+def _split(batch: ReceivedBatch, event_id: int) -> tuple[ReceivedBatch, ReceivedBatch | None]:
+    """Return the events of a batch below this id, of which it has at least one, and those from it
+    on."""
     count = int(np.searchsorted(batch.event_ids, event_id))
     later = _from(batch, event_id)
     return (batch if later is None else batch._part(0, count)), later
 
 
 def _first_in(archive: Archive, start: AnyStart) -> int | None:
-    """The id that ``start`` means; None where that is for the channel to say."""
+    """Return the id that ``start`` means in the archive; None if only the channel knows it."""
     match start:
         case FromId(event_id):
             return event_id

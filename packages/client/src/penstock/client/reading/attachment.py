@@ -1,4 +1,4 @@
-"""What a client has at the realm under a number of its own: a subscription, a seat or a watch."""
+"""The base of subscriptions, seats and watches, which the realm knows by a number."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ T = TypeVar("T")
 class Attachment:
     """A subscription, seat or watch, from its first request until it is left.
 
-    It belongs to one connection: on each new one its route requests it again.
+    An attachment belongs to one connection. After a reconnect its route requests it again.
     """
 
     def __init__(self, connection: RealmConnection) -> None:
         self.connection = connection
         self.number = 0
-        """Its number at the realm; another one each time it is opened."""
+        """Number of the attachment at the realm, new each time it is opened."""
         self.is_open = False
         self.generation = 0
-        """Counts the seats that were taken and lost: what came in an earlier generation has gone
-        back to the realm."""
+        """Increases each time the seat is taken or lost. Events of an earlier generation have
+        returned to the durable."""
 
     async def open(self, route: DeliveryRoute, attach: Callable[[], Awaitable[T]]) -> T:
-        """Register it, request it by ``attach`` and return what that returns. Raises what the realm
-        refuses it with."""
+        """Register the attachment, request it by ``attach`` and return the answer. Raises the
+        errors of ``attach``."""
         answer = await self.enter(route, attach)
         self.is_open = True
         return answer
 
     async def enter(self, route: DeliveryRoute, attach: Callable[[], Awaitable[T]]) -> T:
-        """Do as :meth:`open`, but leave it to the caller whether it counts as open."""
+        """Do the same as :meth:`open`, without setting ``is_open``."""
         self.number = self.connection.add(route)
         try:
             return await attach()
@@ -50,21 +50,21 @@ class Attachment:
         answer: type[T],
         forget: Callable[[], None] | None = None,
     ) -> T:
-        """Send the ``message`` that requests it, and return the answer.
+        """Send the request for the attachment, and return the answer.
 
-        If the connection is lost before the answer, ``forget`` drops the events that have come, and
-        the request is repeated on the next connection.
+        If the connection is lost before the answer arrives, ``forget`` drops the events received so
+        far, and the request is repeated on the next connection.
         """
         while True:
             try:
                 return await self.connection.ask(message(), answer, resend=False)
             except ConnectionLost:
                 if self.connection.is_reopening:
-                    raise  # the next connection requests everything again
+                    raise  # this is the task that reconnects: it must not wait for itself
                 if forget is not None:
                     forget()
 
     async def leave(self) -> None:
-        """End it at the realm."""
+        """End the attachment at the realm."""
         self.is_open = False
         await self.connection.unsubscribe(self.number)

@@ -1,4 +1,4 @@
-"""The channels of a pattern, each with a subscription of its own, served in turn (SEM D21)."""
+"""The channels of a pattern, each with its own subscription, which take turns (SEM D21)."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from penstock_core.vocabulary.errors import (
 S = TypeVar("S", Subscription, DurableSubscription)
 
 OPENED_TOGETHER = 64
-"""Subscriptions that are opened at a time: the realm is not asked for thousands at once."""
+"""Subscriptions that are opened at a time, as a pattern may have thousands of channels."""
 TURN_EVENTS = 512
-"""Most events of one channel that are handed out before another has its turn."""
+"""Most events of one channel that are delivered before the turn of the next one."""
 ENDED_MAX = 16
-"""Ended seats whose refused settlements are kept for the next flush; older ones are only
+"""Ended seats whose refused settlements are kept for the next flush; those of older ones are only
 reported."""
-_LEFT_QUIETLY = (NameDoesNotExist, AccessDenied)
-"""Ends of a subscription that are no error of the whole: the channel or durable was deleted, or may
-not be read any more."""
+_EXPECTED_ENDS = (NameDoesNotExist, AccessDenied)
+"""Errors that remove a channel from the ring without a report: the channel or durable was deleted,
+or the right to read it was revoked."""
 
 
 class Member(Generic[S]):
@@ -49,23 +49,24 @@ class Member(Generic[S]):
         self.channel = channel
         self.inner: S
         self.rests: deque[Any] = deque()
-        """What was taken from its subscription and not handed out, in order; it comes first."""
+        """Batches taken from the inbox of the subscription and not delivered, in order. They are
+        delivered first."""
         self.is_ready = False
-        """Whether it stands in the ring."""
+        """Whether the channel waits in the ring for its turn."""
 
     @property
     def has_events(self) -> bool:
-        """Whether there is something to hand out."""
+        """Whether the channel has events to deliver."""
         return bool(self.rests) or bool(len(self.inner._inbox))
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to hand out, or an end to hear of."""
+        """Whether the channel has events to deliver, or its subscription has failed."""
         return self.has_events or self.inner._inbox.has_failed
 
 
 class ChannelRing(Generic[S]):
-    """The members, and whose turn it is."""
+    """The channels of a pattern, and the order of their turns."""
 
     def __init__(
         self,
@@ -74,8 +75,9 @@ class ChannelRing(Generic[S]):
         make: Callable[[ChannelOpened, bool, Callable[[], None]], S],
         durable: str = "",
     ) -> None:
-        """``make`` makes the subscription of a channel, given whether it was made after the ring
-        was opened first, and what to call when something has arrived."""
+        """``make`` creates the subscription of a channel. Its arguments are the channel, whether
+        the channel was created after the ring was first opened, and the function to call when a
+        batch arrives."""
         self._connection = connection
         self._choice = choice
         self._make: Callable[[ChannelOpened, bool, Callable[[], None]], S] = make
@@ -83,17 +85,19 @@ class ChannelRing(Generic[S]):
         self.members: dict[int, Member[S]] = {}
         self.is_open = False
         self._places: dict[int, Member[S]] = {}
-        """Members whose right to read was lost: they continue where they were if it comes back."""
+        """Members whose right to read was revoked. If it is granted again, they continue where they
+        were."""
         self._watch = Attachment(connection)
-        """The watch of the pattern; it is open while the channels are still being opened, too."""
-        self._born_from: int | None = None
-        """Channels of this number or a higher one were made after it was opened first."""
+        """The watch of the pattern. It is already open while the channels are being opened."""
+        self._new_from: int | None = None
+        """The lowest number of channels created after the ring was first opened."""
         self._ring: deque[Member[S]] = deque()
-        """Members that have something, the one whose turn it is first."""
-        self._last: deque[ReceivedBatch] = deque()
-        """What loops have left of channels that are not there any more."""
+        """Members with events or an end, in the order of their turns."""
+        self._orphans: deque[ReceivedBatch] = deque()
+        """Undelivered batches of channels that are no longer in the ring."""
         self._arrived = asyncio.Event()
-        self._found: list[ChannelOpened] = []
+        self._matches: list[ChannelOpened] = []
+        """Channels that match the pattern and have not joined yet."""
         self._joining: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._error: PenstockError | None = None
@@ -108,14 +112,16 @@ class ChannelRing(Generic[S]):
     # --- opening and closing -------------------------------------------------------------
 
     async def open(self) -> None:
-        """Watch the pattern, and open the subscriptions of all channels there are."""
+        """Watch the pattern, and open the subscriptions of all matching channels."""
         async with self._changing:
             if not self.is_open:
                 await self._open()
 
     async def _open(self) -> None:
         self._error = None
-        route = DeliveryRoute(reopen=self._reopen, failed=self._failed, found=self._later)
+        route = DeliveryRoute(
+            reopen=self._reopen, failed=self._failed, channels_found=self._join_soon
+        )
         channels = await self._watch.open(route, self._channels)
         try:
             await self._join(channels, is_first=True)
@@ -125,25 +131,25 @@ class ChannelRing(Generic[S]):
             await self._leave_all()
             raise
         self.is_open = True
-        self._later(())
+        self._join_soon(())  # channels created since the watch began
 
     async def _channels(self) -> tuple[ChannelOpened, ...]:
-        """Watch the pattern; returns its channels."""
+        """Watch the pattern and return its channels."""
         answer = await self._watch.request(
             lambda: WatchChannels(self._choice.text, self._watch.number, self._durable),
             ChannelsWatched,
         )
-        if self._born_from is None:
-            self._born_from = answer.next_channel
+        if self._new_from is None:
+            self._new_from = answer.next_channel
         return answer.channels
 
     async def _reopen(self) -> None:
         if self._watch.is_open:
-            self._later(await self._channels())
+            self._join_soon(await self._channels())
 
     async def close(self) -> None:
-        """Close the subscriptions, and watch no more. Raises the first error of theirs; those of
-        settlements are kept by each."""
+        """Close the subscriptions and end the watch. Raises the first error; each subscription
+        keeps the errors of its settlements."""
         async with self._changing:
             if not self.is_open:
                 return
@@ -172,25 +178,25 @@ class ChannelRing(Generic[S]):
         async with asyncio.TaskGroup() as group:
             for member in self.members.values():
                 member.is_ready = False
-                for rest in reversed(member.rests):  # it continues with these
+                for rest in reversed(member.rests):  # delivered first if it is opened again
                     member.inner._inbox.put_back(rest)
                 member.rests.clear()
                 group.create_task(leave(member.inner))
         if failures:
             raise failures[0]
 
-    # --- channels that come and go -------------------------------------------------------
+    # --- channels that join and leave ----------------------------------------------------
 
-    def _later(self, channels: tuple[ChannelOpened, ...]) -> None:
-        """Channels were made, or may be read from now on."""
-        self._found += channels
-        if self.is_open and self._found and (self._joining is None or self._joining.done()):
-            self._joining = start_task(self._join_later(), on_failure=self._broken)
+    def _join_soon(self, channels: tuple[ChannelOpened, ...]) -> None:
+        """Have channels join that were created, or may be read from now on."""
+        self._matches += channels
+        if self.is_open and self._matches and (self._joining is None or self._joining.done()):
+            self._joining = start_task(self._join_all(), on_failure=self._joining_failed)
 
-    async def _join_later(self) -> None:
-        while self._found:
-            found, self._found = self._found, []
-            await self._join(tuple(found), is_first=False)
+    async def _join_all(self) -> None:
+        while self._matches:
+            channels, self._matches = self._matches, []
+            await self._join(tuple(channels), is_first=False)
 
     async def _join(self, channels: tuple[ChannelOpened, ...], *, is_first: bool) -> None:
         failures: list[PenstockError] = []
@@ -198,15 +204,15 @@ class ChannelRing(Generic[S]):
         async def join(channel: ChannelOpened) -> None:
             try:
                 await self._join_one(channel)
-            except _LEFT_QUIETLY:
+            except _EXPECTED_ENDS:
                 self.members.pop(channel.channel, None)
             except PenstockError as error:
                 self.members.pop(channel.channel, None)
                 failures.append(error)
 
-        for at in range(0, len(channels), OPENED_TOGETHER):
+        for start in range(0, len(channels), OPENED_TOGETHER):
             async with asyncio.TaskGroup() as group:
-                for channel in channels[at : at + OPENED_TOGETHER]:
+                for channel in channels[start : start + OPENED_TOGETHER]:
                     group.create_task(join(channel))
             if failures and is_first:
                 raise failures[0]
@@ -218,23 +224,24 @@ class ChannelRing(Generic[S]):
         number = channel.channel
         member = self.members.get(number)
         if member is not None and member.inner._inbox.has_failed and self.is_open:
-            self._left(member)
+            self._remove(member)
             member = None
         if member is None:
-            member = self._places.pop(number, None) or self._made(channel)
+            member = self._places.pop(number, None) or self._new_member(channel)
             self.members[number] = member
         await member.inner.open()
 
-    def _made(self, channel: ChannelOpened) -> Member[S]:
-        assert self._born_from is not None, "it is watched"
-        is_new = channel.channel >= self._born_from
+    def _new_member(self, channel: ChannelOpened) -> Member[S]:
+        assert self._new_from is not None, "set when the watch began"
+        is_new = channel.channel >= self._new_from
 
         member: Member[S] = Member(channel)
         member.inner = self._make(channel, is_new, lambda: self._arrives(member))
         return member
 
-    def _left(self, member: Member[S]) -> None:
-        """Its subscription has ended, and everything that came before is handed out."""
+    def _remove(self, member: Member[S]) -> None:
+        """Remove a channel whose subscription has ended, once all events before the end are
+        delivered."""
         number = member.channel.channel
         if self.members.get(number) is member:
             del self.members[number]
@@ -247,18 +254,18 @@ class ChannelRing(Generic[S]):
         elif isinstance(error, AccessDenied):
             inner._keep_place()
             self._places[number] = member
-        if isinstance(error, _LEFT_QUIETLY):
+        if isinstance(error, _EXPECTED_ENDS):
             return
         if error is not None:
             self._connection.report(error)
 
     def _failed(self, error: PenstockError) -> None:
-        """The session has ended, or may not watch any more."""
+        """End the ring, because the session has ended or may no longer watch the pattern."""
         self._error = error
         self._arrived.set()
 
-    def _broken(self, error: BaseException) -> None:
-        failure = PenstockError(f"no more channels of {self._choice.text} join: {error!r}")
+    def _joining_failed(self, error: BaseException) -> None:
+        failure = PenstockError(f"new channels of {self._choice.text} are not read: {error!r}")
         failure.__cause__ = error
         self._connection.report(failure)
 
@@ -270,14 +277,14 @@ class ChannelRing(Generic[S]):
             self._ring.append(member)
         self._arrived.set()
 
-    def again(self, member: Member[S]) -> None:
-        """Its turn is over: if it has more, it waits for the others to have theirs."""
+    def _end_turn(self, member: Member[S]) -> None:
+        """Put a channel to the end of the ring after its turn, if it has more events."""
         if member.has_more:
             self._arrives(member)
 
     def put_back(self, rests: list[tuple[Any, int]]) -> None:
-        """Hand out next what loops have left of batches: those and how many of their events were
-        handed out."""
+        """Put back the rests of batches that loops have begun, to be delivered next. ``rests`` has
+        the batches and the number of their finished events."""
         for batch, count in reversed(rests):
             if (rest := batch._part(count)._current()) is not None:
                 self._put_back(rest)
@@ -285,7 +292,7 @@ class ChannelRing(Generic[S]):
     def _put_back(self, rest: ReceivedBatch) -> None:
         member = self.members.get(rest._channel_id)
         if member is None:
-            self._last.appendleft(rest)
+            self._orphans.appendleft(rest)
             return
         member.rests.appendleft(rest)
         if member.is_ready:
@@ -295,9 +302,10 @@ class ChannelRing(Generic[S]):
         self._arrived.set()
 
     async def next_batch(self, timeout: float | None) -> Any:
-        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
-        if self._last:
-            return self._last.popleft()
+        """Return the next events, all of one channel; None if none arrive within ``timeout``
+        seconds."""
+        if self._orphans:
+            return self._orphans.popleft()
         while (member := await self._next(timeout)) is not None:
             if member.rests:
                 batch = member.rests.popleft()._current()
@@ -306,14 +314,14 @@ class ChannelRing(Generic[S]):
             if batch is not None and len(batch) > TURN_EVENTS:
                 member.rests.appendleft(batch._part(TURN_EVENTS))
                 batch = batch._part(0, TURN_EVENTS)
-            self.again(member)
+            self._end_turn(member)
             if batch is not None:
                 return batch
         return None
 
     async def _next(self, timeout: float | None) -> Member[S] | None:
-        """The member whose turn it is; None: nothing has come for ``timeout`` seconds. Raises the
-        error that the whole has ended with, once everything before it is taken."""
+        """Return the channel whose turn it is; None if no events arrive within ``timeout`` seconds.
+        Raises the error that has ended the ring, once all events before it are delivered."""
         deadline_s = deadline_of(timeout)
         while True:
             while self._ring:
@@ -322,7 +330,7 @@ class ChannelRing(Generic[S]):
                 if member.has_events:
                     return member
                 if member.inner._inbox.has_failed and self.is_open and self._error is None:
-                    self._left(member)
+                    self._remove(member)
             if self._error is not None:
                 raise self._error
             if not await set_by(self._arrived, deadline_s):

@@ -152,7 +152,7 @@ class DurableSeat(SeatAttachment[B]):
             raise SessionClosed(f"the session is closed, and {returned}, which delivers it again")
         if generation != self.generation:
             raise IllegalState(
-                f"{returned}, because {self._return_reason}; this call has changed nothing, and "
+                f"{returned}, because {self._return_reason}; nothing was done, and "
                 "the event is delivered again while it is outstanding"
             )
 

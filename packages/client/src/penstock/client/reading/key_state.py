@@ -27,18 +27,19 @@ _SHOWN_MAX: Final = 1 << 62
 
 
 class KeyState(Struct, frozen=True):
-    """The properties of a key at some event."""
+    """The state of a key of a merge channel after an event."""
 
     event_id: int
-    """The id of the event on the merge channel that made them so."""
+    """Id of the event on the merge channel that produced this state."""
     published: datetime
+    """When that event was published."""
     properties: dict[str, Any]
     found_in: str
-    """Name of the channel, or of the archive; the path or URI of a table."""
+    """Origin of the state: the name of the channel or archive, or the path or URI of a table."""
 
 
 class StateQuestion(Struct, frozen=True):
-    """Which state is asked for."""
+    """A request for the state of a key."""
 
     channel: ChannelOpened
     key_name: str
@@ -47,97 +48,105 @@ class StateQuestion(Struct, frozen=True):
     archive: str | None
 
 
-async def state_of(connection: RealmConnection, asked: StateQuestion) -> KeyState:
-    """The state from the channel if that still has it, otherwise from the archive.
+async def state_of(connection: RealmConnection, question: StateQuestion) -> KeyState:
+    """Return the state from the channel if the channel still has it, otherwise from the archive.
 
-    Raises ``InvalidArgument``, which names what is gone, and ``NameDoesNotExist`` for the archive.
+    Raises ``InvalidArgument`` if the state no longer exists, and ``NameDoesNotExist`` if the
+    archive does not exist.
     """
-    name, as_of = asked.channel.name, asked.as_of
+    name, as_of = question.channel.name, question.as_of
     if as_of is not None and (type(as_of) is not int or as_of < 0):
         raise InvalidArgument(f"as_of {as_of!r}: give the id of an event of {name}")
-    newest = await _newest(_stored(connection, asked.channel.channel, _selector(asked)), asked)
+    newest = await _newest(
+        _stored(connection, question.channel.channel, _selector(question)), question
+    )
     if newest is not None and (as_of is None or newest.event_id <= as_of):
         return newest
-    wanted = f"{asked.key_name} = {asked.key!r}"
-    there = "nothing" if newest is None else f"its state as of event {newest.event_id}"
-    where = asked.archive
+    wanted = f"{question.key_name} = {question.key!r}"
+    on_channel = "nothing" if newest is None else f"its state as of event {newest.event_id}"
+    where = question.archive
     if where is None:
-        where = (await _info(connection, asked)).definition.archive or None
+        where = (await _info(connection, question)).definition.archive or None
     if where is None:
         earlier = "" if as_of is None else f" as of event {as_of}"
         raise InvalidArgument(
-            f"the state of {wanted}{earlier} is gone: {name} has {there} of it; name an archive, "
-            f"a table or a channel or queue that a join from {name} feeds"
+            f"the state of {wanted}{earlier} is no longer on {name}, which has {on_channel}; name "
+            f"an archive: a table, or a channel or queue that a join from {name} fills"
         )
-    if asked.archive is None or _is_table(where):
-        found = await asyncio.to_thread(_in_table, where, _epoch(connection, asked), asked=asked)
+    if question.archive is None or _is_table(where):
+        epoch = _epoch(connection, question)
+        state = await asyncio.to_thread(_in_table, where, epoch, question=question)
     else:
-        found = await _newest(await _archived(connection, asked), asked)
-    if found is None:
+        state = await _newest(await _archived(connection, question), question)
+    if state is None:
         before = "" if as_of is None else f" from event {as_of} or before"
         raise InvalidArgument(
-            f"the state of {wanted} is gone: {name} has {there} of it, and {where} has "
-            f"nothing{before}: its state is newer, or was removed there"
+            f"the state of {wanted} no longer exists: {name} has {on_channel}, and {where} has no "
+            f"state{before}: its states are newer, or were removed"
         )
-    return found
+    return state
 
 
 def _is_table(where: str) -> bool:
-    """Whether a table is meant, not a channel or queue."""
+    """Return whether ``where`` names a table, not a channel or queue."""
     path = Path(where)
     return "://" in where or any((path / log).is_dir() for log in ("_delta_log", "_penstock"))
 
 
-async def _info(connection: RealmConnection, asked: StateQuestion) -> ChannelInfo:
-    return await connection.ask(DescribeChannel(asked.channel.name), ChannelInfo)
+async def _info(connection: RealmConnection, question: StateQuestion) -> ChannelInfo:
+    return await connection.ask(DescribeChannel(question.channel.name), ChannelInfo)
 
 
-def _epoch(connection: RealmConnection, asked: StateQuestion) -> str:
-    """The channel that the archive must belong to; any, if the user named the table."""
-    return "" if asked.archive else asked.channel.epoch(connection.realm_id)
+def _epoch(connection: RealmConnection, question: StateQuestion) -> str:
+    """Return the epoch that the archive must belong to; empty, for any, if the user has named the
+    table."""
+    return "" if question.archive else question.channel.epoch(connection.realm_id)
 
 
-def _in_table(where: str, epoch: str, asked: StateQuestion) -> KeyState | None:
+def _in_table(where: str, epoch: str, question: StateQuestion) -> KeyState | None:
     from penstock.client.reading.archive import Archive, Wanted
 
-    below = _SHOWN_MAX if asked.as_of is None else asked.as_of + 1
-    archive = Archive.open(where, asked.channel.name, epoch)
-    for batch in archive.newest(below, Wanted(_selector(asked))):
+    below = _SHOWN_MAX if question.as_of is None else question.as_of + 1
+    archive = Archive.open(where, question.channel.name, epoch)
+    for batch in archive.newest(below, Wanted(_selector(question))):
         for row in reversed(range(len(batch))):
             event = batch[row]
-            if event.event_id is None or event.published is None or not _is_of_key(event, asked):
+            if event.event_id is None or event.published is None or not _is_of_key(event, question):
                 continue
             return KeyState(event.event_id, event.published, event.properties, found_in=where)
     return None
 
 
-async def _newest(events: AsyncIterator[Event], asked: StateQuestion) -> KeyState | None:
+async def _newest(events: AsyncIterator[Event], question: StateQuestion) -> KeyState | None:
     newest: KeyState | None = None
-    as_of = _SHOWN_MAX if asked.as_of is None else asked.as_of
+    as_of = _SHOWN_MAX if question.as_of is None else question.as_of
     async for event in events:
-        found = _as_state(event, asked)
-        if found is None or (found.found_in != asked.channel.name and found.event_id > as_of):
+        state = _as_state(event, question)
+        if state is None or (state.found_in != question.channel.name and state.event_id > as_of):
             continue
-        if newest is None or found.event_id > newest.event_id:
-            newest = found
+        if newest is None or state.event_id > newest.event_id:
+            newest = state
     return newest
 
 
-def _as_state(event: Event, asked: StateQuestion) -> KeyState | None:
-    """The state an event tells; None when it is of another key, or of another channel."""
-    if not _is_of_key(event, asked):
+def _as_state(event: Event, question: StateQuestion) -> KeyState | None:
+    """Return the state in an event; None if the event has another key or comes from another
+    channel."""
+    if not _is_of_key(event, question):
         return None
-    origin, name = event.origin, asked.channel.name
-    if origin is not None and origin.store == name and asked.archive is not None:
-        return KeyState(origin.event_id, origin.published, event.properties, found_in=asked.archive)
+    origin, name = event.origin, question.channel.name
+    if origin is not None and origin.store == name and question.archive is not None:
+        return KeyState(
+            origin.event_id, origin.published, event.properties, found_in=question.archive
+        )
     if event.event_id is None or event.published is None:
         return None
     return KeyState(event.event_id, event.published, event.properties, found_in=name)
 
 
-def _is_of_key(event: Event, asked: StateQuestion) -> bool:
-    value = event.properties.get(asked.key_name)
-    return bool(value == asked.key and isinstance(value, bool) == isinstance(asked.key, bool))
+def _is_of_key(event: Event, question: StateQuestion) -> bool:
+    value = event.properties.get(question.key_name)
+    return bool(value == question.key and isinstance(value, bool) == isinstance(question.key, bool))
 
 
 async def _stored(
@@ -149,17 +158,17 @@ async def _stored(
             yield event
 
 
-async def _archived(connection: RealmConnection, asked: StateQuestion) -> AsyncIterator[Event]:
-    """The events of the archive that a join has brought."""
-    assert asked.archive is not None, "it was asked for"
-    selector = _selector(asked)
+async def _archived(connection: RealmConnection, question: StateQuestion) -> AsyncIterator[Event]:
+    """Return the events that a join has copied to the archive."""
+    assert question.archive is not None, "the caller has named it"
+    selector = _selector(question)
     try:
-        message = OpenChannel(asked.archive)
+        message = OpenChannel(question.archive)
         opened = await connection.ask(message, ChannelOpened)
     except NameDoesNotExist:
-        opened = await connection.ask(OpenChannel(asked.archive, "queue"), ChannelOpened)
-        return _joined(_queued(connection, opened.channel, selector), asked)
-    return _joined(_stored(connection, opened.channel, selector), asked)
+        opened = await connection.ask(OpenChannel(question.archive, "queue"), ChannelOpened)
+        return _joined(_queued(connection, opened.channel, selector), question)
+    return _joined(_stored(connection, opened.channel, selector), question)
 
 
 async def _queued(
@@ -172,22 +181,22 @@ async def _queued(
                 yield event
 
 
-async def _joined(events: AsyncIterator[Event], asked: StateQuestion) -> AsyncIterator[Event]:
+async def _joined(events: AsyncIterator[Event], question: StateQuestion) -> AsyncIterator[Event]:
     async for event in events:
-        if event.origin is not None and event.origin.store == asked.channel.name:
+        if event.origin is not None and event.origin.store == question.channel.name:
             yield event
 
 
-def _selector(asked: StateQuestion) -> str:
-    """A selector for what the realm can find; the rest is filtered here. Empty if a selector cannot
-    express it."""
-    if asked.key_name in HEADERS or not asked.key_name.isidentifier():
+def _selector(question: StateQuestion) -> str:
+    """Return a selector for the events of the key, empty if no selector can express it. The client
+    filters the events again."""
+    if question.key_name in HEADERS or not question.key_name.isidentifier():
         return ""
-    if not isinstance(asked.key, str):
+    if not isinstance(question.key, str):
         return ""
-    selector = f"{asked.key_name} = {quoted(asked.key)}"
+    selector = f"{question.key_name} = {quoted(question.key)}"
     try:
         parse(selector)
-    except InvalidSelector:  # a key named like a keyword of selectors
+    except InvalidSelector:  # the publish key is a keyword of selectors
         return ""
     return selector

@@ -1,4 +1,4 @@
-"""Looking at a queue without taking anything (SEM Q4)."""
+"""Reading the first events of a queue without removing them (SEM Q4)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
 
 SCAN_EVENTS = 512
-"""Events that the realm examines in one step for a selector, however few are asked for: smaller
-steps would take a hundred times as long on a long queue."""
+"""Fewest events that the realm examines in one step for a selector: smaller steps would take a
+hundred times as long on a long queue."""
 
 
 class Peeked(Sequence[Event]):
-    """Events as they are on the queue, and whether there are more."""
+    """The first events of a queue, as a sequence, and whether the queue has more."""
 
     def __init__(self, batches: Sequence[EventBatch], count: int) -> None:
         events = [event for batch in batches for event in batch]
         self.batches = tuple(batches)
-        """The events in columns, and the first of those there are more of."""
+        """The events in batches with Arrow columns. They may include an event after those of the
+        sequence."""
         self._events = events[:count]
         self.has_more = len(events) > count
         """Whether the queue has more events that match."""
@@ -53,19 +54,20 @@ class Peeked(Sequence[Event]):
 
 
 async def peek(connection: RealmConnection, queue: ChannelId, count: int, selector: str) -> Peeked:
-    """Raises ``InvalidArgument``, ``InvalidSelector``."""
+    """Return the first events of a queue. Raises ``InvalidArgument``, ``InvalidSelector``."""
     if type(count) is not int or not 1 <= count <= PEEK_MAX:
-        raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
+        raise InvalidArgument(f"peek count is {count!r}; give a whole number from 1 to {PEEK_MAX}")
     room = max(count + 1, SCAN_EVENTS) if selector else count + 1
     while True:
         browse = DurableBrowse(connection, queue, READERS, selector=selector, count_max=room)
-        with contextlib.suppress(ConnectionLost):  # nothing was taken, so it can be repeated
+        with contextlib.suppress(ConnectionLost):  # peeking changes nothing, so repeat it
             return Peeked(await _first(browse, count), count)
 
 
 async def _first(browse: DurableBrowse, count: int) -> list[EventBatch]:
-    found: list[EventBatch] = []
+    batches: list[EventBatch] = []
     async with browse:
-        while sum(map(len, found)) <= count and (batch := await browse.next_batch()) is not None:
-            found.append(batch)
-    return found
+        # One event more than ``count`` shows whether the queue has more.
+        while sum(map(len, batches)) <= count and (batch := await browse.next_batch()) is not None:
+            batches.append(batch)
+    return batches

@@ -391,7 +391,7 @@ class Reader(Closing):
             raise ConnectionLost(
                 f"the connection was lost since {len(lost)} of these events were delivered (the "
                 f"first is {lost.lowest}): they returned to the queue and are delivered again; "
-                "this call has changed nothing"
+                "nothing was done"
             )
         return ids
 
@@ -476,7 +476,7 @@ class Reader(Closing):
             raise IllegalState(
                 f"{len(late)} of these events (the first is {late.lowest}) returned to the queue, "
                 f"because they were not committed within {self._ack_timeout_ms / 1_000:g} s "
-                "(ack_timeout); this call has changed nothing"
+                "(ack_timeout); nothing was done"
             )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:

@@ -1,4 +1,4 @@
-"""A seat at a durable or a queue, over all the connections that it is taken on."""
+"""A seat at a durable or a queue, across reconnects."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ B = TypeVar("B", bound=Sized)
 
 
 class SeatAttachment(Attachment, Generic[B]):
-    """A seat: the events that wait here, the open demand, and the settlements.
+    """A seat: the waiting events, the open demand and the settlements.
 
-    When the connection is lost, the realm takes back all events that were delivered and not
-    settled. Another client may have them long before this one has its seat again.
+    When the connection is lost, all unsettled events return to the durable. Another client may
+    receive them before this one has its seat again.
     """
 
     def __init__(
@@ -35,22 +35,23 @@ class SeatAttachment(Attachment, Generic[B]):
         attach: Attach,
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        """``attach`` requests the seat; its number is put in each time. ``on_arrival`` is called
-        when there is something to take, or an end to hear of."""
+        """``attach`` is the request for the seat; the seat's number is inserted each time it is
+        sent. ``on_arrival`` is called when a batch arrives, and at the end."""
         super().__init__(connection)
         self.inbox: Inbox[B] = Inbox(Buffered(self, attach.bytes_max), on_arrival)
         self.settlements = Settlements(self)
         self.demand_ended = asyncio.Event()
-        """Cleared while a demand is open; set when it is met or its withdrawal is confirmed."""
+        """Cleared while a demand is open; set when the demand is met or its withdrawal
+        confirmed."""
         self.demand_ended.set()
         self._message = attach
         self._demand = 0
-        """Number of events in the open demand; 0 when it is withdrawn, too."""
+        """Number of events in the open demand; 0 if it was withdrawn."""
 
     def route(
         self, delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
     ) -> DeliveryRoute:
-        """The calls of the connection, with the one for deliveries."""
+        """Return the functions that the connection calls; ``delivered`` receives deliveries."""
         return DeliveryRoute(
             reopen=self._reopen,
             failed=self.failed,
@@ -71,7 +72,7 @@ class SeatAttachment(Attachment, Generic[B]):
     async def _reopen(self) -> None:
         if not self.is_open:
             return
-        self.inbox.clear()  # the realm has taken these back
+        self.inbox.clear()  # the waiting events have returned to the durable
         self.settlements.forget()
         await self.attach()
         if self._demand:
@@ -80,13 +81,14 @@ class SeatAttachment(Attachment, Generic[B]):
             self.finished()
 
     def forget(self) -> None:
-        """Begin with an empty inbox: what came before the seat was known is the realm's again."""
+        """Begin with an empty inbox: events of an earlier connection have returned to the
+        durable."""
         self.inbox = self.inbox.renewed()
 
     # --- calls of the connection ---------------------------------------------------------
 
     def lost(self) -> None:
-        """Count what was delivered as gone back, because the connection is lost."""
+        """Count all delivered events as returned to the durable, because the connection is lost."""
         if self.is_open:
             self.generation += 1
             self.inbox.clear()
@@ -103,7 +105,7 @@ class SeatAttachment(Attachment, Generic[B]):
         self.inbox.wake()
 
     def recall(self, spans: Spans) -> None:
-        """Confirm that events were taken back by the realm."""
+        """Confirm to the realm that it has recalled events."""
         self.connection.tell(wire.RecallSeen(self.number))
 
     # --- demands -------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class SeatAttachment(Attachment, Generic[B]):
             self.connection.tell(wire.Demand(self.number, count))
 
     def withdraw(self) -> None:
-        """Withdraw the open demand. Events that the realm had granted by then still come."""
+        """Withdraw the open demand. Events that the realm has already sent still arrive."""
         if self._demand:
             self._demand = 0
             self.connection.tell(wire.Demand(self.number, 0))

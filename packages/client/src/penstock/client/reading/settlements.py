@@ -1,4 +1,4 @@
-"""Settling what was delivered to a seat: acknowledgements and rollbacks on their way."""
+"""The settlements of a seat: acknowledgements, rollbacks and rejections in transit to the realm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_GENERATION = -1
 
 
 class Settlements:
-    """The settlements of one seat, in the order they were made."""
+    """The settlements of one seat, sent in the order in which they were made."""
 
     def __init__(self, seat: Attachment) -> None:
         self._connection = seat.connection
@@ -30,56 +30,56 @@ class Settlements:
         self.acks: list[int] = []
         """Ids to acknowledge, sent before ``backs``."""
         self.takes_acks_of = NO_GENERATION
-        """The generation whose events may simply be added to ``acks``, those in ``backs`` apart:
-        :meth:`hurry` is due, and they are acknowledged each for itself."""
+        """The generation whose events can be acknowledged by appending to ``acks``, unless they are
+        in ``backs``: :meth:`hurry` is already scheduled, and no rule needs a look at the event."""
         self._previous = False
-        """Whether ``acks`` mean all previous ones, too."""
+        """Whether ``acks`` acknowledge all earlier events, too."""
         self.backs: dict[int, int | None] = {}
-        """Ids to roll back, in this order, with the milliseconds that each is to wait (SEM D18)."""
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._again: set[asyncio.Future[Any]] = set()
-        """Parts of what was refused together, asked for again."""
+        """Ids to roll back, in order, with the delay of each in milliseconds (SEM D18)."""
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._retries: set[asyncio.Future[Any]] = set()
+        """Unanswered parts of refused settlements, which are sent again in halves."""
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
         self._unconfirmed: ConnectionLost | None = None
         self._connections = 0
-        """Counts the connections the seat was held over."""
+        """Number of connections that the seat had before the present one."""
         self._lost_on = -1
-        """The last of them that was lost with a rollback."""
+        """The last of these connections that was lost with an unanswered rollback."""
         self.in_order = False
-        """Whether what is acknowledged after a rollback has to arrive after it (SEM D11): events
-        may be recalled, or some were."""
+        """Whether acknowledgements made after a rollback have to arrive after it (SEM D11), because
+        events may be recalled, or have been."""
         self.keeps_order = False
-        """Whether they may be because of order."""
+        """Whether events may be recalled because the durable has strict order."""
         self.is_timed = False
-        """Whether events have to be acknowledged in time (SEM D19): one that came too late is no
-        reason to refuse those that travel with it."""
+        """Whether events have to be acknowledged in time (SEM D19). A late one must not cause the
+        refusal of others in the same request."""
         self.cumulative = False
-        """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
-        arrive first."""
+        """Whether an acknowledgement covers all earlier events. It then has to arrive after earlier
+        rollbacks, which it would acknowledge otherwise."""
 
     def attached(self, seat: Subscribed, *, is_recalled: bool) -> None:
-        """A seat is taken: what it is like, and whether events were recalled since it was asked
-        for."""
+        """Take over the properties of a seat that was taken. ``is_recalled`` tells that events were
+        recalled since the request for it."""
         self.keeps_order = seat.strict_order
         self.in_order = self.keeps_order or is_recalled
         self.cumulative = seat.cumulative
         self.is_timed = bool(seat.ack_timeout_ms)
 
     def recalled(self) -> None:
-        """The realm has taken events back, and is about to be told that this is known: what is
-        acknowledged already must arrive before, or would be taken for another delivery's."""
+        """Prepare for the confirmation of a recall. Acknowledgements made so far are sent before
+        it: the realm would count later ones for the next delivery of the events."""
         self.hurry()
         self.in_order = True
 
     @property
     def why_recalled(self) -> str:
-        """Why the realm has taken an event back, as far as that is known here."""
+        """The possible reasons for a recall, for error texts."""
         reasons = ["the durable was moved to another position (seek)"]
         if self.is_timed:
             reasons.append("it was not acknowledged in time")
         if self.keeps_order:
-            reasons.append("an earlier event was rolled back and must come first")
+            reasons.append("an earlier event was rolled back and must be delivered first")
         return ", or ".join(reasons)
 
     def send(
@@ -91,24 +91,25 @@ class Settlements:
         delay_ms: int | None = None,
         on_done: Callable[[Spans], None] | None = None,
     ) -> asyncio.Future[Any]:
-        """Settle now; the future is done when that is on disk, or has the refusal. What does not
-        fit into one request goes before it, in requests that :meth:`confirm` waits for.
+        """Send a settlement. The future is done when the realm has stored it, or has the refusal.
 
-        ``on_done`` is called with what each request has settled, while the seat is still held.
+        If the ids do not fit into one request, the future is that of the last one, and
+        :meth:`confirm` waits for the others. ``on_done`` is called with the spans of each request
+        that succeeds while the seat is still held.
         """
         parts, rest = [], ids.spans
         while len(rest) > SPANS_MAX:
             parts.append(rest[:SPANS_MAX])
             rest = rest[SPANS_MAX:]
         for part in parts:
-            answer = self._sent(part, roll_back=roll_back, previous=False, delay_ms=delay_ms)
-            self._tell(answer, part, on_done)
+            answer = self._request(part, roll_back=roll_back, previous=False, delay_ms=delay_ms)
+            self._call_when_done(answer, part, on_done)
             self.watch(answer)
-        answer = self._sent(rest, roll_back=roll_back, previous=previous, delay_ms=delay_ms)
-        self._tell(answer, rest, on_done)
+        answer = self._request(rest, roll_back=roll_back, previous=previous, delay_ms=delay_ms)
+        self._call_when_done(answer, rest, on_done)
         return answer
 
-    def _tell(
+    def _call_when_done(
         self,
         answer: asyncio.Future[Any],
         spans: Spans,
@@ -116,16 +117,16 @@ class Settlements:
     ) -> None:
         if on_done is None:
             return
-        tell, generation = on_done, self._seat.generation
+        callback, generation = on_done, self._seat.generation
 
         def answered(done: asyncio.Future[Any]) -> None:
             is_refused = done.cancelled() or done.exception() is not None
             if not is_refused and generation == self._seat.generation:
-                tell(spans)
+                callback(spans)
 
         answer.add_done_callback(answered)
 
-    def _sent(
+    def _request(
         self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
     ) -> asyncio.Future[Any]:
         message = Settle(self._seat.number, spans, roll_back, previous=previous, delay_ms=delay_ms)
@@ -143,11 +144,13 @@ class Settlements:
 
     @property
     def has_lost_rollback(self) -> bool:
-        """A rollback went with the connection, and the seat is not taken again yet."""
+        """Whether the last connection was lost with an unanswered rollback, and the seat is not
+        taken again yet."""
         return self._lost_on == self._connections
 
     async def extend(self, ids: IdSet, time_ms: int) -> int:
-        """Have so much time from now on to acknowledge events; gives how many are in hand still."""
+        """Restart the acknowledgement timeout of events. Return the number of events that the realm
+        still counts as held here."""
         self.hurry()
         message = Extend(self._seat.number, ids.spans, time_ms)
         check_request(message)
@@ -155,8 +158,8 @@ class Settlements:
         return number
 
     async def reject(self, ids: IdSet, reason: str) -> int:
-        """Send events to the dead event store, after what was settled before; gives their number
-        once that is on disk."""
+        """Send events to the dead event store, after earlier settlements. Return their number when
+        the realm has stored that."""
         self.hurry()
         number, rest = 0, ids.spans
         while rest:
@@ -174,9 +177,10 @@ class Settlements:
         previous: bool = False,
         delay_ms: int | None = None,
     ) -> None:
-        """Settle without waiting; what one turn of the loop settles travels together.
+        """Settle without waiting. Settlements made in one turn of the event loop are sent together.
 
-        Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
+        Acknowledgements are sent before rollbacks. If their order matters, pending settlements are
+        sent first.
         """
         acks, backs = self.acks, self.backs
         if not acks and not backs:
@@ -184,10 +188,10 @@ class Settlements:
         if roll_back:
             backs[event_id] = delay_ms
         else:
-            comes_after = backs and (
+            must_follow = backs and (
                 self.in_order or self.cumulative or previous or event_id in backs
             )
-            if comes_after or (acks and previous != self._previous):
+            if must_follow or (acks and previous != self._previous):
                 self.hurry()
                 asyncio.get_running_loop().call_soon(self.hurry)
             self._previous = previous
@@ -196,8 +200,7 @@ class Settlements:
         self.takes_acks_of = self._seat.generation if is_usual else NO_GENERATION
 
     def refuse(self, error: PenstockError) -> None:
-        """Refuse a settlement here already: it is reported now, and raised by the next
-        :meth:`flush`."""
+        """Report the error of a settlement, and keep it for the next :meth:`flush` to raise."""
         self._keep(error)
         self._connection.listeners.owe(self, error)
         self._connection.report(error)
@@ -210,7 +213,7 @@ class Settlements:
             self._refusal = self._refusal or error
 
     def hurry(self) -> None:
-        """Send pending settlements before anything else is sent."""
+        """Send the pending settlements now."""
         if not self.acks and not self.backs:
             return
         acks, self.acks = self.acks, []
@@ -218,54 +221,55 @@ class Settlements:
         previous, self._previous = self._previous, False
         self.takes_acks_of = NO_GENERATION
         if acks and self.is_timed and not previous:
-            self._send_apart(IdSet.from_ids(acks), self._under_way)
+            self._send_divisible(IdSet.from_ids(acks), self._unanswered)
         elif acks:
             self.watch(self.send(IdSet.from_ids(acks), previous=previous))
-        waits: dict[int | None, list[int]] = {}
+        ids_by_delay: dict[int | None, list[int]] = {}
         for event_id, delay_ms in backs.items():
-            waits.setdefault(delay_ms, []).append(event_id)
-        for delay_ms, ids in waits.items():
+            ids_by_delay.setdefault(delay_ms, []).append(event_id)
+        for delay_ms, ids in ids_by_delay.items():
             self.watch(self.send(IdSet.from_ids(ids), roll_back=True, delay_ms=delay_ms))
 
-    def _send_apart(self, ids: IdSet, under_way: set[asyncio.Future[Any]]) -> None:
-        """Acknowledge events that were acknowledged one by one: if some are refused because they
-        have gone back, the others are asked for again, in halves."""
+    def _send_divisible(self, ids: IdSet, unanswered: set[asyncio.Future[Any]]) -> None:
+        """Acknowledge events that the application has acknowledged one by one. The realm refuses a
+        request if one of its events was late; its halves are then sent again, down to the late
+        events."""
         answer = self.send(ids)
-        under_way.add(answer)
+        unanswered.add(answer)
 
         def answered(done: asyncio.Future[Any]) -> None:
-            under_way.discard(done)
+            unanswered.discard(done)
             error = None if done.cancelled() else done.exception()
             if not isinstance(error, IllegalState) or len(ids) == 1:
                 self._settled(done)
                 return
             middle = sorted(ids)[len(ids) // 2]
             for span in (Span(0, middle), Span(middle, 1 << 62)):
-                self._send_apart(ids.within(span), self._again)
+                self._send_divisible(ids.within(span), self._retries)
 
         answer.add_done_callback(answered)
 
     @property
     def rolls_back(self) -> bool:
-        """Whether a rollback has no answer yet."""
+        """Whether a rollback is pending or unanswered."""
         return bool(self._rollbacks) or bool(self.backs)
 
     async def rolled_back(self) -> None:
-        """Wait until all rollbacks so far are answered, however."""
+        """Wait until all rollbacks so far are answered, successfully or not."""
         if self.backs:
             self.hurry()
         if self._rollbacks:
             await asyncio.wait(list(self._rollbacks))
 
     def watch(self, answer: asyncio.Future[Any]) -> None:
-        """Have :meth:`confirm` wait for ``answer``, and report what it is refused with. A rollback
-        that is lost with the connection is done by that."""
-        self._under_way.add(answer)
+        """Make :meth:`confirm` wait for ``answer``, and report a refusal. A rollback that is lost
+        with the connection counts as done, as the loss rolls back all events."""
+        self._unanswered.add(answer)
         is_rollback = answer in self._rollbacks
         answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
 
     def _settled(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
-        self._under_way.discard(answer)
+        self._unanswered.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if is_rollback and isinstance(error, ConnectionLost):
             return
@@ -275,7 +279,8 @@ class Settlements:
             self.refuse(error)
 
     def forget(self) -> None:
-        """Drop what was not sent over the connection that is lost: it is of no use on another."""
+        """Drop pending settlements after a lost connection: on the next one the events are
+        delivered again."""
         if self.acks:
             self.refuse(lost_before_sent(self.acks[0]))
         self.acks.clear()
@@ -285,17 +290,17 @@ class Settlements:
         self._connections += 1
 
     async def confirm(self) -> None:
-        """Wait until everything settled so far is answered, however."""
+        """Wait until all settlements so far are answered, successfully or not."""
         self.hurry()
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
-        while self._again:
-            await asyncio.wait(list(self._again))
+        if self._unanswered:
+            await asyncio.wait(list(self._unanswered))
+        while self._retries:
+            await asyncio.wait(list(self._retries))
 
     @property
     def is_clear(self) -> bool:
-        """Whether everything is answered, and no error is left to be raised."""
-        is_answered = not (self.acks or self.backs or self._under_way or self._again)
+        """Whether all settlements are answered, and all their errors raised."""
+        is_answered = not (self.acks or self.backs or self._unanswered or self._retries)
         return is_answered and self._refusal is None and self._unconfirmed is None
 
     def raise_refusal(self) -> None:
@@ -304,8 +309,8 @@ class Settlements:
         self._raise(refusal)
 
     def raise_first(self) -> None:
-        """Raise the first refusal, or that some of it was on its way as the connection was lost;
-        each once."""
+        """Raise the first refusal, or the ``ConnectionLost`` of unconfirmed settlements; each
+        once."""
         self.raise_refusal()
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         self._raise(unconfirmed)
@@ -316,18 +321,18 @@ class Settlements:
             raise error
 
     async def flush(self) -> None:
-        """Wait until everything settled so far is on disk.
+        """Wait until the realm has stored all settlements so far.
 
-        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
-        connection was lost: those events may be delivered again.
+        Raises the error of the first refused settlement, and ``ConnectionLost`` if the connection
+        was lost before all of them were confirmed: those events may be delivered again.
         """
         await self.confirm()
         self.raise_first()
 
 
 def lost_before_sent(event_id: int) -> ConnectionLost:
-    """The error for an acknowledgement that did not leave before the connection was lost."""
+    """Return the error for an acknowledgement that was not sent before the connection was lost."""
     return ConnectionLost(
-        f"the connection was lost before the acknowledgement of event {event_id} was sent: it went "
-        "back, and is delivered again"
+        f"the connection was lost before the acknowledgement of event {event_id} was sent; the "
+        "event is delivered again"
     )
