@@ -40,7 +40,7 @@ MODULES: Final = {
         "Users, groups and rights, for blocking callers.", {"handles.access": ("Access",)}
     ),
     "sync_joins": Written(
-        "Joins, and what is kept for clients of MQTT, for blocking callers.",
+        "Joins, and the retained messages and sessions of MQTT, for blocking callers.",
         {"handles.joins": ("Joins",), "handles.mqtt": ("Mqtt",)},
     ),
     "sync_merging": Written(
@@ -48,17 +48,18 @@ MODULES: Final = {
         {"reading.merging": ("Registered",)},
     ),
     "sync_holding": Written(
-        "A durable held as a whole, for blocking callers.", {"reading.holding": ("DurableHold",)}
+        "Exclusive holds of durables, for blocking callers.", {"reading.holding": ("DurableHold",)}
     ),
     "sync_transaction": Written(
         "Transactions, for blocking callers.",
         {"publishing.transaction": ("Unit", "Transaction", "JointTransaction")},
     ),
     "sync_subscription": Written(
-        "Reading a channel, for blocking callers.", {"reading.subscription": ("Subscription",)}
+        "Subscriptions of channels, for blocking callers.",
+        {"reading.subscription": ("Subscription",)},
     ),
     "sync_durable_subscription": Written(
-        "Seats at durables, for blocking callers.",
+        "Subscriptions of durables, for blocking callers.",
         {"reading.durable_subscription": ("DurableSubscription",)},
     ),
     "sync_durables": Written(
@@ -66,11 +67,11 @@ MODULES: Final = {
         {"handles.durables": ("Durables", "Durable")},
     ),
     "sync_pattern_durables": Written(
-        "Durables over patterns, for blocking callers.",
+        "Pattern durables, for blocking callers.",
         {"handles.pattern_durables": ("PatternDurables",)},
     ),
     "sync_destination": Written(
-        "What channels and queues have in common, for blocking callers.",
+        "The common base of the handles for channels and queues, for blocking callers.",
         {"handles.destination": ("Destination",), "handles.schedule": ("Schedule",)},
     ),
     "sync_channels": Written(
@@ -129,9 +130,9 @@ WORDS: Final = (
 """What a docstring says otherwise where nothing is awaited."""
 
 DOCSTRINGS: Final = {
-    "Session": "A session with a realm, for several threads; close it, or use ``with``.",
+    "Session": "A session with a realm. Close it, or use ``with``. Several threads may share it.",
 }
-"""Classes that say something else of themselves here."""
+"""Docstrings of blocking classes that differ from those of their twins."""
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -391,10 +392,10 @@ class Class:
             case ast.Name(id=name) if name in TWINS:
                 yield f"return {name}({call}, self._loop)"
             case ast.BinOp(left=ast.Name(id=name), right=ast.Constant(value=None)) if name in TWINS:
-                yield f"found = {call}"
-                yield f"return None if found is None else {name}(found, self._loop)"
+                yield f"result = {call}"
+                yield f"return None if result is None else {name}(result, self._loop)"
             case ast.Subscript(value=ast.Name(id="list"), slice=ast.Name(id=name)) if name in TWINS:
-                yield f"return [{name}(each, self._loop) for each in {call}]"
+                yield f"return [{name}(item, self._loop) for item in {call}]"
             case returned:
                 assert returned is not None, "mypy is strict"
                 names = {n.id for n in ast.walk(returned) if isinstance(n, ast.Name)}

@@ -266,7 +266,7 @@ def test_where_to_publish_has_to_be_given(session: Session) -> None:
         session.transaction() as tx,
         pytest.raises(
             penstock.InvalidArgument,
-            match="the first argument is a bytes; give the channel or queue to publish on",
+            match="the first argument has type bytes; give the channel or queue to publish on",
         ),
     ):
         tx.publish(b"data")  # type: ignore[arg-type]  # that is the point

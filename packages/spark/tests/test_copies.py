@@ -336,7 +336,7 @@ def test_files_is_a_uri_and_is_not_shown() -> None:
     assert "secret" not in repr(options)
     assert "secret" not in repr(copy_at(secret))
     assert source_options(all_options).files == ""
-    with pytest.raises(InvalidArgument, match=r"files is 'copy'; it looks like s3://bucket"):
+    with pytest.raises(InvalidArgument, match=r"files is 'copy'; give a URI such as s3://bucket"):
         source_options({**all_options, "files": "copy"})
     with pytest.raises(InvalidArgument, match="leave out one of the two"):
         source_options({**all_options, "files": secret, "access": "remote"})

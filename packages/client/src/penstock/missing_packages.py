@@ -15,15 +15,14 @@ _INSTALLED_AS: Final = {
     "penstock_server": "penstock-realm",
     "penstock_spark": '"penstock-realm[spark]"',
 }
-"""What ``pip install`` takes for a package; for others it is the name of their distribution."""
+"""Arguments of ``pip install`` by import name. Other packages are installed by the name of their
+distribution."""
 
 
 @contextmanager
 def from_package(package: str) -> Iterator[None]:
-    """Say how to install a package if an import in the block does not find it.
-
-    ``package`` is its import name. Raises ``ModuleNotFoundError``.
-    """
+    """Raise ``ModuleNotFoundError`` that tells how to install a package, if an import in the block
+    does not find it. ``package`` is its import name."""
     try:
         yield
     except ModuleNotFoundError as error:

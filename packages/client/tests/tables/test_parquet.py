@@ -188,7 +188,7 @@ def test_a_damaged_or_newer_list_of_commits_is_named(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match=r"0\.json cannot be read: v must be an integer"):
         ids(tmp_path)
     record.write_text(content.replace('"v":1', '"v":2'))
-    with pytest.raises(NewerFormat, match="written by a newer Penstock"):
+    with pytest.raises(NewerFormat, match="has format 2 of a newer Penstock"):
         ids(tmp_path)
 
 

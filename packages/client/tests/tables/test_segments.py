@@ -99,13 +99,15 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, "orders", ORDERS)
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(penstock.InvalidArgument, match="data directory of a realm: name a channel"):
+    with pytest.raises(penstock.InvalidArgument, match="data directory of a realm; name a channel"):
         penstock.segments(tmp_path)
-    with pytest.raises(penstock.NameDoesNotExist, match="has no files of other: there is no such"):
+    with pytest.raises(
+        penstock.NameDoesNotExist, match="has no files of other: the channel does not"
+    ):
         penstock.segments(tmp_path, "other")
-    with pytest.raises(penstock.NameDoesNotExist, match="there is no folder"):
+    with pytest.raises(penstock.NameDoesNotExist, match="does not exist"):
         penstock.segments(tmp_path / "nowhere")
-    with pytest.raises(penstock.NameDoesNotExist, match="nothing has been sealed there yet"):
+    with pytest.raises(penstock.NameDoesNotExist, match="no event of it is sealed yet"):
         penstock.segments(tmp_path / "empty")
     with pytest.raises(
         penstock.InvalidArgument, match="unknown column qty; the table has event_id"

@@ -114,7 +114,7 @@ def test_an_incomplete_export_is_refused(
 
     with pytest.raises(DamagedExport, match="it is incomplete"):
         there.channels.import_from(folder)
-    with pytest.raises(InvalidArgument, match="there is no folder"):
+    with pytest.raises(InvalidArgument, match="does not exist; give the folder of an export"):
         there.channels.import_from(tmp_path / "nowhere")
     here.close()
 

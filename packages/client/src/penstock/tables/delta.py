@@ -1,8 +1,8 @@
 """Delta tables through delta-rs, without a JVM or jars.
 
-Rows are written to files that no reader looks for until a commit in the table's log adds them.
-The commit also records the writer's name and version as an application transaction, which is
-Delta's own means to recognise a repeated write.
+Rows are written to files that are invisible until a commit in the table's log adds them. The commit
+also records the writer's name and version as an application transaction, by which Delta recognizes
+a repeated write.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 _APP: Final = "penstockApp"
 _VERSION: Final = "penstockVersion"
 _CONTENT: Final = "penstockContent"
-"""Keys in the metadata of a commit: which version it stored, and what identifies its content."""
+"""Keys in the metadata of a commit: the writer, its version, and the content identity."""
 _HISTORY_MAX: Final = 1_000
-"""Commits that are searched for the contents of a writer's versions, the newest first."""
+"""Most commits that are searched for the contents of a writer's versions, newest first."""
 
 _ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -56,16 +56,16 @@ class DeltaLog:
 
     def __init__(self, uri: str) -> None:
         try:
-            import deltalake  # noqa: F401 - check that it is installed
+            import deltalake  # noqa: F401 - only checks that it is installed
         except ModuleNotFoundError as error:
             raise Unavailable("Delta tables need delta-rs: pip install deltalake") from error
         self.uri = uri
         self._filesystem, self._root = filesystem_of(uri)
         self._where = str(local_path(uri)) if is_local(uri) else uri
-        if is_local(uri) and (found := _ESCAPE.search(self._where)):
+        if is_local(uri) and (escape := _ESCAPE.search(self._where)):
             raise InvalidArgument(
-                f"{shown(uri)} contains {found[0]}, which programs that read Delta tables take for "
-                f"{unquote(found[0])!r}; choose a path without it"
+                f"{shown(uri)} contains {escape[0]}, which programs that read Delta tables take "
+                f"for {unquote(escape[0])!r}; choose a path without it"
             )
         self._table: DeltaTable | None = None
         self._state = State(-1)
@@ -95,8 +95,7 @@ class DeltaLog:
         if (path / "_penstock").is_dir():
             raise InvalidArgument(
                 f"{shown(self.uri)} is a table of plain Parquet files; set format to parquet, "
-                f"or choose "
-                f"another folder"
+                f"or choose another folder"
             )
 
     def _read(self, table: DeltaTable) -> State:
@@ -104,16 +103,14 @@ class DeltaLog:
         if features or table.protocol().min_reader_version == 2:
             what = ", ".join(sorted(features)) or "column mapping"
             raise InvalidArgument(
-                f"the Delta table at {shown(self.uri)} uses {what}, which is not supported here; "
-                f"write "
-                f"the table without it, for example with "
-                "delta.enableDeletionVectors = false"
+                f"the Delta table at {shown(self.uri)} uses {what}, which is not supported; write "
+                f"the table without it, for example with delta.enableDeletionVectors = false"
             )
         schema = _as_arrow(table)
         partition_by = tuple(table.metadata().partition_columns)
         actions = pa.table(table.get_add_actions(flatten=True))
         names = [name for name in _WANTED if name in actions.column_names]
-        rows = actions.select([*names, *(f"partition.{each}" for each in partition_by)])
+        rows = actions.select([*names, *(f"partition.{name}" for name in partition_by)])
         files = [_file(row, partition_by) for row in rows.to_pylist()]
         return State(table.version(), schema, partition_by, files=tuple(reversed(files)))
 
@@ -123,11 +120,11 @@ class DeltaLog:
     def contents(self, app: str) -> Mapping[int, str]:
         if self._table is None:
             return {}
-        found: dict[int, str] = {}
+        contents: dict[int, str] = {}
         for commit in self._table.history(_HISTORY_MAX):
-            if commit.get(_APP) == app and len(found) < CONTENTS_MAX:
-                found[int(commit[_VERSION])] = commit[_CONTENT]
-        return found
+            if commit.get(_APP) == app and len(contents) < CONTENTS_MAX:
+                contents[int(commit[_VERSION])] = commit[_CONTENT]
+        return contents
 
     def open(self, file: DataFile) -> Any:
         return self._filesystem.open_input_file(f"{self._root}/{file.path}")
@@ -158,8 +155,8 @@ class DeltaLog:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         check_fields(commit.schema)
-        # Not retried by delta-rs: after a conflict, the caller must first look
-        # whether it is stored already.
+        # Without retries of delta-rs: after a conflict, the caller must first check whether this
+        # version is stored already.
         content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}
         once = CommitProperties(
             custom_metadata=content if commit.content else None,
@@ -176,7 +173,7 @@ class DeltaLog:
         except DeltaError as error:
             if "already exists" not in str(error):
                 raise
-            raise CommitConflict from error  # a table, where there was none
+            raise CommitConflict from error  # another program has just created the table
         self._settle_log()
 
     def _create(self, commit: Commit, once: Any) -> None:
@@ -222,15 +219,15 @@ class DeltaLog:
         )
 
     def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:
-        """Add new columns in a commit of their own before the rows; this changes no row."""
+        """Add new columns in a separate commit before that of the rows; it changes no row."""
         from deltalake import CommitProperties, Schema
 
-        known = _as_arrow(table)
+        existing = _as_arrow(table)
         wanted = Schema.from_arrow(schema)
         new = [
             field
             for field, mine in zip(wanted.fields, schema, strict=True)
-            if mine.name not in known.names or known.field(mine.name).type != mine.type
+            if mine.name not in existing.names or existing.field(mine.name).type != mine.type
         ]
         if new:
             table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
@@ -264,19 +261,19 @@ class DeltaLog:
             folder.settle(path.parent)
 
     def settle(self) -> None:
-        """Nothing to do: files of a Delta table are in their places before they are committed."""
+        """Do nothing: files of a Delta table are in their places before they are committed."""
 
     def clean(self, keep_hours: int) -> int:
         if self._table is None:
             return 0
         self._table.update_incremental()
-        gone = self._table.vacuum(
+        removed = self._table.vacuum(
             keep_hours,
             dry_run=False,
             enforce_retention_duration=False,
-            full=keep_hours >= UNCOMMITTED_HOURS,  # else only replaced files
+            full=keep_hours >= UNCOMMITTED_HOURS,  # otherwise only replaced files
         )
-        return len(gone)
+        return len(removed)
 
 
 _WANTED: Final = ("path", "num_records", "size_bytes", f"min.{ID_COLUMN}", f"max.{ID_COLUMN}")

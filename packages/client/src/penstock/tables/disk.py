@@ -1,7 +1,5 @@
-"""The folder of a table. Every change on disk goes through this module.
-
-So tests can simulate a power cut at each step.
-"""
+"""The folder of a table. All changes on disk are made by this module, so that tests can simulate a
+power cut at each step."""
 
 from __future__ import annotations
 
@@ -18,22 +16,22 @@ from penstock_core.vocabulary.errors import InvalidArgument, StorageFailed, Unav
 from penstock_core.vocabulary.uris import shown, without_secrets
 
 _REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG))
-"""A full, failing or read-only disk, a quota, and a limit of file sizes."""
+"""Error numbers of a full, failing or read-only disk, a quota, and a limit of file sizes."""
 
 
 @contextmanager
 def storing(uri: str) -> Iterator[None]:
-    """Turn the refusal of a disk or store to take bytes into ``StorageFailed`` naming the table."""
+    """Convert the refusal of a disk or store to write into ``StorageFailed`` with the table."""
     try:
         yield
     except FileNotFoundError:
-        raise  # says that the table has changed
+        raise  # callers take it as a sign that the table has changed
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
         raise StorageFailed(
-            f"the table at {shown(uri)} cannot be written: {os.strerror(error.errno)}; nothing of "
-            f"this write is in it. Free space or repair the disk, and write again"
+            f"the table at {shown(uri)} cannot be written: {os.strerror(error.errno)}; the table "
+            f"is unchanged; free space or repair the disk, and write again"
         ) from error
 
 
@@ -58,8 +56,8 @@ class Folder:
 
     @contextmanager
     def new_file(self, name: str, path: str) -> Iterator[NewFile]:
-        """A file of a table under the name ``name``, complete after the block. ``path`` is its
-        final path inside the table."""
+        """Create a file of a table under the name ``name``; it is complete after the block.
+        ``path`` is its final path inside the table."""
         sink = self.create(name)
         file = NewFile(path, sink)
         try:
@@ -70,13 +68,14 @@ class Folder:
         file.size = self.finish(sink)
 
     def publish(self, name: str, new_name: str) -> bool:
-        """Give a finished file its final name. False if another file has that name already."""
+        """Give a finished file its final name. Return False if another file already has that
+        name."""
         target = self.path / new_name
         try:
             os.link(self.path / name, target)
         except FileExistsError:
             return False
-        except PermissionError as error:  # some mounted disks have no hard links
+        except PermissionError as error:  # some mounted disks do not support hard links
             raise Unavailable(
                 f"{self.path}: this disk does not support hard links ({error}), which a plain "
                 f"Parquet table needs; use another disk"
@@ -96,7 +95,7 @@ class Folder:
         self.settle(target.parent)
 
     def make(self, folder: Path) -> None:
-        """Make a folder and its missing parents."""
+        """Create a folder and its missing parents."""
         if folder.is_dir():
             return
         self.make(folder.parent)
@@ -104,7 +103,7 @@ class Folder:
         self.settle(folder.parent)
 
     def age_s(self, name: str) -> float:
-        """Seconds since the file was last written or moved."""
+        """Return the seconds since a file was last written or moved."""
         try:
             return time.time_ns() / 1e9 - (self.path / name).stat().st_ctime
         except FileNotFoundError:
@@ -123,14 +122,14 @@ class Folder:
             os.close(handle)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if the folder does not exist."""
+        """Return the names in a folder, sorted; an empty list if the folder does not exist."""
         try:
             return sorted(os.listdir(self.path / folder))
         except FileNotFoundError:
             return []
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if it does not exist."""
+        """Return the content of a file; None if it does not exist."""
         try:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
@@ -141,7 +140,7 @@ class Folder:
 
 
 def local_path(uri: str) -> Path:
-    """The folder of a path or ``file://`` URI. Raises ``InvalidArgument`` for other URIs."""
+    """Return the folder of a path or ``file://`` URI. Raises ``InvalidArgument`` for other URIs."""
     if "://" not in uri:
         return Path(uri).absolute()
     scheme, _, rest = uri.partition("://")
@@ -155,20 +154,20 @@ def local_path(uri: str) -> Path:
 
 
 def is_local(uri: str) -> bool:
-    """True if ``uri`` is a folder on this machine."""
+    """Return whether ``uri`` is a folder on this machine."""
     return "://" not in uri or uri.startswith("file:///")
 
 
 def filesystem_of(uri: str) -> tuple[Any, str]:
-    """The Arrow file system of ``uri``, and the path in it. Raises ``InvalidArgument``."""
+    """Return the Arrow file system of ``uri``, and the path in it. Raises ``InvalidArgument``."""
     from pyarrow import ArrowException, fs
 
     if is_local(uri):
         return fs.LocalFileSystem(), str(local_path(uri))
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
+        location: tuple[Any, str] = fs.FileSystem.from_uri(uri)
     except (ArrowException, ValueError, OSError) as error:
-        # Not as its cause, because the cause's text may have the whole URI.
+        # Raised without the cause, whose text may contain the whole URI with credentials.
         why = without_secrets(str(error), uri)
         raise InvalidArgument(f"{shown(uri)!r} cannot hold a table: {why}") from None
-    return found
+    return location

@@ -20,29 +20,31 @@ from penstock_core.vocabulary.errors import InvalidArgument
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 64 << 20
 FILE_BYTES_MAX: Final = 256 << 20
-"""Bytes of rows after which a file is closed, and the next one begun."""
+"""Bytes of rows in memory after which a file is closed and the next one begun."""
 ID_COLUMN: Final = "event_id"
 """The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The folder name for a null partition value, the one that Spark and others use."""
+"""Name of the folder for a null partition value, the same as in Spark."""
 
 Values = tuple[str | None, ...]
 
 
 class RowWriter:
-    """Writes rows to new data files, which are not visible before they are committed.
+    """Writes rows to new data files, which are not visible before a commit.
 
-    May run where the rows are, such as in a Spark task.
+    A writer can run on another machine than the commit, such as in a Spark task.
     """
 
     def __init__(self, log: Log, table: pa.Schema | None, partition_by: tuple[str, ...]) -> None:
         self._log = log
         self._table = pa.schema([]) if table is None else table
         self._partition_by = partition_by
-        self._given: pa.Schema | None = None
+        self._rows_schema: pa.Schema | None = None
+        """Schema of the rows added last."""
         self.schema: pa.Schema = self._table
         """The columns of the table after these rows are added."""
-        self._own: pa.Schema = self._table
+        self._file_schema: pa.Schema = self._table
+        """The columns of the files being written: those of the table that the rows have."""
         self._open: dict[Values, _Growing] = {}
         self._done: list[DataFile] = []
 
@@ -56,15 +58,15 @@ class RowWriter:
             self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        if batch.schema != self._given:
+        if batch.schema != self._rows_schema:
             self._prepare(batch.schema)
-        rows = conformed(batch, self._own)
+        rows = conformed(batch, self._file_schema)
         for values, part in split(rows, self._partition_by):
             if "" in values and not self._log.keeps_empty_partitions:
                 name = self._partition_by[values.index("")]
                 raise InvalidArgument(
-                    f"partition_by names {name!r}, which is an empty text in {part.num_rows} rows, "
-                    "and a Delta table reads that again as null; write null or another text, or "
+                    f"partition_by names {name!r}, which is an empty text in {part.num_rows} rows; "
+                    "a Delta table would return it as null; write null or another text, or "
                     "partition by another column"
                 )
             growing = self._open.get(values)
@@ -76,12 +78,12 @@ class RowWriter:
             if growing.size >= FILE_BYTES_MAX:
                 self._done.append(self._open.pop(values).close())
 
-    def _prepare(self, given: pa.Schema) -> None:
+    def _prepare(self, schema: pa.Schema) -> None:
         self.close()
-        self.schema = united(self.schema, given)
-        self._own = columns_of(self.schema, given.names)
-        check_partitions(self._own, self._partition_by)
-        self._given = given
+        self.schema = united(self.schema, schema)
+        self._file_schema = columns_of(self.schema, schema.names)
+        check_partitions(self._file_schema, self._partition_by)
+        self._rows_schema = schema
 
     def close(self) -> list[DataFile]:
         """Finish all files, synced to disk, and return them. Raises ``StorageFailed``."""
@@ -99,7 +101,7 @@ class RowWriter:
 
 
 class _Abandoned(Exception):
-    """Raised to stop writing a file that is no longer needed."""
+    """Raised to leave the context of a file that is no longer needed."""
 
 
 class _Growing:
@@ -114,7 +116,7 @@ class _Growing:
         self._rows = self._held_rows = self._held_bytes = 0
         self._ids: tuple[int, int] | None = None
         self.size = 0
-        """Bytes of its rows in memory, before compression."""
+        """Bytes of the rows in memory, before compression."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._held.append(rows)
@@ -130,10 +132,10 @@ class _Growing:
         if ID_COLUMN in table.column_names and pa.types.is_int64(
             table.schema.field(ID_COLUMN).type
         ):
-            found = pc.min_max(table.column(ID_COLUMN)).as_py()
-            if found["min"] is not None:
-                first, last = self._ids or (found["min"], found["max"])
-                self._ids = min(first, found["min"]), max(last, found["max"])
+            ids = pc.min_max(table.column(ID_COLUMN)).as_py()
+            if ids["min"] is not None:
+                first, last = self._ids or (ids["min"], ids["max"])
+                self._ids = min(first, ids["min"]), max(last, ids["max"])
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._rows += self._held_rows
         self.size += self._held_bytes
@@ -170,7 +172,7 @@ def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
 def split(
     rows: pa.RecordBatch, partition_by: tuple[str, ...]
 ) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each partition, in their order, without the partition columns."""
+    """Yield the rows of each partition, in order, without the partition columns."""
     if not rows.num_rows:
         return
     kept = [name for name in rows.schema.names if name not in partition_by]
@@ -178,13 +180,13 @@ def split(
         yield (), rows
         return
     keys = pa.Table.from_batches([rows.select(list(partition_by))])
-    for found in keys.group_by(list(partition_by)).aggregate([]).to_pylist():
+    for key in keys.group_by(list(partition_by)).aggregate([]).to_pylist():
         mask: Any = None
         for name in partition_by:
-            column, value = rows.column(name), found[name]
-            here = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value))
-            mask = here if mask is None else pc.and_(mask, here)
-        values = tuple(_as_text(found[name]) for name in partition_by)
+            column, value = rows.column(name), key[name]
+            equal = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value))
+            mask = equal if mask is None else pc.and_(mask, equal)
+        values = tuple(_as_text(key[name]) for name in partition_by)
         yield values, rows.select(kept).filter(pc.fill_null(mask, fill_value=False))
 
 
@@ -197,7 +199,7 @@ def _as_text(value: object) -> str | None:
 
 
 def folder_of(partition: Mapping[str, str | None]) -> str:
-    """The folder of a partition, such as ``day=2026-05-04``; empty if not partitioned."""
+    """Return the folder of a partition, such as ``day=2026-05-04``; empty without partitions."""
     return "/".join(
         f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe=' ')}"
         for name, value in partition.items()
@@ -205,7 +207,7 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
 
 
 def partition_values(file: DataFile, schema: pa.Schema, rows: int) -> dict[str, Any]:
-    """The partition columns, which are not in the file, for the given number of rows."""
+    """Return the partition columns of a file, which it does not contain, for ``rows`` rows."""
     return {
         name: pa.repeat(pa.scalar(value, pa.string()).cast(schema.field(name).type), rows)
         for name, value in file.partition.items()
@@ -219,11 +221,11 @@ def batches_of(
     row_groups: list[int] | None = None,
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, in the columns of the table for which ``wanted`` is true."""
+    """Yield the rows of a file, in the columns of the table for which ``wanted`` returns True."""
     parquet = pq.ParquetFile(source)
-    there = set(parquet.schema_arrow.names)
+    file_columns = set(parquet.schema_arrow.names)
     target = pa.schema([field for field in schema if wanted(field.name)])
-    names = [name for name in target.names if name in there]
+    names = [name for name in target.names if name in file_columns]
     groups = range(parquet.num_row_groups) if row_groups is None else row_groups
     for number in groups:
         table = parquet.read_row_group(number, columns=names)
@@ -234,19 +236,20 @@ def batches_of(
                 for name, column in partition_values(file, schema, batch.num_rows).items()
                 if wanted(name)
             }
-            found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            if not columns:
-                found = pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
-            yield conformed(found, target)
+            rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            if not columns:  # a batch without columns has no length unless it is made like this
+                rows = pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
+            yield conformed(rows, target)
 
 
 def record_batches(rows: Any) -> Iterator[pa.RecordBatch]:
-    """Rows of any supported kind as batches. Raises ``InvalidArgument`` for other objects."""
+    """Yield rows of any supported kind as record batches. Raises ``InvalidArgument`` for other
+    objects."""
     if isinstance(rows, pa.RecordBatch):
         yield rows
         return
     if isinstance(rows, pa.Table):
-        # A table without rows still has columns.
+        # A table without rows yields one empty batch, which carries its columns.
         yield from rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         return
     if hasattr(rows, "__arrow_c_stream__"):
@@ -256,6 +259,6 @@ def record_batches(rows: Any) -> Iterator[pa.RecordBatch]:
         yield from rows
         return
     raise InvalidArgument(
-        f"{type(rows).__name__} has no rows for a table; give an Arrow table or record batches, "
-        "or a pandas or polars table"
+        f"rows has type {type(rows).__name__}; give an Arrow table or record batches, or a pandas or "
+        "polars table"
     )

@@ -1,4 +1,4 @@
-"""The types that tables can hold, and the conversion of rows to the columns of a table."""
+"""The column types of tables, and the conversion of rows to the columns of a table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SAME: Final = frozenset(
     )
 )
 _INSTEAD: Final = {
-    str(given): kind
-    for given, kind in (
+    str(source): kind
+    for source, kind in (
         (pa.large_string(), pa.string()),
         (pa.string_view(), pa.string()),
         (pa.large_binary(), pa.binary()),
@@ -54,7 +54,7 @@ PARTITION_TYPES: Final = frozenset(
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which a table stores ``kind``; None if it cannot."""
+    """Return the type in which a table stores ``kind``; None if tables cannot store it."""
     name = str(kind)
     if name in _SAME:
         return kind
@@ -75,10 +75,10 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
         return None if key is None or item is None else pa.map_(key, item)
     if pa.types.is_struct(kind):
         inner = [(field, stored_kind(field.type)) for field in kind]
-        if not inner or any(each is None for _, each in inner):
+        if not inner or any(stored is None for _, stored in inner):
             return None
         return pa.struct(
-            [field.with_type(each).with_nullable(nullable=True) for field, each in inner]
+            [field.with_type(stored).with_nullable(nullable=True) for field, stored in inner]
         )
     if hasattr(kind, "value_type"):
         element = stored_kind(kind.value_type)
@@ -87,23 +87,22 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a new table for rows of ``schema``. Columns of type null are left out.
+    """Return the columns of a new table for rows of ``schema``, without columns of type null.
 
     Raises ``InvalidArgument`` for a column that tables cannot hold, and for duplicate names.
     """
     fields = []
-    taken: dict[str, str] = {}
+    names: dict[str, str] = {}
     for field in schema:
         if pa.types.is_null(field.type):
             continue
-        other = taken.get(field.name.casefold())
-        if other is not None:
+        earlier = names.get(field.name.casefold())
+        if earlier is not None:
             raise InvalidArgument(
-                f"columns {other!r} and {field.name!r} differ only in case, which programs that "
-                f"read tables ignore"
-                "; rename one of them"
+                f"columns {earlier!r} and {field.name!r} differ only in case, which programs that "
+                f"read tables ignore; rename one of them"
             )
-        taken[field.name.casefold()] = field.name
+        names[field.name.casefold()] = field.name
         kind = stored_kind(field.type)
         if kind is None:
             raise InvalidArgument(
@@ -115,8 +114,8 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def check_fields(schema: pa.Schema) -> None:
-    """Raise ``InvalidArgument`` for fields of a struct that differ in case only: Delta's library
-    refuses these with an error that names neither the column nor a remedy."""
+    """Raise ``InvalidArgument`` for fields of a struct that differ only in case. The Delta library
+    would raise an error that names neither the column nor a remedy."""
     for field in schema:
         _check_fields(field.type, field.name)
 
@@ -126,19 +125,19 @@ def _check_fields(kind: pa.DataType, path: str) -> None:
         _check_fields(kind.value_type, path)
     if not pa.types.is_struct(kind):
         return
-    taken: dict[str, str] = {}
+    names: dict[str, str] = {}
     for field in kind:
-        other = taken.setdefault(field.name.casefold(), field.name)
-        if other != field.name:
+        earlier = names.setdefault(field.name.casefold(), field.name)
+        if earlier != field.name:
             raise InvalidArgument(
-                f"column {path!r} has the fields {other!r} and {field.name!r}, which differ only "
+                f"column {path!r} has the fields {earlier!r} and {field.name!r}, which differ only "
                 "in case, and Delta ignores case; rename one of them, or write a Parquet table"
             )
         _check_fields(field.type, f"{path}.{field.name}")
 
 
 def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """The columns of a table, extended by those that are new in ``rows``, also inside structs."""
+    """Return the columns of a table, extended by new columns of ``rows``, also inside structs."""
     rows = stored_schema(rows)
     mine = {name.casefold(): name for name in table.names}
     fields = list(table)
@@ -153,14 +152,14 @@ def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
 
 
 def columns_of(table: pa.Schema, names: list[str]) -> pa.Schema:
-    """The named columns of a table; names are compared ignoring case."""
+    """Return the named columns that a table has. Names are compared without case."""
     mine = {name.casefold(): name for name in table.names}
-    found = [mine[name.casefold()] for name in names if name.casefold() in mine]
-    return pa.schema([table.field(name) for name in found])
+    columns = [mine[name.casefold()] for name in names if name.casefold() in mine]
+    return pa.schema([table.field(name) for name in columns])
 
 
 def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
-    """``mine`` extended by struct fields that only ``theirs`` has."""
+    """Return ``mine`` extended by struct fields that only ``theirs`` has."""
     if pa.types.is_struct(mine) and pa.types.is_struct(theirs):
         fields = list(mine)
         for field in theirs:
@@ -176,14 +175,14 @@ def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``rows`` converted to the columns of ``schema``; missing columns are null.
+    """Return ``rows`` converted to the columns of ``schema``; missing columns are null.
 
     Raises ``InvalidArgument`` with the name of a column whose values do not fit.
     """
-    own = {name.casefold(): index for index, name in enumerate(rows.schema.names)}
+    indexes = {name.casefold(): index for index, name in enumerate(rows.schema.names)}
     arrays = []
     for field in schema:
-        index = own.get(field.name.casefold())
+        index = indexes.get(field.name.casefold())
         if index is None:
             arrays.append(pa.nulls(rows.num_rows, field.type))
             continue
@@ -191,14 +190,15 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(_as(rows.column(index), field.type))
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgument(
-                f"column {field.name!r} is {field.type} in the table and {rows.column(index).type} "
-                f"here, with values that do not fit: {error}"
+                f"column {field.name!r} has type {field.type} in the table, and these values of "
+                f"type {rows.column(index).type} do not fit: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _as(array: Any, kind: pa.DataType) -> Any:
-    """``array`` converted to ``kind``. Struct fields match by name; missing ones are null."""
+    """Return ``array`` converted to ``kind``. Struct fields match by name; missing ones are
+    null."""
     if array.type.equals(kind):
         return array
     if pa.types.is_dictionary(array.type):
@@ -219,7 +219,7 @@ def _as(array: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
         if not array.offset and not array.null_count:
             return pa.ListArray.from_arrays(array.offsets, _as(array.values, kind.value_type), kind)
-        whole = pa.concat_arrays([array])  # so that offsets start at 0
-        values = _as(whole.values, kind.value_type)
-        return pa.ListArray.from_arrays(whole.offsets, values, kind, mask=whole.is_null())
+        compact = pa.concat_arrays([array])  # a copy whose offsets start at 0
+        values = _as(compact.values, kind.value_type)
+        return pa.ListArray.from_arrays(compact.offsets, values, kind, mask=compact.is_null())
     return array.cast(kind)

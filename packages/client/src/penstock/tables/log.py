@@ -12,10 +12,10 @@ from msgspec import Struct, field
 Format = Literal["delta", "parquet"]
 
 CONTENTS_MAX: Final = 64
-"""Versions of a writer whose content is remembered at least."""
+"""Fewest versions of a writer whose content is remembered."""
 
 UNCOMMITTED_HOURS: Final = 24
-"""Hours that an uncommitted file is kept, because a writer may still commit it."""
+"""Hours for which an uncommitted file is kept, as a writer may still commit it."""
 
 
 class DataFile(Struct, frozen=True):
@@ -43,7 +43,7 @@ class State(Struct, frozen=True):
     apps: Mapping[str, int] = field(default_factory=dict)
     """By writer, the last version it stored. Empty for Delta tables: see :meth:`Log.last_of`."""
     contents: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """By writer, what identifies the content of its last versions. Empty for Delta tables: see
+    """By writer, the content identities of its last versions. Empty for Delta tables: see
     :meth:`Log.contents`."""
 
 
@@ -61,11 +61,11 @@ class Commit(Struct, frozen=True):
     changes_data: bool = True
     """False if only files change and not rows, as in a compaction."""
     content: str = ""
-    """Identifies what this version contains; empty: not known."""
+    """Identifies the content of this version; empty if unknown."""
 
 
 class CommitConflict(Exception):
-    """Raised if another program committed since the state was read. Nothing was changed."""
+    """Raised if another program has committed since the state was read. Nothing was changed."""
 
 
 class Log(Protocol):
@@ -76,16 +76,17 @@ class Log(Protocol):
     """False if a partition value that is an empty text is read again as null."""
 
     def state(self) -> State:
-        """Read the current state. Raises ``Damaged``, or ``InvalidArgument`` for no table."""
+        """Read and return the current state. Raises ``Damaged``, and ``InvalidArgument`` if the
+        place contains something else than a table."""
         ...
 
     def last_of(self, app: str) -> int | None:
-        """The last version stored by this writer, in the state that was read last."""
+        """Return the last version stored by a writer, in the state read last."""
         ...
 
     def contents(self, app: str) -> Mapping[int, str]:
-        """What identifies the content of versions of this writer, of the last ones for which it was
-        given, in the state that was read last."""
+        """Return the content identities of a writer's last versions that have one, in the state
+        read last."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:
@@ -93,7 +94,7 @@ class Log(Protocol):
         ...
 
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
-        """A new data file to write to. It is not visible before a commit adds it."""
+        """Create a data file to write to. It is not visible before a commit adds it."""
         ...
 
     def open(self, file: DataFile) -> Any:
@@ -104,7 +105,7 @@ class Log(Protocol):
         ...
 
     def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
-        """The paths or URIs at which other programs find these files."""
+        """Yield the paths or URIs at which other programs find these files."""
         ...
 
     def settle(self) -> None:

@@ -1,23 +1,23 @@
-"""Plain Parquet tables: a folder of files, with a list of commits that says which files count.
+"""Plain Parquet tables: a folder of files, with a list of commits that defines which files count.
 
 ::
 
     flights/
       published_day=2026-05-04/3f9c0a1b-000000000007-000.parquet     rows
-      _penstock/commits/00000000000000000008.json                    what commit 8 did
+      _penstock/commits/00000000000000000008.json                    the changes of commit 8
       _penstock/commits/00000000000000000008.state                   the table after commit 8
       _penstock/aside/...parquet                                     written, not committed yet
-      _penstock/replaced/...parquet                                  not part of it any more
+      _penstock/replaced/...parquet                                  replaced by a later commit
 
 Rows are first written to the folder ``aside``. A commit is one small numbered file, created
-atomically under a name that does not exist yet. After that its files are moved to their places,
-under names made of the writer's name, its version and a count, and the files it replaces are
-moved away. After a crash in between, the next writer finishes the moves.
+atomically under a name that does not exist yet. Then its files are moved to their places, under
+names made of the writer's name, its version and a count, and the replaced files are moved away.
+After a crash during the moves, the next writer finishes them.
 
-Readers follow the list of commits and look for a file in its place and where it is moved from or
-to, so they see a commit completely from the moment it exists. Programs that only list the folder
-see all files in their places and ignore folders that begin with an underscore: while a commit's
-files are being moved, they may miss its rows or see them twice.
+Readers follow the list of commits. They look for a file in its place, in ``aside`` and in
+``replaced``, so that they see a commit completely from the moment it exists. Programs that only
+list the folder see the files in their places, and ignore folders that begin with an underscore:
+while files are being moved, they may miss rows or see them twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
 REPLACED: Final = "_penstock/replaced"
 STATE_EVERY: Final = 50
-"""Number of commits after which the whole state is written, so readers need not read all."""
+"""Commits after which the whole state is written, so that readers need not read all commits."""
 FORMAT_VERSION: Final = 1
 
 
@@ -75,10 +75,10 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     partition_by: tuple[str, ...] | None = None
     """The partition columns; only in the first commit."""
     content: str = ""
-    """Identifies what this version contains; empty: not known."""
+    """Identifies the content of this version; empty if unknown."""
 
 
-class _Whole(Struct, frozen=True, omit_defaults=True):
+class _TableState(Struct, frozen=True, omit_defaults=True):
     """The content of a state file: the whole table after a commit."""
 
     v: int
@@ -99,7 +99,8 @@ class ParquetLog:
         self._folder = folder or Folder(local_path(uri))
         self._state = State(-1)
         self._aside: dict[str, str] = {}
-        """By path, the names in ``aside`` of files of the last commit that may not be moved yet."""
+        """By path, the names in ``aside`` of files of the last commit, which may not be moved
+        yet."""
 
     # --- state ---------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class ParquetLog:
             try:
                 self._advance(names, commits[-1])
             except FileNotFoundError:
-                continue  # removed since: there is a newer state
+                continue  # a newer state has replaced these files
             return self._state
 
     def _check_not_foreign(self, names: list[str]) -> None:
@@ -130,7 +131,7 @@ class ParquetLog:
         state = self._state
         states = [int(name[:20]) for name in names if name.endswith(".state")]
         if states and states[-1] > state.version:
-            state = self._whole(states[-1])
+            state = self._stored_state(states[-1])
         for number in range(state.version + 1, newest + 1):
             state = self._after(state, number, self._record(number))
         self._state = state
@@ -139,15 +140,15 @@ class ParquetLog:
         content = self._folder.read(f"{COMMITS}/{name}")
         if content is None:
             raise FileNotFoundError(name)
-        found = decode_json(
+        document = decode_json(
             content, kind, whole="the document", refuse=partial(self._damaged, name)
         )
-        if found.v > FORMAT_VERSION:
+        if document.v > FORMAT_VERSION:
             raise NewerFormat(
-                f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "
-                f"this one knows {FORMAT_VERSION})"
+                f"{self.uri}/{COMMITS}/{name} has format {document.v} of a newer Penstock; this "
+                f"version reads formats up to {FORMAT_VERSION}; update it"
             )
-        return found
+        return document
 
     def _damaged(self, name: str, why: object) -> Damaged:
         return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {why}")
@@ -162,29 +163,30 @@ class ParquetLog:
         record: _Record = self._read(f"{number:020}.json", _Record)
         return record
 
-    def _whole(self, number: int) -> State:
+    def _stored_state(self, number: int) -> State:
         name = f"{number:020}.state"
-        whole: _Whole = self._read(name, _Whole)
-        columns = self._schema(name, whole.columns)
+        stored: _TableState = self._read(name, _TableState)
+        columns = self._schema(name, stored.columns)
         return State(
             number,
             columns,
-            whole.partition_by,
-            files=whole.files,
-            apps=whole.apps,
-            contents=whole.contents,
+            stored.partition_by,
+            files=stored.files,
+            apps=stored.apps,
+            contents=stored.contents,
         )
 
     def _after(self, state: State, number: int, record: _Record) -> State:
-        gone = frozenset(record.remove)
-        files = [file for file in state.files if file.path not in gone]
+        """Return the state after a commit."""
+        removed = frozenset(record.remove)
+        files = [file for file in state.files if file.path not in removed]
         apps = {**state.apps, record.app: record.version} if record.app else state.apps
-        self._aside = {each.file.path: each.aside for each in record.add}
+        self._aside = {added.file.path: added.aside for added in record.add}
         return State(
             number,
             self._schema(f"{number:020}.json", record.columns) if record.columns else state.schema,
             state.partition_by if record.partition_by is None else record.partition_by,
-            files=(*files, *(each.file for each in record.add)),
+            files=(*files, *(added.file for added in record.add)),
             apps=apps,
             contents=_with_content(state.contents, record),
         )
@@ -199,7 +201,8 @@ class ParquetLog:
         return pa.memory_map(str(self._folder.path / self._place(file)))
 
     def _place(self, file: DataFile) -> str:
-        """The current path of a file: in its place, still in ``aside``, or already replaced."""
+        """Return the current path of a file: in its place, still in ``aside``, or already
+        replaced."""
         aside = self._aside.get(file.path)
         places = [file.path, _replaced(file.path)]
         if aside is not None:
@@ -224,7 +227,7 @@ class ParquetLog:
         self._finish(based_on)
         number = based_on.version + 1
         added = tuple(
-            _named(commit, each, count, number=number) for count, each in enumerate(commit.add)
+            _named(commit, file, count, number=number) for count, file in enumerate(commit.add)
         )
         same = based_on.schema is not None and commit.schema.equals(
             based_on.schema, check_metadata=True
@@ -247,10 +250,10 @@ class ParquetLog:
         self._move(record)
         self._state = state
         if number and number % STATE_EVERY == 0:
-            self._sum_up(state)
+            self._write_state(state)
 
     def _publish(self, name: str, content: bytes) -> bool:
-        """Create a file atomically. False if the name is taken."""
+        """Create a file atomically. Return False if the name is taken."""
         aside = f"{ASIDE}/{uuid.uuid4().hex}"
         file = self._folder.create(aside)
         file.write(content)
@@ -261,7 +264,7 @@ class ParquetLog:
         return published
 
     def settle(self) -> None:
-        with suppress(CommitConflict):  # another writer does it
+        with suppress(CommitConflict):  # another writer has done it
             self._finish(self.state())
 
     def _finish(self, state: State) -> None:
@@ -275,12 +278,12 @@ class ParquetLog:
     def _move(self, record: _Record) -> None:
         for path in record.remove:
             self._folder.move(path, _replaced(path))
-        for each in record.add:
-            self._folder.move(f"{ASIDE}/{each.aside}", each.file.path)
+        for added in record.add:
+            self._folder.move(f"{ASIDE}/{added.aside}", added.file.path)
 
-    def _sum_up(self, state: State) -> None:
-        assert state.schema is not None, "something was committed"
-        whole = _Whole(
+    def _write_state(self, state: State) -> None:
+        assert state.schema is not None, "the state of a table with commits has a schema"
+        document = _TableState(
             FORMAT_VERSION,
             _text(state.schema),
             state.partition_by,
@@ -288,8 +291,8 @@ class ParquetLog:
             apps=dict(state.apps),
             contents={app: dict(contents) for app, contents in state.contents.items()},
         )
-        self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
-        # Readers that are reading older commits start again from this state.
+        self._publish(f"{state.version:020}.state", msgspec.json.encode(document))
+        # Readers that miss one of these commits start again from the new state.
         for name in self._folder.names(COMMITS):
             if int(name[:20]) < state.version:
                 self._folder.remove(f"{COMMITS}/{name}")
@@ -310,7 +313,7 @@ class ParquetLog:
 
 
 def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
-    """A file with its final name, which is the same at each attempt of a commit."""
+    """Return a file with its final name, which is the same in each attempt of a commit."""
     folder, _, aside = file.path.rpartition("/")
     if commit.app:
         writer = hashlib.blake2b(commit.app.encode(), digest_size=6).hexdigest()
@@ -324,16 +327,16 @@ def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
 def _with_content(
     contents: Mapping[str, Mapping[int, str]], record: _Record
 ) -> Mapping[str, Mapping[int, str]]:
-    """The contents of the last versions of each writer, after a commit."""
+    """Return the content identities of the last versions of each writer, after a commit."""
     if not record.content:
         return contents
-    own = {**contents.get(record.app, {}), record.version: record.content}
-    newest = dict(sorted(own.items())[-CONTENTS_MAX:])
+    versions = {**contents.get(record.app, {}), record.version: record.content}
+    newest = dict(sorted(versions.items())[-CONTENTS_MAX:])
     return {**contents, record.app: newest}
 
 
 def _replaced(path: str) -> str:
-    """The path to which a replaced file is moved."""
+    """Return the path to which a replaced file is moved."""
     return f"{REPLACED}/{path.replace('/', '~')}"
 
 

@@ -32,57 +32,60 @@ def segments(
     *,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """The events in the segment files of one channel, oldest first, as a flat table.
+    """Return the events in the segment files of one channel, oldest first, as a flat Arrow table.
+    No realm is needed.
 
-    Its columns are ``event_id``, ``published``, ``tag``, ``data``, then one for each property in
-    any of the files; its integers and floats are one column (SEM E10), and ``price::int`` and
-    ``price::float`` name the exact ones. DuckDB, Polars and pandas accept such a table directly::
+    The table has the columns ``event_id``, ``published``, ``tag`` and ``data``, and one for each
+    property in any of the files; ``columns`` selects some of them. Integers and floats of a
+    property share one column (SEM E10); ``price::int`` and ``price::float`` name the exact columns.
+    DuckDB, Polars and pandas accept the table directly::
 
         orders = penstock.segments("data", "orders", columns=["event_id", "price"])
         duckdb.sql("SELECT avg(price) FROM orders")
         polars.from_arrow(orders)
         orders.to_pandas()
 
-    ``path`` is the data directory of a realm, or a copy of it, and ``channel`` the name of a
-    channel or queue in it; or ``path`` is the folder of one channel below ``segments``. The files
-    are mapped, not copied, so only the parts in use are read from disk. A null means that the
-    event does not have the property, or that its value is null.
+    ``path`` is the data directory of a realm or a copy of it, and ``channel`` the name of a channel
+    or queue in it. Without ``channel``, ``path`` is the folder of one channel below ``segments``.
+    The files are mapped into memory, so that only the parts in use are read from disk. A null means
+    that the event does not have the property, or that its value is null.
 
-    Files hold sealed events only: the newest events are missing, and events that have left the
-    channel are included until their file is rewritten or removed. Raises ``NameDoesNotExist`` if
-    the channel has no files, ``InvalidArgument`` for a column that is in none of them, and
-    ``Damaged`` for a file that is not a complete Arrow file. A file that is being extended looks
-    so for a moment; try again then.
+    Segment files contain sealed events only: the newest events are missing, and events that have
+    left the channel are included until their file is rewritten or removed.
+
+    Raises ``NameDoesNotExist`` if the channel has no files, ``InvalidArgument`` for a column that
+    none of them has, and ``Damaged`` for an incomplete file. A file that the realm is extending is
+    incomplete for a moment; call again then.
     """
     folder = _folder(Path(path), channel)
     files = sorted(folder.glob("*.arrow"))
     if not files:
-        raise NameDoesNotExist(f"{folder} has no segment files: nothing has been sealed there yet")
+        raise NameDoesNotExist(f"{folder} has no segment files: no event of it is sealed yet")
     schema = ChannelSchema.empty()
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for file in files:
-        own, batches = _read(file)
-        schema = schema.grown(own.arrow)
-        found += batches
-    for batch in found:
+        file_schema, file_batches = _read(file)
+        schema = schema.grown(file_schema.arrow)
+        batches += file_batches
+    for batch in batches:
         schema = schema.grown(batch.schema)
-    return flat_table(_in_order(found), schema, columns)
+    return flat_table(_in_order(batches), schema, columns)
 
 
 def _folder(path: Path, channel: str) -> Path:
     if not channel:
         if (path / _SEGMENTS).is_dir():
             raise InvalidArgument(
-                f"{path} is the data directory of a realm: name a channel, as in "
+                f"{path} is the data directory of a realm; name a channel in it, as in "
                 f'penstock.segments("{path}", "orders")'
             )
         if not path.is_dir():
-            raise NameDoesNotExist(f"there is no folder {path}")
+            raise NameDoesNotExist(f"folder {path} does not exist; give a data directory")
         return path
-    begun = path / _SEGMENTS
+    root = path / _SEGMENTS
     # Earlier versions of Penstock made a folder for each part of a name.
     *above, last = channel.split("/")
-    places = [(begun, file_part(channel)), (begun.joinpath(*above), last)]
+    places = [(root, file_part(channel)), (root.joinpath(*above), last)]
     numbered = [
         (int(number[1]), folder)
         for parent, name in places
@@ -93,14 +96,15 @@ def _folder(path: Path, channel: str) -> Path:
     ]
     if not numbered:
         raise NameDoesNotExist(
-            f"{begun} has no files of {channel}: there is no such channel, or none of its events "
-            f"has been sealed yet"
+            f"{root} has no files of {channel}: the channel does not exist, or none of its events "
+            f"is sealed yet"
         )
     return max(numbered)[1]  # the newest channel of that name
 
 
 def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
-    """The channel's schema according to a file, and its batches, mapped."""
+    """Return the channel's schema according to a file, and the batches of the file, mapped into
+    memory."""
     try:
         with pa.memory_map(str(file)) as source:
             reader = pa.ipc.open_file(source)
@@ -112,14 +116,15 @@ def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Sort batches by id, and drop events that an interrupted sealing left in two files."""
+    """Return the batches by id, without the duplicates that an interrupted sealing may leave in two
+    files."""
     filled = [batch for batch in batches if batch.num_rows]
     filled.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
-    found, end = [], -1
+    distinct, end = [], -1
     for batch in filled:
         ids = ids_of_column(batch.column(0))
         first = int(np.searchsorted(ids, end))
         if first < len(ids):
-            found.append(batch.slice(first))
+            distinct.append(batch.slice(first))
             end = int(ids[-1]) + 1
-    return found
+    return distinct

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ATTEMPTS_MAX: Final = 50
-"""Most attempts of a commit when other programs commit at the same time."""
+"""Most attempts of a commit while other programs commit to the same table."""
 COMPACT_BYTES: Final = 128 << 20
-"""Default size in bytes of compacted files. A file of half this size or more is not touched."""
+"""Default size in bytes of compacted files. A file of half this size or more is not rewritten."""
 KEEP_HOURS: Final = 168
-"""Default number of hours that replaced files are kept for programs that still read them."""
+"""Default number of hours for which replaced files are kept for programs that still read them."""
 
 
 class Compacted(Struct, frozen=True):
@@ -51,13 +51,16 @@ class Compacted(Struct, frozen=True):
 
 
 class Table:
-    """A Delta table, or a folder of Parquet files.
+    """A Delta table, or a folder of Parquet files, with exactly-once appends::
+
+        table = Table.open("lake/prices", partition_by=["day"])
+        table.append(rows, app="prices", version=1)
 
     Each writer has a name, ``app``, and numbers its writes by ``version``. A version that is not
-    above the last one stored is not stored again, so a writer that does not know how its last
-    attempt ended can simply repeat it.
+    above the writer's last stored one is not stored again, so that a writer can repeat a write
+    whose outcome it does not know.
 
-    An object is not thread-safe. Several programs may write to one table.
+    Several programs may write to one table. An object is not thread-safe.
     """
 
     def __init__(self, log: Log, format: Format, partition_by: tuple[str, ...]) -> None:
@@ -68,10 +71,11 @@ class Table:
 
     @classmethod
     def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
-        """The table at a path or URI. If it does not exist, the first append creates it.
+        """Return the table at a path or URI. If it does not exist, the first append creates it.
 
-        ``partition_by`` is for a new table; if given for an existing table, it must match. Raises
-        ``InvalidArgument``, and ``Unavailable`` without ``deltalake``.
+        ``format`` is ``"delta"`` or ``"parquet"``. ``partition_by`` has the partition columns of a
+        new table; for an existing table, it must match. Raises ``InvalidArgument``, and
+        ``Unavailable`` if ``deltalake`` is not installed.
         """
         log: Log
         if format == "delta":
@@ -83,20 +87,18 @@ class Table:
 
             log = ParquetLog(uri)
         else:
-            raise InvalidArgument(f'format is {format!r}; it is "delta" or "parquet"')
+            raise InvalidArgument(f'format is {format!r}; allowed are "delta" and "parquet"')
         return cls(log, format, tuple(partition_by))
 
     @classmethod
     def found(cls, uri: str) -> Self:
-        """The existing table at a path or URI, in either format.
-
-        Raises ``NameDoesNotExist`` if there is none.
-        """
+        """Return the existing table at a path or URI, in either format. Raises
+        ``NameDoesNotExist``."""
         plain = is_local(uri) and (local_path(uri) / "_penstock").is_dir()
         table = cls.open(uri, "parquet" if plain else "delta")
         if table.exists:
             return table
-        raise NameDoesNotExist(f"there is no table at {shown(uri)}, neither Delta nor Parquet")
+        raise NameDoesNotExist(f"{shown(uri)} is not a table, neither Delta nor Parquet")
 
     # --- state ---------------------------------------------------------------------------
 
@@ -106,14 +108,14 @@ class Table:
 
     @property
     def state(self) -> State:
-        """The state at the last read; :meth:`refresh` reads it again."""
+        """The state read last; :meth:`refresh` reads it again."""
         if self._state is None:
             self.refresh()
-        assert self._state is not None, "it was read just now"
+        assert self._state is not None, "refresh has set it"
         return self._state
 
     def refresh(self) -> State:
-        """Read what other programs have committed.
+        """Read the newest state, with the commits of other programs, and return it.
 
         Raises ``InvalidArgument`` if the table is not partitioned as requested, and ``Damaged``.
         """
@@ -121,8 +123,8 @@ class Table:
         if state.version >= 0 and self._partition_by not in ((), state.partition_by):
             raise InvalidArgument(
                 f"the table at {shown(self.uri)} is partitioned by {_listed(state.partition_by)}, "
-                f"not by "
-                f"{_listed(self._partition_by)}: give the same columns, or leave partition_by out"
+                f"not by {_listed(self._partition_by)}; give the same columns, or leave "
+                f"partition_by out"
             )
         self._state = state
         return state
@@ -136,7 +138,9 @@ class Table:
         """The columns of the table. Raises ``NameDoesNotExist`` if it does not exist yet."""
         state = self.state
         if state.schema is None:
-            raise NameDoesNotExist(f"there is no table at {shown(self.uri)} yet")
+            raise NameDoesNotExist(
+                f"the table at {shown(self.uri)} does not exist yet; append rows to create it"
+            )
         return state.schema
 
     @property
@@ -148,17 +152,17 @@ class Table:
         return self.state.files
 
     def last_of(self, app: str) -> int | None:
-        """The last version that ``app`` stored; None if it stored nothing."""
+        """Return the last version that ``app`` has stored; None if it has stored none."""
         self.refresh()
         return self._log.last_of(app)
 
     # --- writing -------------------------------------------------------------------------
 
     def is_stored(self, app: str, version: int, content: str = "") -> bool:
-        """Whether ``app`` has stored this version, or a later one.
+        """Return whether ``app`` has stored this version or a later one.
 
-        ``content`` identifies what the version contains now. Raises ``DifferentContent`` if the
-        table has other content under this version, or no longer knows which.
+        ``content`` identifies the content that the version has now. Raises ``DifferentContent`` if
+        the table has other content under this version, or no longer knows which.
         """
         check_version(app, version)
         last = self.last_of(app)
@@ -167,23 +171,24 @@ class Table:
         contents = self._log.contents(app) if content else {}
         stored = contents.get(version)
         if stored is None and (version == last or not contents):
-            return True  # stored before contents were kept
+            return True  # a version of Penstock that did not record contents has stored it
         if stored != content:
             raise DifferentContent(
                 f"the table at {shown(self.uri)} has version {version} of {app} with the content "
-                f"{stored or 'of an earlier time'}, and it comes again with the content {content}"
+                f"{stored or 'of an earlier time'}, not {content}; use a new version for other "
+                f"content"
             )
         return True
 
     def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
-        """Add rows exactly once. False if this version of ``app`` is in the table already.
-
-        ``content`` may identify the rows, such as the positions they were read from: another one
-        under the same version raises ``DifferentContent``.
+        """Add rows exactly once. Return False if the table already has this version of ``app``.
 
         ``rows`` are an Arrow table or record batches, or a pandas or polars table. New columns are
-        added to the table. A column of another type is cast if no value changes by it. Raises
-        ``InvalidArgument`` for values that the table cannot hold.
+        added to the table. A column of another type is cast if that changes no value. ``content``
+        may identify the rows, such as the positions they were read from: other ``content`` under
+        the same version raises ``DifferentContent``. Raises ``InvalidArgument`` for values that
+        the table cannot hold, ``StorageFailed``, and ``Unavailable`` if other writers commit all
+        the time.
         """
         if self.is_stored(app, version, content):
             return False
@@ -197,12 +202,13 @@ class Table:
         return self.commit(writer.schema, files, app=app, version=version, content=content)
 
     def writer(self) -> RowWriter:
-        """A writer of data files, for rows that are written and committed in different places."""
+        """Return a writer of data files, for rows that are written and committed by different
+        programs; :meth:`commit` adds its files."""
         return self.writer_of(self.state.schema, self.partition_by)
 
     def writer_of(self, schema: pa.Schema | None, partition_by: Sequence[str]) -> RowWriter:
-        """A writer for a table that has these columns, as whoever commits knows already: nothing of
-        the table is read here."""
+        """Return a writer for a table with these columns, without reading the table; the program
+        that commits has read it."""
         return RowWriter(self._log, schema, tuple(partition_by))
 
     def commit(
@@ -214,7 +220,8 @@ class Table:
         version: int,
         content: str = "",
     ) -> bool:
-        """Add files of writers exactly once. False if this version was committed already."""
+        """Add files of writers exactly once. Return False if the table already has this version of
+        ``app``."""
         for _ in range(ATTEMPTS_MAX):
             if self.is_stored(app, version, content):
                 return False
@@ -234,7 +241,8 @@ class Table:
         version: int = 0,
         content: str = "",
     ) -> None:
-        """Commit on top of the state read last. Raises ``CommitConflict`` if one is newer."""
+        """Commit on top of the state read last. Raises ``CommitConflict`` if another program has
+        committed since."""
         state = self.state
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
@@ -256,64 +264,70 @@ class Table:
     def _busy(self) -> Unavailable:
         return Unavailable(
             f"{shown(self.uri)}: other writers committed to this table {ATTEMPTS_MAX} times "
-            f"during this "
-            f"write; nothing was stored: try again"
+            f"during this write; nothing was stored; try again"
         )
 
     def merge(
         self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
     ) -> bool:
-        """Replace rows that have the same key, and add rows with new keys. Exactly once, like
-        :meth:`append`.
+        """Replace the rows whose keys are in ``rows``, and add rows with new keys, exactly once as
+        :meth:`append` does.
 
-        Columns missing in ``rows`` become null in the rows they replace. Files that contain any
-        of the keys are rewritten. Raises ``InvalidArgument`` for a key that is null, or occurs
-        twice in ``rows``.
+        ``key`` is the column, or the columns, of the key. Columns missing in ``rows`` become null
+        in the replaced rows. Files that contain any of the keys are rewritten. Raises
+        ``InvalidArgument`` for a key that is null or occurs twice in ``rows``, and the errors of
+        :meth:`append`.
         """
         check_version(app, version)
         keys = (key,) if isinstance(key, str) else tuple(key)
-        given = pa.Table.from_batches(list(record_batches(rows)))
+        merged = pa.Table.from_batches(list(record_batches(rows)))
         for _ in range(ATTEMPTS_MAX):
             if self.is_stored(app, version, content):
                 return False
             writer = self.writer()
             try:
-                gone = self._rewrite(writer, given, keys)
+                replaced = self._rewrite(writer, merged, keys)
                 self._commit(
-                    writer.schema, writer.close(), gone, app=app, version=version, content=content
+                    writer.schema,
+                    writer.close(),
+                    replaced,
+                    app=app,
+                    version=version,
+                    content=content,
                 )
             except (CommitConflict, FileNotFoundError):
-                continue  # the table has changed since
+                continue  # another program has changed the table
             finally:
                 writer.abandon()
             return True
         raise self._busy()
 
-    def _rewrite(self, writer: RowWriter, given: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
-        """Write the given rows, and other rows of the files that have any of their keys."""
-        known = united(self.state.schema or pa.schema([]), given.schema)
-        wanted = columns_of(known, given.schema.names)
+    def _rewrite(self, writer: RowWriter, rows: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
+        """Write ``rows``, and the other rows of files that contain any of their keys. Return these
+        files, which the commit replaces."""
+        columns = united(self.state.schema or pa.schema([]), rows.schema)
+        wanted = columns_of(columns, rows.schema.names)
         fitting = pa.Table.from_batches(
-            [conformed(batch, wanted) for batch in given.to_batches()], wanted
+            [conformed(batch, wanted) for batch in rows.to_batches()], wanted
         )
         check_keys(fitting, keys)
-        gone = []
+        replaced = []
         for file in self.files() if fitting.num_rows else ():
             table = self.rows_of(file)
             if any(name not in table.column_names for name in keys):
                 continue
             kept = without(table, fitting, keys)
             if kept.num_rows < table.num_rows:
-                gone.append(file)
+                replaced.append(file)
                 for batch in kept.to_batches():
                     writer.add(batch)
         for batch in fitting.to_batches():
             writer.add(batch)
-        return gone
+        return replaced
 
     @staticmethod
     def with_columns(schema: pa.Schema, more: pa.Schema) -> pa.Schema:
-        """``schema`` extended by the columns of another writer."""
+        """Return ``schema`` extended by the columns of another writer."""
         return united(schema, more)
 
     # --- compaction ----------------------------------------------------------------------
@@ -321,11 +335,12 @@ class Table:
     def compact(
         self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
     ) -> Compacted:
-        """Join small files of a partition, sorted by ``event_id`` if there is such a column.
+        """Join small files of each partition into files of up to ``target_bytes``, with rows sorted
+        by ``event_id`` if the table has this column. Return the numbers of files.
 
-        Then delete files that were replaced at least ``keep_hours`` ago, and uncommitted files of
-        that age, but at least a day old. Appends may go on meanwhile. Rows, and the versions of
-        writers, do not change.
+        Then delete files replaced at least ``keep_hours`` ago, and uncommitted files of that age,
+        at least a day. Rows and the versions of writers stay the same. Other programs may append
+        during the compaction.
         """
         removed = added = 0
         for files in small_files(self.refresh().files, target_bytes):
@@ -334,36 +349,38 @@ class Table:
                 rows = pa.concat_tables([self.rows_of(file) for file in files])
                 for batch in in_id_order(rows).to_batches():
                     writer.add(batch)
-                found = writer.close()
-                self._commit(self.schema, found, files)
+                new_files = writer.close()
+                self._commit(self.schema, new_files, files)
             except (CommitConflict, FileNotFoundError):
                 self.refresh()
-                continue  # the rest is left for the next run
+                continue  # the next compaction joins these files
             finally:
                 writer.abandon()
-            removed, added = removed + len(files), added + len(found)
+            removed, added = removed + len(files), added + len(new_files)
         return Compacted(removed, added, self._log.clean(keep_hours))
 
     # --- reading -------------------------------------------------------------------------
 
     def rows_of(self, file: DataFile) -> pa.Table:
-        """The rows of a file in the current columns of the table."""
+        """Return the rows of a file in the current columns of the table."""
         schema = self.schema
         return pa.Table.from_batches(batches_of(file, self._log.open(file), schema), schema)
 
     def open_file(self, file: DataFile) -> Any:
         """Open a file for Arrow's Parquet reader.
 
-        Raises ``FileNotFoundError`` if a later commit replaced it and it was removed.
+        Raises ``FileNotFoundError`` if a later commit has replaced the file, and it was removed.
         """
         return self._log.open(file)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows, in ``columns`` if given. Raises ``InvalidArgument`` for unknown columns.
+        """Return all rows as an Arrow table; ``columns`` selects columns. Raises
+        ``InvalidArgument`` for unknown columns.
 
-        In an archive the integers and floats of a property are one column (SEM E10), and
-        ``price::int`` and ``price::float`` name the exact ones; :meth:`dataset` has the columns
-        as they are stored."""
+        In an archive, integers and floats of a property share one column (SEM E10);
+        ``price::int`` and ``price::float`` name the exact columns. :meth:`dataset` has the columns
+        as they are stored.
+        """
         table = pa.concat_tables(
             [self.rows_of(file) for file in self.files()] or [self.schema.empty_table()]
         )
@@ -376,7 +393,8 @@ class Table:
         unknown = [name for name in columns if name not in table.column_names]
         if unknown:
             raise InvalidArgument(
-                f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
+                f"unknown column {', '.join(unknown)}; the table has "
+                f"{', '.join(table.column_names)}"
             )
         return table.select(list(columns))
 
@@ -386,15 +404,16 @@ class Table:
         return str(local_path(self.uri)) if is_local(self.uri) else self.uri
 
     def settle(self) -> None:
-        """Move files of an interrupted commit to their places, where other programs look."""
+        """Move files of an interrupted commit to their places, where other programs find them."""
         self._log.settle()
 
     def locations(self) -> list[str]:
-        """Paths or URIs of the files, for programs that take a list of Parquet files."""
+        """Return the paths or URIs of the files, for programs that accept a list of Parquet
+        files."""
         return list(self._log.locations(self.files()))
 
     def dataset(self) -> ds.Dataset:
-        """The committed files as an Arrow dataset, for Arrow, DuckDB or polars."""
+        """Return the committed files as an Arrow dataset, for Arrow, DuckDB or polars."""
         import pyarrow.dataset as ds
 
         parts = []
@@ -404,9 +423,9 @@ class Table:
             guarantee = ds.scalar(True)
             for name, value in file.partition.items():
                 kind = self.schema.field(name).type
-                known = pa.scalar(value, pa.string()).cast(kind)
+                constant = pa.scalar(value, pa.string()).cast(kind)
                 field = ds.field(name)
-                guarantee &= field.is_null() if value is None else field == known
+                guarantee &= field.is_null() if value is None else field == constant
             parts.append(
                 ds.ParquetFileFormat().make_fragment(
                     str(place), filesystem, partition_expression=guarantee
@@ -422,9 +441,9 @@ def _warn_of_types(names: Sequence[str]) -> None:
 
 
 def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Groups of two or more small files to join.
+    """Return groups of two or more small files to join.
 
-    The files of a group are of one partition, adjacent by id, and have up to ``target_bytes``
+    The files of a group are in one partition, adjacent by id, and have up to ``target_bytes`` bytes
     together.
     """
     groups: list[list[DataFile]] = []
@@ -432,10 +451,10 @@ def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataF
     for file in files:
         if file.size * 2 < target_bytes:
             by_partition.setdefault(tuple(file.partition.items()), []).append(file)
-    for found in by_partition.values():
+    for partition in by_partition.values():
         group: list[DataFile] = []
-        for file in sorted(found, key=lambda file: (file.ids or (0, 0), file.path)):
-            if group and sum(each.size for each in group) + file.size > target_bytes:
+        for file in sorted(partition, key=lambda file: (file.ids or (0, 0), file.path)):
+            if group and sum(member.size for member in group) + file.size > target_bytes:
                 groups.append(group)
                 group = []
             group.append(file)
@@ -444,7 +463,7 @@ def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataF
 
 
 def in_id_order(table: pa.Table) -> pa.Table:
-    """The rows sorted by ``event_id``, if there is such a column."""
+    """Return the rows sorted by ``event_id``; unchanged without this column."""
     if ID_COLUMN not in table.column_names:
         return table
     return table.take(pc.sort_indices(table, [(ID_COLUMN, "ascending")]))
@@ -468,20 +487,21 @@ def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
     if twice.num_rows:
         first = twice.select(list(keys)).slice(0, 1).to_pylist()[0]
         raise InvalidArgument(
-            f"{twice.num_rows} keys are in several rows, the first is {first}: give one row for "
+            f"{twice.num_rows} keys are in several rows, the first is {first}; give one row for "
             f"each key"
         )
 
 
 def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The rows of ``table`` whose keys do not occur in ``rows``, in their order."""
+    """Return the rows of ``table`` whose keys do not occur in ``rows``, in order."""
     cast = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
     if len(keys) == 1:
-        found = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
-        return table.filter(pc.invert(found))
+        is_replaced = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
+        return table.filter(pc.invert(is_replaced))
+    # A join does not keep the order of rows, so they are numbered.
     numbered = table.select(list(keys)).append_column("", pa.array(range(table.num_rows)))
-    left = numbered.join(pa.table(cast, names=list(keys)), list(keys), join_type="left anti")
-    return table.take(left.column("").combine_chunks().sort())
+    kept = numbered.join(pa.table(cast, names=list(keys)), list(keys), join_type="left anti")
+    return table.take(kept.column("").combine_chunks().sort())
 
 
 def check_version(app: str, version: int) -> None:

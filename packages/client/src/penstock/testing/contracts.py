@@ -1,4 +1,4 @@
-"""What every storage adapter must pass."""
+"""The tests that every storage adapter must pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every place of paged channels must pass."""
+"""The tests that every store of paged channels' pages must pass."""
 
 from __future__ import annotations
 

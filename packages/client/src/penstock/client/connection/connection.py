@@ -65,9 +65,9 @@ T = TypeVar("T")
 Connector = Callable[[Callable[[], Link]], Any]
 
 RECONNECT_TIMEOUT_S = 60.0
-"""Seconds for which a session tries to reconnect, by default."""
+"""Default number of seconds of trying to reconnect."""
 CLOSE_TIMEOUT_S = 5.0
-"""Seconds for which a close waits for a silent realm, once no answers are outstanding."""
+"""Longest wait of a close for a silent realm, in seconds, once no answers are outstanding."""
 
 _CHANGES = (Settle, PublishEvents, CommitStages, CommitStagedParts, CommitTransaction, Bury, Extend)
 """Requests whose answers a close waits for."""
@@ -112,7 +112,7 @@ class RealmConnection:
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
-        """The reason for which the realm has ended the connection, if it sent one."""
+        """The realm's reason for ending the connection, if it sent one."""
         self._taken = ALL_TAKEN
         """The highest number of a request that the realm of the connection may have begun."""
         self.listeners = SessionListeners()

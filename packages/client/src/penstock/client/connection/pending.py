@@ -70,8 +70,8 @@ def reject(answer: AnswerFuture, error: PenstockError) -> None:
 def end_of(
     pending: Pending, farewell: PenstockError | None, why: str, taken: int
 ) -> PenstockError | None:
-    """Return the error with which a request ends when its connection is lost; None if it is sent
-    again on the next connection.
+    """Return the error of a request whose connection is lost; None if it is sent again on the next
+    connection.
 
     ``farewell`` is the realm's reason for ending the connection, ``taken`` the highest number of a
     request that the realm may have begun.
@@ -126,7 +126,7 @@ def error_of(code: str, text: str) -> PenstockError:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return the reason for which a connection was lost or refused, for error texts."""
+    """Return why a connection was lost or refused, for error texts."""
     if error is None:
         return "it was closed"
     if isinstance(error, TimeoutError):

@@ -83,7 +83,7 @@ class SessionListeners:
             self._notify(None)
 
     def ended_by(self, error: PenstockError) -> PenstockError:
-        """Return the error with which a session ends that cannot reconnect: ``NoQuorum`` if that
+        """Return the error that ends a session after ``reconnect_timeout``: ``NoQuorum`` if that
         was the last reason, otherwise ``error``."""
         if isinstance(self.interruption, NoQuorum):
             return NoQuorum(f"reconnect_timeout has passed: {self.interruption}")

@@ -29,8 +29,8 @@ _PAUSE_FIRST_S: Final = 0.05
 _DOUBLED_MAX: Final = 16
 
 WORDLESS_S: Final = 1.0
-"""Seconds for which a new session repeats connections that are closed without a reason: a node
-closes them so while it begins or ends to serve."""
+"""Seconds in which a new session retries connections that are closed without a reason, as a node
+does while it begins or ends to serve."""
 _LOOK_MIN_S: Final = 0.01
 _SHARD: Final = 0
 """The shard of a session: the whole realm is one shard."""
@@ -90,8 +90,7 @@ class SessionTerms:
         raise Elsewhere(f"it relays to {owner}")
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
-        """Note the reason for which a node has ended the connection, and the owner if it named
-        one."""
+        """Note why a node has ended the connection, and the owner if it named one."""
         self.is_expected = self.is_expected or goodbye.code in _EXPECTED
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)

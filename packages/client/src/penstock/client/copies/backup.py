@@ -1,6 +1,7 @@
-"""A backup of a running realm in a folder or tar on this side, and a data directory made of one.
+"""Backups of a running realm in a folder or tar of the client, and data directories restored from
+them.
 
-A folder with an earlier backup is brought up to date: files that are in it already are not read
+A folder with an earlier backup is updated: files that are in it already are not read
 from the realm again.
 """
 
@@ -37,17 +38,17 @@ from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
 _COPY_BYTES = 4 << 20
 _SECRET = frozenset(("registry", "quarantine"))
-"""Folders of a data directory that are for the realm's own user alone."""
+"""Folders of a data directory that only the operating system's user of the realm may read."""
 
 
 class BackupResult(Struct, frozen=True, kw_only=True):
-    """What a backup holds, and how much of it was read this time."""
+    """The content of a backup, and how much of it was read from the realm."""
 
     folder: str
     realm: str
     """Identity of the realm."""
     at: str
-    """Everything acknowledged before this moment (UTC) is included."""
+    """The time of the backup, in UTC. It includes everything that the realm confirmed before."""
     files: int
     bytes: int
     files_read: int
@@ -56,12 +57,14 @@ class BackupResult(Struct, frozen=True, kw_only=True):
 
 
 async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResult:
-    """Write the realm's data directory as it stands now into a folder, while the realm goes on.
+    """Write a consistent copy of the realm's data directory to a folder, while the realm is in use.
 
-    A folder that holds an earlier backup of the same realm is brought up to date; it stays whole
-    if that fails. With a name that ends in ``.tar`` it is one file, whole each time. Raises
-    ``InvalidArgument`` for a folder that cannot be used, ``IllegalState`` for a realm in memory,
-    ``Unavailable`` while another backup is under way, ``ConnectionLost``.
+    If the folder contains an earlier backup of this realm, the backup is updated, and stays
+    complete if the update fails. A path that ends in ``.tar`` produces one file, which is always
+    written completely.
+
+    Raises ``InvalidArgument`` if the folder cannot be used, ``IllegalState`` if the realm is in
+    memory, ``Unavailable`` during another backup, ``ConnectionLost``.
     """
     target = Path(folder)
     kind = BackupTar if target.suffix == TAR else BackupFolder
@@ -102,7 +105,7 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
 async def _receive(
     capture: RealmCapture, number: int, sink: BackupFolder | BackupTar, path: str
 ) -> KeptFile:
-    """Write one file of the realm to the sink."""
+    """Write one file of the realm to the sink, and return its entry in the manifest."""
     file = capture.begun.files[number]
     await asyncio.to_thread(sink.begin, path, file.size, capture.begun.at_us)
     async for part in capture.read(number):
@@ -111,14 +114,14 @@ async def _receive(
     return KeptFile(name=file.name, path=path, size=file.size, checksum=checksum, stamp=file.stamp)
 
 
-# --- back from a backup -------------------------------------------------------------------
+# --- restoring ----------------------------------------------------------------------------
 
 
 def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
-    """Make a data directory out of a backup, with every checksum compared.
+    """Create a data directory from a backup, and compare all checksums. Return the manifest.
 
-    The directory has to be empty or missing; when anything fails nothing is left in it. Raises
-    ``InvalidArgument``, and ``DamagedBackup`` naming the file that is not as it was written.
+    The directory must be empty or missing. If the restore fails, it is emptied again. Raises
+    ``InvalidArgument``, and ``DamagedBackup`` with the name of a damaged file.
     """
     source, target = Path(backup), Path(directory)
     if not source.is_file():
@@ -175,4 +178,4 @@ def _copy(opened: Callable[[str], IO[bytes]], sink: NewFolder, file: KeptFile) -
     except OSError as error:
         raise DamagedBackup(f"{file.path} cannot be read: {error.strerror or error}") from error
     if sink.end() != file.checksum:
-        raise DamagedBackup(f"{file.path} fails its checksum: it has changed since it was written")
+        raise DamagedBackup(f"{file.path} fails its checksum: it was changed after the backup")

@@ -1,8 +1,8 @@
-"""Places of backups: a folder that is brought up to date, and a tar.
+"""Destinations of backups: a folder that is updated, and a tar.
 
-A folder has ``backup.json``, files that never change under ``kept/``, and the others in a folder
-named after the time of the backup. The manifest is replaced last, so the earlier backup stays
-complete if a new one fails.
+A folder contains ``backup.json``, files that never change in ``kept/``, and all other files in a
+folder named after the time of the backup. The manifest is replaced last, so that the earlier backup
+stays complete if a new one fails.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ TAR = ".tar"
 
 
 class BackupFolder(FolderSink):
-    """A folder with one backup, open for one writer at a time. Close it in any case."""
+    """A folder with one backup, open for one writer at a time. It must be closed, also after an
+    error."""
 
-    _flag = os.O_TRUNC  # an interrupted backup may have left the file
+    _flag = os.O_TRUNC  # the file may be a part of an interrupted backup
 
     def __init__(self, path: Path) -> None:
-        """Open the folder; a missing one is made, for its owner only. Raises ``InvalidArgument``
+        """Open the folder, or create it with access for its owner only. Raises ``InvalidArgument``
         if it cannot be used or has another writer."""
         super().__init__(path)
         with usable(path):
@@ -43,15 +44,15 @@ class BackupFolder(FolderSink):
             raise InvalidArgument(f"another backup is being written to {path}") from None
 
     def close(self) -> None:
-        """Let other writers open the folder."""
+        """Close the folder, so that other writers can open it."""
         super().close()
         os.close(self._lock)
 
     def kept(self, realm: str) -> dict[str, KeptFile]:
-        """The files of the earlier backup that are still there, by path.
+        """Return the existing files of the earlier backup, by path.
 
-        Raises ``InvalidArgument`` unless the folder is empty or has a backup of this realm,
-        ``DamagedBackup``.
+        Raises ``DamagedBackup``, and ``InvalidArgument`` unless the folder is empty or contains a
+        backup of this realm.
         """
         manifest = read_manifest(self.path)
         if manifest is None:
@@ -64,8 +65,7 @@ class BackupFolder(FolderSink):
         return {file.path: file for file in manifest.files if self._has(file)}
 
     def finish(self, manifest: BackupManifest) -> None:
-        """Replace the manifest once all files are on disk, then remove files that it does not
-        name."""
+        """Replace the manifest once all files are on disk, then remove files that are not in it."""
         self.publish(MANIFEST, encoded(manifest))
         wanted = {self.path / file.path for file in manifest.files}
         with usable(self.path):
@@ -85,13 +85,14 @@ class BackupFolder(FolderSink):
 
 
 class BackupTar(Sink):
-    """A backup in one file: a tar of the folder that it would be, with the manifest last.
+    """A backup in one file: a tar of a backup's folder, with the manifest last.
 
-    The file appears when it is complete; an earlier one stays until then. Close it in any case.
+    The file appears when it is complete, and then replaces an earlier one. It must be closed, also
+    after an error.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ``InvalidArgument``."""
+        """Create the file. Raises ``InvalidArgument``."""
         super().__init__(path)
         if path.is_dir():
             raise InvalidArgument(f"{path} is a folder; a name that ends in {TAR} must be a file")
@@ -113,11 +114,11 @@ class BackupTar(Sink):
         return self._digest.hexdigest()
 
     def kept(self, realm: str) -> dict[str, KeptFile]:
-        """No files: a tar is written anew."""
+        """Return an empty dictionary: a tar is always written completely."""
         return {}
 
     def finish(self, manifest: BackupManifest) -> None:
-        """End the tar with its manifest, and give it its name once all of it is on disk."""
+        """Write the manifest, and rename the file to its final name once it is on disk."""
         content = encoded(manifest)
         self.begin(MANIFEST, len(content), self._at_us)
         self.write(content)
@@ -129,7 +130,7 @@ class BackupTar(Sink):
             sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Remove a tar that was not published."""
+        """Close the file, and remove it unless it is complete."""
         if self._file is not None and not self._file.closed:
             self._partial.unlink(missing_ok=True)
         super().close()
@@ -139,12 +140,12 @@ class BackupTar(Sink):
 
 
 def encoded(manifest: BackupManifest) -> bytes:
-    """The bytes of ``backup.json``."""
+    """Return the content of ``backup.json``."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
 def read_manifest(folder: Path) -> BackupManifest | None:
-    """The manifest of the backup in a folder; None if the folder is empty or missing.
+    """Return the manifest of the backup in a folder; None if the folder is empty or missing.
 
     Raises ``InvalidArgument`` for a folder with other content, ``DamagedBackup``.
     """
@@ -152,9 +153,9 @@ def read_manifest(folder: Path) -> BackupManifest | None:
         try:
             content = (folder / MANIFEST).read_bytes()
         except FileNotFoundError:
-            if strange := _strange(folder):
+            if foreign := _foreign_names(folder):
                 raise InvalidArgument(
-                    f"{folder} is neither empty nor a backup (it contains {strange[0]}); give an "
+                    f"{folder} is neither empty nor a backup (it contains {foreign[0]}); give an "
                     f"empty folder"
                 ) from None
             return None
@@ -184,7 +185,7 @@ def _check_paths(file: KeptFile) -> None:
     """Raise ``DamagedBackup`` for a path outside the backup, or outside a data directory."""
     if not is_data_file(file.name):
         raise DamagedBackup(
-            f"the manifest names {file.name[:200]!r}, outside a data directory or unknown in one"
+            f"the manifest names {file.name[:200]!r}, which cannot be a file of a data directory"
         )
     root = file.path.removesuffix(file.name).removesuffix("/")
     kept = f"kept/{file.name}.{file.stamp:x}"
@@ -194,8 +195,8 @@ def _check_paths(file: KeptFile) -> None:
         )
 
 
-def _strange(folder: Path) -> list[str]:
-    """Names in a folder that no interrupted backup could have left."""
+def _foreign_names(folder: Path) -> list[str]:
+    """Return the names in a folder that cannot come from an interrupted backup."""
     if not folder.is_dir():
         return []
     ours = {"kept", f"{MANIFEST}.partial", "lost+found"}

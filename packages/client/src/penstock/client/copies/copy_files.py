@@ -1,7 +1,8 @@
-"""A copy of a realm's sealed files elsewhere, brought up to date from the running realm.
+"""Copies of a realm's sealed files, updated from the running realm.
 
-It is for readers of events (:mod:`penstock_spark.reading.copies`) and is not a backup: it has no
-unsealed events, durables or users. A blob of its own names the realm, and the stamp of each file.
+A copy is for readers of events (:mod:`penstock_spark.reading.copies`). It is not a backup: it has
+no unsealed events, durables or users. A separate blob, the label, has the realm's identity and the
+stamp of each file.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer
 
 FILES: Final = "segments/"
 LABEL: Final = f"{FILES}copied-from.json"
-"""The blob that makes a place a copy. Written before the first file."""
+"""The blob that marks a place as a copy. It is written before the first file."""
 END_BYTES: Final = 64 << 10
-"""Files of the same length whose ends are the same are the same: there the ids, times and places of
-their batches are told, and a name is not given to other events of the same ids and times."""
+"""Files of the same name and length are equal if their ends are: the end contains the ids, times
+and positions of all batches, and no file has the name of another with the same ids and times."""
 SAVED_EVERY: Final = 64
-"""Files after which the label is written again: a copy that is broken off goes on from there."""
+"""Files after which the label is saved, so that an interrupted copy continues there."""
 
 
 class CopyResult(Struct, frozen=True, kw_only=True):
-    """What a copy holds, and what was done this time."""
+    """The content of a copy after an update, and the work of the update."""
 
     realm: str
     """Identity of the realm."""
     files: int
     bytes: int
     files_copied: int
-    """New, or longer than they were."""
+    """Files that were new, or longer than in the copy."""
     bytes_copied: int
     files_removed: int
     files_left: int
-    """Files without events of the realm; ``prune`` removes them."""
+    """Files in the copy that the realm no longer has; ``prune`` removes them."""
 
 
 class _Label(Struct):
@@ -56,43 +57,43 @@ class _Label(Struct):
 async def copy_files(
     connection: RealmConnection, target: Blobs, *, prune: bool = False
 ) -> CopyResult:
-    """Bring a copy of the realm's sealed files up to date, while the realm is in use.
+    """Update a copy of the realm's sealed files while the realm is in use.
 
-    Each file appears complete, or as it was before. An interrupted copy is continued by the next
+    Readers see each file complete, or as it was before. The next update continues an interrupted
     one. With ``prune``, files that the realm no longer has are removed. Only one writer may run at
-    a time. Needs ``full`` on the realm.
+    a time. Needs the right ``full`` on the realm.
 
-    Raises ``InvalidArgument`` if the place holds another realm's copy or something else,
-    ``StorageFailed`` if it refuses, ``IllegalState`` for a realm in memory, ``Unavailable`` during
-    a backup, ``ConnectionLost``.
+    Raises ``InvalidArgument`` if the place contains anything but a copy of this realm,
+    ``StorageFailed`` if writing fails, ``IllegalState`` if the realm is in memory, ``Unavailable``
+    during a backup, ``ConnectionLost``.
     """
-    there = {info.name: info for info in await target.list(FILES)}
-    known = await _label(target, there)
+    existing = {info.name: info for info in await target.list(FILES)}
+    stored_label = await _label(target, existing)
     async with realm_capture(connection, InvalidArgument) as capture:
         begun = capture.begun
-        label = _checked(begun, known)
-        if known is None:
+        label = _checked(begun, stored_label)
+        if stored_label is None:
             await target.put(LABEL, [msgspec.json.encode(label)])
-        there.pop(LABEL, None)
+        existing.pop(LABEL, None)
         files = [(n, f) for n, f in enumerate(begun.files) if f.name.startswith(FILES)]
         copied: list[CapturedFile] = []
         for number, file in files:
-            held = there.get(file.name)
-            if held is not None and await _is_same(
-                target, held, capture, number=number, label=label
+            copy = existing.get(file.name)
+            if copy is not None and await _is_same(
+                target, copy, capture, number=number, label=label
             ):
                 label.stamps[file.name] = file.stamp
                 continue
-            await _copy(target, capture, number, is_new=held is None)
+            await _copy(target, capture, number, is_new=copy is None)
             label.stamps[file.name] = file.stamp
             copied.append(file)
             if len(copied) % SAVED_EVERY == 0:
                 await _save(target, label)
-        left = sorted(there.keys() - {file.name for _, file in files})
-        for name in left if prune else ():
+        extra = sorted(existing.keys() - {file.name for _, file in files})
+        for name in extra if prune else ():
             await target.delete(name)
             label.stamps.pop(name, None)
-        if known is None or label.stamps != known.stamps:
+        if stored_label is None or label.stamps != stored_label.stamps:
             await _save(target, label)
     return CopyResult(
         realm=begun.realm,
@@ -100,19 +101,19 @@ async def copy_files(
         bytes=sum(file.size for _, file in files),
         files_copied=len(copied),
         bytes_copied=sum(file.size for file in copied),
-        files_removed=len(left) if prune else 0,
-        files_left=0 if prune else len(left),
+        files_removed=len(extra) if prune else 0,
+        files_left=0 if prune else len(extra),
     )
 
 
-async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
-    """None: nothing is there. Nothing that is no copy is touched: it may be a realm's own."""
-    if LABEL not in there:
-        if there:
+async def _label(target: Blobs, existing: Mapping[str, BlobInfo]) -> _Label | None:
+    """Return the label of a copy; None if the place is empty. Raises ``InvalidArgument`` for other
+    content, which may be the data directory of a realm and must not be changed."""
+    if LABEL not in existing:
+        if existing:
             raise InvalidArgument(
-                f"there are files that are not part of a copy of a realm (such as {min(there)}), "
-                f"and no {LABEL}; give an empty folder or bucket prefix"
-                ", never a realm's own data directory"
+                f"the place contains {min(existing)} but no {LABEL}, so it is not a copy of a "
+                f"realm; give an empty folder or bucket prefix, never the data directory of a realm"
             )
         return None
     return decode_json(
@@ -125,23 +126,23 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
     )
 
 
-def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
-    if known is None:
+def _checked(begun: BackupBegun, stored: _Label | None) -> _Label:
+    if stored is None:
         return _Label(begun.realm, begun.name, {})
-    if known.realm != begun.realm:
+    if stored.realm != begun.realm:
         raise InvalidArgument(
-            f"this place already holds a copy of another realm, {known.name} ({known.realm}); "
+            f"this place already holds a copy of another realm, {stored.name} ({stored.realm}); "
             f"give each realm its own folder"
         )
-    return _Label(begun.realm, begun.name, dict(known.stamps))
+    return _Label(begun.realm, begun.name, dict(stored.stamps))
 
 
 async def _is_same(
-    target: Blobs, held: BlobInfo, capture: RealmCapture, number: int, *, label: _Label
+    target: Blobs, copy: BlobInfo, capture: RealmCapture, number: int, *, label: _Label
 ) -> bool:
-    """Whether the copy of a file is up to date, decided without reading all of the file."""
+    """Return whether the copy of a file is up to date, without reading the whole file."""
     file = capture.begun.files[number]
-    if held.size != file.size:
+    if copy.size != file.size:
         return False
     if file.stamp and label.stamps.get(file.name) == file.stamp:
         return True
@@ -158,7 +159,7 @@ async def _copy(target: Blobs, capture: RealmCapture, number: int, *, is_new: bo
         spool.flush()
         chunks: Sequence[Buffer] = ()
         if file.size:
-            # A growing file may be larger than memory.
+            # Mapped, as the file may be larger than memory.
             chunks = (memoryview(mmap.mmap(spool.fileno(), file.size, prot=mmap.PROT_READ)),)
         if is_new:
             await target.put(file.name, chunks)

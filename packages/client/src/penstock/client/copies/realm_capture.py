@@ -1,4 +1,4 @@
-"""The data directory of a running realm as it is at one moment, read from the realm."""
+"""Captures: the data directory of a running realm at one moment, read over the connection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock_core.vocabulary.errors import DamagedBackup, PenstockError
 
 
 class RealmCapture:
-    """Files that the realm keeps as they are until the capture ends."""
+    """A set of files that the realm does not change until the capture ends."""
 
     def __init__(self, connection: RealmConnection, begun: BackupBegun) -> None:
         self._connection = connection
         self.begun = begun
         self.is_complete = False
-        """Whether the realm may count the capture as a backup. The user of the capture sets it."""
+        """Whether the realm may count the capture as a backup; set by the user of the capture."""
 
     async def read(self, number: int, offset: int = 0) -> AsyncIterator[bytes]:
-        """The bytes of a file from ``offset`` on. Raises ``DamagedBackup`` if the file does not
-        have the announced size, ``ConnectionLost``."""
+        """Yield the bytes of a file from ``offset`` on. Raises ``DamagedBackup`` if the file does
+        not have the announced size, ``ConnectionLost``."""
         file = self.begun.files[number]
         while offset < file.size:
             message = ReadBackup(self.begun.backup, number, offset)
@@ -42,8 +42,8 @@ async def realm_capture(
 ) -> AsyncIterator[RealmCapture]:
     """Have the realm capture its data directory, and end the capture with the block.
 
-    Raises ``refusal`` for an answer that no realm gives, ``IllegalState`` for a
-    realm in memory, ``Unavailable`` during another backup, ``ConnectionLost``.
+    Raises ``refusal`` for an invalid answer, ``IllegalState`` if the realm is in memory,
+    ``Unavailable`` during another backup, ``ConnectionLost``.
     """
     begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
     capture = RealmCapture(connection, begun)
@@ -60,6 +60,6 @@ async def realm_capture(
                 )
         yield capture
     finally:
-        with suppress(PenstockError):  # the realm ends it with the connection anyway
+        with suppress(PenstockError):  # if this fails, the realm ends it with the connection
             ended = EndBackup(begun.backup, is_complete=capture.is_complete)
             await connection.request(ended, resend=False, waits=False)

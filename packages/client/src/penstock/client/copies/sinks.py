@@ -1,7 +1,7 @@
-"""Places where a capture is written: files one after another, and a manifest at the end.
+"""Writers of captures and exports: files one after another, and a manifest at the end.
 
-Without its manifest a folder or tar is not a capture, so an interrupted one is never taken for a
-complete one. The methods block: asynchronous callers run them in a thread.
+A folder or tar without a manifest does not count, so that an interrupted capture is never taken for
+a complete one. The methods block: asynchronous callers run them in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOST_AND_FOUND = "lost+found"
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into ``InvalidArgument`` that names the path."""
+    """Convert an ``OSError`` of the block into ``InvalidArgument`` with the path."""
     try:
         yield
     except OSError as error:
@@ -34,8 +34,8 @@ def usable(path: Path) -> Iterator[None]:
 
 
 class Sink:
-    """Writes the bytes of files, and computes the digest of each. Raises ``InvalidArgument`` if the
-    disk refuses."""
+    """Writes files and computes the digest of each. Its methods raise ``InvalidArgument`` if
+    writing fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,19 +43,19 @@ class Sink:
         self._digest = xxh3_64()
 
     def write(self, part: Buffer) -> None:
-        """Append bytes to the file that was begun last."""
+        """Append bytes to the file begun last."""
         self._digest.update(part)
         self._append(part)
 
     def close(self) -> None:
-        """Close the open file, if there is one."""
+        """Close the open file, if any."""
         if self._file is not None:
             self._file.close()
 
     def _open(self, path: Path, flag: int, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag
-        # A file object: a thread that still writes after close() gets an error, and does not write
-        # to another file with the same number.
+        # A file object, not a descriptor: a thread that still writes after close() gets an error,
+        # and cannot write to another file that has been given the same descriptor.
         self._file = FileIO(os.open(path, flags, mode), "w")
 
     def _append(self, part: Buffer) -> None:
@@ -73,12 +73,12 @@ class Sink:
 
 
 class FolderSink(Sink):
-    """A folder. Each file is on disk when it ends."""
+    """Writes to a folder. Each file is synced to disk at its end."""
 
     _flag = os.O_EXCL
 
     def begin(self, name: str, size: int = 0, at_us: int = 0, *, is_secret: bool = True) -> None:
-        """Begin a file. The folder has no use for the size and time that a tar needs."""
+        """Begin a file. Only a tar needs the size and the time."""
         path = self.path / name
         with usable(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if is_secret else 0o750)
@@ -91,13 +91,13 @@ class FolderSink(Sink):
         return self._digest.hexdigest()
 
     def put(self, name: str, content: Buffer) -> str:
-        """Write a whole file; returns its XXH3-64."""
+        """Write a whole file and return its XXH3-64 in hexadecimal."""
         self.begin(name)
         self.write(content)
         return self.end()
 
     def publish(self, manifest: str, content: bytes) -> None:
-        """Replace the manifest, once all other files can be found after a crash."""
+        """Replace the manifest, once all other files would survive a crash."""
         self.sync_directories()
         partial = f"{manifest}.partial"
         self.put(partial, content)
@@ -106,14 +106,14 @@ class FolderSink(Sink):
             sync_directory(self.path)
 
     def sync_directories(self) -> None:
-        """Have the names of all files on disk."""
+        """Sync all folders, so that the names of all files survive a crash."""
         with usable(self.path):
             for folder, _, _ in os.walk(self.path):
                 sync_directory(Path(folder))
 
 
 class NewFolder(FolderSink):
-    """A folder that was empty or missing, and is so again if filling it fails."""
+    """Writes to a folder that is empty or missing; :meth:`clear` restores that after a failure."""
 
     def __init__(self, path: Path, *, mode: int, purpose: str) -> None:
         """``purpose`` ends the error for a folder with content. Raises ``InvalidArgument``."""
@@ -136,7 +136,8 @@ class NewFolder(FolderSink):
 
 
 def sync_directory(path: Path) -> None:
-    """Have creations, renames and removals in a folder on disk. Raises ``OSError``."""
+    """Sync a folder, so that creations, renames and removals in it survive a crash. Raises
+    ``OSError``."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -1,7 +1,7 @@
-"""A whole channel or queue as a folder of files, and back (SEM C7).
+"""Exports of channels and queues to a folder of the client, and their import (SEM C7).
 
-The folder lies on this side. It is written so that nothing takes half an export for a whole
-one: the manifest comes last, once everything else is on disk.
+The manifest is written last, once everything else is on disk, so that an incomplete export is never
+taken for a complete one.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.vocabulary.errors import DamagedExport, InvalidArgument, PenstockError
 
 MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
-"""A larger one is sent as the body of its request."""
+"""Bytes of a manifest in the header of a request; a larger one is sent as the body."""
 PART_BYTES = 4 << 20
-"""Sent in one request of an import."""
+"""Bytes sent in one request of an import."""
 
 
 async def export(
     connection: RealmConnection, name: str, kind: Kind, folder: FolderLike
 ) -> Manifest:
-    """Write a channel or queue, as it is now, to a new or empty folder.
+    """Write the present state of a channel or queue to a new or empty folder. Return the manifest.
 
-    It may be in use meanwhile; later events are not included. If the export fails, what was written
-    is removed. Raises ``InvalidArgument`` for a folder that cannot be used, ``NameDoesNotExist``,
-    ``Damaged``, ``ConnectionLost``.
+    The channel or queue may be in use; events published after the call are not included. If the
+    export fails, the files written so far are removed. Raises ``InvalidArgument`` if the folder
+    cannot be used, ``NameDoesNotExist``, ``Damaged``, ``ConnectionLost``.
     """
     sink = await asyncio.to_thread(_new_export, Path(folder))
     try:
@@ -64,7 +64,7 @@ async def export(
     except BaseException:
         await asyncio.shield(asyncio.to_thread(sink.clear))
         raise
-    with suppress(PenstockError):  # it would end by itself
+    with suppress(PenstockError):  # if this fails, the realm ends the export with the connection
         await connection.request(EndExport(begun.export), resend=False, waits=False)
     return manifest
 
@@ -72,13 +72,13 @@ async def export(
 async def import_from(
     connection: RealmConnection, folder: FolderLike, kind: Kind, name: str = ""
 ) -> ChannelOpened:
-    """Create a channel or queue from an exported folder, under its own name or another.
+    """Create a channel or queue from an exported folder. ``name`` is its new name; empty means the
+    exported one.
 
-    Ids, durables with what is outstanding, producers and counters continue as they were. It is all
-    or nothing: ``DamagedExport``, which says what is wrong, ``NameAlreadyBound``,
-    ``NameDoesNotExist`` for a missing dead event store, ``InvalidArgument``, ``MemoryLimit`` and
-    ``StorageFailed`` change nothing. After ``ConnectionLost`` the channel exists completely, or not
-    at all.
+    Event ids, durables with their outstanding events, producers and counters continue as they were.
+    The import is complete, or changes nothing: it raises ``DamagedExport``, ``NameAlreadyBound``,
+    ``InvalidArgument``, ``MemoryLimit``, ``StorageFailed``, and ``NameDoesNotExist`` if the dead
+    event store is missing. After ``ConnectionLost`` the channel exists completely, or not at all.
     """
     source = Path(folder)
     manifest = await asyncio.to_thread(_checked, source)
@@ -102,7 +102,7 @@ async def import_from(
                 message = PutImport(import_id, number, offset)
                 await connection.request(message, [part], resend=False, waits=False)
     except BaseException:
-        with suppress(PenstockError):  # it was refused, and has ended already
+        with suppress(PenstockError):  # after a refusal the import has already ended
             await connection.request(AbortImport(import_id), resend=False, waits=False)
         raise
     return await connection.ask(CommitImport(import_id), ChannelOpened, resend=False, waits=False)
@@ -130,7 +130,7 @@ async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBe
 async def _receive(
     connection: RealmConnection, begun: ExportBegun, number: int, sink: NewFolder
 ) -> ExportedFile:
-    """Write one file of the export; it is on disk on return."""
+    """Write one file of the export, and return when it is on disk."""
     file: ExportedFile | None = None
     offset = 0
     while file is None or offset < file.size:
@@ -141,7 +141,7 @@ async def _receive(
             check_file(file, is_state=number == begun.files)
             await asyncio.to_thread(sink.begin, file.name)
         if part.file != file or not 0 < len(part.content) <= file.size - offset:
-            raise DamagedExport(f"{file.name} is not the file the realm announced; start again")
+            raise DamagedExport(f"{file.name} is not as the realm announced it; export again")
         await asyncio.to_thread(sink.write, part.content)
         offset += len(part.content)
     if await asyncio.to_thread(sink.end) != file.checksum:
@@ -153,16 +153,17 @@ async def _receive(
 
 
 def _checked(folder: Path) -> Manifest:
-    """The manifest of an export that is whole. Raises ``DamagedExport``."""
+    """Check that an export is complete, and return its manifest. Raises ``DamagedExport``, and
+    ``InvalidArgument`` if the folder does not exist."""
     if not folder.is_dir():
-        raise InvalidArgument(f"there is no folder {folder}")
+        raise InvalidArgument(f"folder {folder} does not exist; give the folder of an export")
     manifest = manifest_from(_read(folder, MANIFEST))
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    known = {MANIFEST, manifest.state.name, *(file.name for file in manifest.files)}
-    if missing := sorted(known - there):
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    expected = {MANIFEST, manifest.state.name, *(file.name for file in manifest.files)}
+    if missing := sorted(expected - names):
         raise DamagedExport(f"{folder}: {missing[0]} is missing")
-    if strange := sorted(there - known):
-        raise DamagedExport(f"{folder}: {strange[0]} is not part of the export")
+    if extra := sorted(names - expected):
+        raise DamagedExport(f"{folder}: {extra[0]} is not part of the export")
     state = state_from(manifest, _read(folder, manifest.state.name))
     ids = [
         events_from(file, facts, _read(folder, file.name)).ids

@@ -1,1 +1,1 @@
-"""What a session gives out: channels, queues, durables, joins and access, each as a handle."""
+"""The handles of a session: channels, queues, durables, joins and access."""

@@ -109,9 +109,9 @@ class Access:
         challenge = await self._connection.ask(BeginPassword(), PasswordChallenge)
         # A hostile server could ask for so many rounds that the client computes for hours.
         check_rounds(challenge.rounds)
-        said = change_said(challenge.nonce, name, verifier)
+        change = change_said(challenge.nonce, name, verifier)
         return await asyncio.to_thread(
-            proof_of, old, challenge.salt, rounds=challenge.rounds, said=said
+            proof_of, old, challenge.salt, rounds=challenge.rounds, said=change
         )
 
     async def delete_user(self, name: str) -> None:

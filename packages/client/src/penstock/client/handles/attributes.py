@@ -25,13 +25,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 ChannelType: TypeAlias = Literal[
     "mixed", "persistent", "reliable", "simple", "transient", "off_heap", "paged"
 ]
-"""Where events are kept, and whether they survive a restart (SEM C1)."""
+"""Type of a channel: the place of its events, and whether they survive a restart (SEM C1)."""
 
 Engine: TypeAlias = Literal["default", "jms", "merge"]
-"""The rules by which events are kept and delivered (SEM J, K)."""
+"""Rules for the retention and delivery of events (SEM J, K)."""
 
 DurableType: TypeAlias = Literal["shared", "serial", "exclusive", "priority", "shared_queued"]
-"""How a durable distributes events among its clients (SEM D)."""
+"""Type of a durable: the distribution of events among its clients (SEM D)."""
 
 Payload: TypeAlias = Literal["bytes", "json"]
 """Content of the messages on a channel's MQTT topics (SEM M14)."""
@@ -61,7 +61,7 @@ class BackoffTimes(TypedDict, total=False):
     first: Required[int | str | timedelta]
     """Delay after the first rollback: milliseconds, a text such as ``"1s"``, or a ``timedelta``."""
     factor: float
-    """Factor by which each further delay is longer than the last."""
+    """Ratio of each delay to the one before."""
     most: int | str | timedelta
     """Longest delay, in the same forms as ``first``."""
     jitter: float

@@ -215,8 +215,8 @@ class Destination:
         )
 
     async def columns(self) -> pa.Schema:
-        """Return the Arrow schema under which events are stored, with a column for each property
-        ever published (SEM E2)."""
+        """Return the Arrow schema of the stored events, with a column for each property ever
+        published (SEM E2)."""
         encoded = await self._connection.ask(DescribeColumns(self.number), bytes)
         return schema_from(encoded)
 

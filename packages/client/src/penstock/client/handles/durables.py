@@ -270,8 +270,8 @@ class Durable:
         return await self._connection.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
-        """Return an exclusive hold of the durable, under which this client reads and settles its
-        events by id instead of receiving them."""
+        """Return an exclusive hold of the durable. The client then reads and settles events by id
+        instead of receiving them."""
         return DurableHold(self._connection, self._channel, self.name)
 
     async def purge(

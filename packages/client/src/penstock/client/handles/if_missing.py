@@ -108,8 +108,8 @@ def refuse_differences(what: str, differing: Iterable[tuple[str, object, object]
 def differing_attributes(
     attributes: Mapping[str, Any], wanted: Definition, existing: Definition
 ) -> Iterable[tuple[str, object, object]]:
-    """Yield the attributes in which an existing store differs from the ``wanted`` definition: name,
-    existing value, wanted value. Only names in ``attributes`` are compared."""
+    """Yield the differences between an existing store and the ``wanted`` definition: name, existing
+    value, wanted value. Only names in ``attributes`` are compared."""
     existing = decided(existing)
     wanted = comparable(wanted, existing)
     for name in attributes:

@@ -138,8 +138,8 @@ class Publisher:
         return (await answer.ids)[0]
 
     async def begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
-        """Send a publish and return a future of its ids. Publishes are stored in the order in which
-        they are begun."""
+        """Send a publish and return a future of its ids. Publishes are stored in the order of these
+        calls."""
         parts = [part for body in bodies for part in self._parts(body)]
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)

@@ -440,7 +440,7 @@ class JointTransaction(Unit):
     async def _in(self, store: Named) -> StorePublishes:
         if not isinstance(store, Named):
             raise InvalidArgument(
-                f"the first argument is a {type(store).__name__}; give the channel or queue to "
+                f"the first argument has type {type(store).__name__}; give the channel or queue to "
                 f"publish on"
             )
         return await self._on(store.number, store.name)

@@ -16,7 +16,7 @@ Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
 _DELAY_FIRST_S: Final = 0.1
 _DELAY_MAX_S: Final = 60.0
-"""On a durable without a backoff, an event whose handler fails is delivered again after
+"""Delays on a durable without a backoff: an event whose handler fails is delivered again after
 ``_DELAY_FIRST_S``, doubled with each redelivery up to ``_DELAY_MAX_S`` (SEM D18). Without a delay
 the handler would fail on it in an endless loop."""
 _DOUBLED_MAX: Final = 16

@@ -32,7 +32,7 @@ class OpenBatch(Generic[B]):
         if the loop is left now."""
 
     def begin(self, batch: B, in_use: int = 0) -> None:
-        """Begin to deliver ``batch``, of which ``in_use`` events are processed at a time."""
+        """Begin to deliver ``batch``; the application processes ``in_use`` events at a time."""
         self._batch, self.count, self._in_use = batch, 0, in_use
 
     def rest(self) -> tuple[B, int] | None:

@@ -32,7 +32,7 @@ class KeyState(Struct, frozen=True):
     event_id: int
     """Id of the event on the merge channel that produced this state."""
     published: datetime
-    """When that event was published."""
+    """Time of that event's publication."""
     properties: dict[str, Any]
     found_in: str
     """Origin of the state: the name of the channel or archive, or the path or URI of a table."""

@@ -22,7 +22,7 @@ NO_GENERATION = -1
 
 
 class Settlements:
-    """The settlements of one seat, sent in the order in which they were made."""
+    """The settlements of one seat, sent in the order of the calls."""
 
     def __init__(self, seat: Attachment) -> None:
         self._connection = seat.connection

@@ -119,8 +119,8 @@ class Durable(DurableReceiving):
     def fetch_batches(self, count: int, timeout: Duration = 0.0) -> list[DeliveredBatch]:
         """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         return [
-            DeliveredBatch(each, self._loop)
-            for each in self._loop.call(self._inner.fetch_batches(count, timeout))
+            DeliveredBatch(item, self._loop)
+            for item in self._loop.call(self._inner.fetch_batches(count, timeout))
         ]
 
     def flush(self) -> None:
@@ -140,8 +140,8 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.outstanding(start, end))
 
     def hold(self) -> DurableHold:
-        """Return an exclusive hold of the durable, under which this client reads and settles its
-        events by id instead of receiving them."""
+        """Return an exclusive hold of the durable. The client then reads and settles events by id
+        instead of receiving them."""
         return DurableHold(self._inner.hold(), self._loop)
 
     def purge(self, *, start: int | None = None, end: int | None = None, selector: str = "") -> int:

@@ -161,8 +161,8 @@ class Queue(QueueStreaming, Destination):
         The call takes a seat at the queue. Later calls use the same seat, until :meth:`close` or
         the end of the session.
         """
-        found = self._loop.call(self._inner.pop(timeout))
-        return None if found is None else ReceivedEvent(found, self._loop)
+        result = self._loop.call(self._inner.pop(timeout))
+        return None if result is None else ReceivedEvent(result, self._loop)
 
     def peek(self, count: int = PEEK_DEFAULT, *, selector: str = "") -> Peeked:
         """Return the first ``count`` events, and whether the queue has more, without changing
@@ -211,22 +211,22 @@ class Reader(ReaderIteration):
     def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """Return the events that have arrived, in one batch; None if none arrive within ``timeout``
         seconds (default: the reader's timeout)."""
-        found = self._loop.call(self._inner.next_batch(timeout))
-        return None if found is None else ReceivedBatch(found, self._loop)
+        result = self._loop.call(self._inner.next_batch(timeout))
+        return None if result is None else ReceivedBatch(result, self._loop)
 
     def fetch(self, count: int, timeout: Duration = 0.0) -> list[ReceivedEvent]:
         """Return up to ``count`` events, as many as arrive within ``timeout`` seconds. A
         transactional reader gets no more than its window has room for."""
         return [
-            ReceivedEvent(each, self._loop)
-            for each in self._loop.call(self._inner.fetch(count, timeout))
+            ReceivedEvent(item, self._loop)
+            for item in self._loop.call(self._inner.fetch(count, timeout))
         ]
 
     def fetch_batches(self, count: int, timeout: Duration | None = 0.0) -> list[ReceivedBatch]:
         """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         return [
-            ReceivedBatch(each, self._loop)
-            for each in self._loop.call(self._inner.fetch_batches(count, timeout))
+            ReceivedBatch(item, self._loop)
+            for item in self._loop.call(self._inner.fetch_batches(count, timeout))
         ]
 
     def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:

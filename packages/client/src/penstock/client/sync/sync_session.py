@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Session(SessionEnd):
-    """A session with a realm, for several threads; close it, or use ``with``."""
+    """A session with a realm. Close it, or use ``with``. Several threads may share it."""
 
     access: Access
     """Users, groups and rights."""
