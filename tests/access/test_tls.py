@@ -57,9 +57,7 @@ def test_a_password_over_tls_names_the_user(realm: penstock.Realm, authority: Au
 
 
 def test_a_realm_with_an_untrusted_certificate_is_not_used(realm: penstock.Realm) -> None:
-    with pytest.raises(
-        CannotConnect, match="its certificate is not signed by a trusted authority"
-    ):
+    with pytest.raises(CannotConnect, match="its certificate is not signed by a trusted authority"):
         penstock.connect(realm.listen(), reconnect_timeout=0)
 
 

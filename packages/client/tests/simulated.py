@@ -1,5 +1,5 @@
-"""Client, realm and network on one simulated loop: what is on its way is there because the test
-says so."""
+"""Client, realm and network on one simulated event loop, so that tests control which frames are in
+transit."""
 
 from __future__ import annotations
 
@@ -31,28 +31,32 @@ class World:
         self.loop = loop
         self.listener = listener
         self.door = door
-        """Where new connections come in; closed, there is no realm for who knocks."""
+        """Accepts new connections; while it is closed, they are refused."""
 
     def end_of(self, session: aio.Session) -> SimTransport:
-        """The client's end of its connection."""
+        """Return the client's end of its connection."""
         link: Any = session._connection._link
         transport: SimTransport = link._transport
         return transport
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Virtual time costs nothing."""
+        """Wait until ``true`` returns True, in virtual time."""
         for _ in range(10_000):
             if true():
                 return
             await pass_time(0.01)
-        raise AssertionError("it never came to that")
+        raise AssertionError("the condition was not met within 100 s of virtual time")
 
     async def full(self, session: aio.Session, publish: Callable[[], Awaitable[object]]) -> None:
         """Stop the client, and publish until its connection takes no more."""
         self.end_of(session).pause_reading()
         await publish()
-        connections = [each for each in self.listener.connections if isinstance(each, Connection)]
-        await self.until(lambda: any(not each.writable for each in connections))
+        connections = [
+            connection
+            for connection in self.listener.connections
+            if isinstance(connection, Connection)
+        ]
+        await self.until(lambda: any(not connection.writable for connection in connections))
 
 
 @asynccontextmanager

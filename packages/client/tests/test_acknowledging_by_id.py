@@ -1,5 +1,5 @@
-"""Acknowledging by id across a lost connection: what is confirmed is not handed out again, although
-the realm had delivered it again before."""
+"""Acknowledging by id across a lost connection: confirmed events are not delivered to the
+application again, although the realm had delivered them to the client again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 4
 async def seated(
     session: aio.Session, kind: Any, window: int = 2 * COUNT
 ) -> aio.DurableSubscription:
-    """A seat at a durable for which there are a few events."""
+    """Return a subscription to a durable with a few events."""
     orders = await session.channels.create("orders")
     durable = await orders.durables.create("d", type=kind)
     await orders.publish_many([aio.Event()] * COUNT)
@@ -29,7 +29,7 @@ async def seated(
 
 
 async def taken(subscription: aio.DurableSubscription) -> list[int]:
-    """The ids of all that comes until nothing does."""
+    """Return the ids of all events that arrive."""
     ids: list[int] = []
     while (batch := await subscription.next_batch(1.0)) is not None:
         ids += batch.event_ids.tolist()
@@ -39,8 +39,8 @@ async def taken(subscription: aio.DurableSubscription) -> list[int]:
 async def come_again(
     world: World, session: aio.Session, subscription: aio.DurableSubscription
 ) -> list[int]:
-    """Take what is there, lose the connection, and let the same events come again and wait; gives
-    the ids of those that were taken."""
+    """Receive a batch, lose the connection, and wait until the same events are delivered again and
+    wait in the inbox. Return the ids of the batch."""
     batch = await subscription.next_batch(1.0)
     assert batch is not None
     world.end_of(session).abort()

@@ -81,7 +81,7 @@ async def read(subscription: Any) -> list[int]:
 
 
 async def received(seat: Any, count: int) -> list[Any]:
-    """So many events."""
+    """Receive and return ``count`` events."""
     events: list[Any] = []
     while len(events) < count:
         batch = await do(seat.next_batch, WAIT_S)
@@ -110,7 +110,7 @@ async def numbers(durable: Any) -> tuple[int, int, int, int]:
 
 
 class Life:
-    """What a durable goes through, and what it says of itself meanwhile."""
+    """The life of a durable, step by step, with checks of its description."""
 
     def __init__(self, channel: Any, durable: Any, kind: str) -> None:
         self.channel = channel
@@ -209,8 +209,8 @@ def test_a_life_of_a_durable(
 def test_a_session_that_is_closed_with_events_in_its_hands_gives_them_back(
     realm: penstock.Realm, kind: str, client: str
 ) -> None:
-    """Some were handed to the application, the others wait in the client. What was settled last
-    is settled."""
+    """The application has received some events, the others wait in the client. Settlements made
+    before the close are kept."""
 
     async def live(session: Any) -> None:
         async with connected("asyncio", await do(realm.listen)) as there:
@@ -374,7 +374,7 @@ def test_many_subscriptions_of_one_session_each_get_everything(
 def test_what_is_consumed_stays_where_the_channel_retains_it(
     realm: penstock.Realm, client: str, retain: bool
 ) -> None:
-    """And for a subscriber that is there and has not got it, everywhere."""
+    """On every channel it also stays for a connected subscriber that has not received it."""
 
     async def live(session: Any) -> None:
         channel = await do(session.channels.create, "orders", retain_consumed=retain)

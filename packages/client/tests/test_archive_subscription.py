@@ -162,7 +162,9 @@ def test_a_missing_archive_is_named_with_the_way_around(
     publish(orders, 3)
     orders.edit(archive=str(tmp_path / "nowhere"))
 
-    with pytest.raises(NameDoesNotExist, match="no table at") as caught:
+    with pytest.raises(
+        NameDoesNotExist, match="is not a table, neither Delta nor Parquet"
+    ) as caught:
         ids(orders, 3, start=0)
     assert 'pass archive=""' in "".join(caught.value.__notes__)
     assert ids(orders, 0, start="latest") == [], "which no archive has"

@@ -1,5 +1,5 @@
-"""Whoever changes their mind loses nothing: cancelled fetches, iterations, handlers, openings and
-closings. What was not handed out is handed out next, or goes back."""
+"""Cancelled fetches, iterations, handlers, openings and closings lose no event: unreceived events
+are delivered by the next call, or return to the durable."""
 
 from __future__ import annotations
 

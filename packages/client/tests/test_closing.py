@@ -1,6 +1,6 @@
-"""An orderly close: what was settled is settled, what was not goes back, nothing is left (SEM D13).
+"""An orderly close keeps settlements, returns unsettled events and leaves no task (SEM D13).
 
-Client, realm and network are simulated: what is on its way is there because the test says so.
+Client, realm and network are simulated, so that the tests control which frames are in transit.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def test_nobody_waits_for_a_subscriber_that_has_closed(world: World, seed:
 
 @in_world
 async def test_a_close_waits_for_a_slow_realm(world: World) -> None:
-    """What is settled is on disk when it returns, however long that takes."""
+    """Settlements are on disk when close returns, however long that takes."""
     async with aio.connect(URL) as there:
         orders = await there.channels.create("orders")
         billing = await orders.durables.create("billing")
@@ -116,7 +116,7 @@ async def test_a_close_that_is_not_confirmed_says_so(world: World) -> None:
         subscription = await durable.subscribe(window=2).open()
         batch = await subscription.next_batch(5.0)
         assert batch is not None
-        world.end_of(session).is_silent = True  # nobody is told
+        world.end_of(session).is_silent = True  # the peer does not notice
 
         for event in batch:
             await event.ack()
@@ -166,7 +166,7 @@ async def test_where_nobody_answers_a_close_ends_all_the_same(world: World) -> N
 @pytest.mark.parametrize("seed", range(5))
 @in_world
 async def test_a_session_nobody_closed_ends_in_order_with_its_loop(world: World, seed: int) -> None:
-    """``asyncio.run`` cancels what is left at its end: that is the session's to use."""
+    """``asyncio.run`` cancels the session's task at its end; the session then closes in order."""
     async with aio.connect(URL) as there:
         orders = await there.channels.create("orders")
         billing = await orders.durables.create("billing")

@@ -101,8 +101,8 @@ def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_agai
 def test_what_a_batch_settles_is_what_it_holds_however_its_ids_are_known(
     session: Session, orders: Channel
 ) -> None:
-    """They are told in the delivery, read at its ends, those of several deliveries that wait, or
-    looked up: as a whole, in parts and without what was recalled."""
+    """The ids come from the delivery, from its first and last row, from joined deliveries or from
+    the id column: for whole batches, parts of them, and batches without recalled events."""
     orders.publish_many([penstock.Event(properties={"n": n}) for n in range(60)])
     orders.purge(start=40, end=44)  # a gap
     orders.publish_many([penstock.Event(properties={"other": "x"})] * 3)  # other columns

@@ -1,5 +1,4 @@
-"""What goes on beside the calls of a client, and fails as nobody foresaw, is told and waits for
-nobody."""
+"""Unexpected errors in background tasks of a client are reported at once, without an await."""
 
 from __future__ import annotations
 

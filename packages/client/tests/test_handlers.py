@@ -74,7 +74,7 @@ async def test_a_lost_connection_is_logged_at_once_and_so_is_the_next(
         world.end_of(session).abort()
         await world.until(lambda: session._connection.reconnects > 0)
 
-    lines = [(each.levelname, each.getMessage()) for each in caplog.records]
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert lines == [
         (
             "WARNING",

@@ -1,4 +1,4 @@
-"""Requests that claim more than there is: they cost themselves, and nothing else."""
+"""Requests with false sizes are refused, and affect no other request."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
 def test_events_count_sixteen_bytes_at_least_while_they_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As they do over HTTP and AMQP: a body of next to nothing may have very many."""
+    """The count is limited as over HTTP and AMQP, because a small body may have very many
+    events."""
     empty = [penstock.Event(b"")] * 1_000
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")

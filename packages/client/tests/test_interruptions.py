@@ -86,7 +86,7 @@ async def test_a_listener_that_raises_harms_nobody() -> None:
     await turn()
 
     assert told == [NO_QUORUM]
-    assert [str(each["exception"]) for each in failures] == ["not today"]
+    assert [str(failure["exception"]) for failure in failures] == ["not today"]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def sku(n: int) -> int | None:
 
 
 IN_ORDER = {sku(n): [i for i in range(EVENTS) if sku(i) == sku(n)] for n in range(SKUS)}
-"""By lane: the ids."""
+"""The event ids of each lane."""
 
 
 def stock(channel: Channel) -> None:
@@ -50,8 +50,8 @@ def durable(orders: Channel) -> Durable:
 
 
 def by_lane(acked: list[int | None]) -> dict[int | None, list[int | None]]:
-    """What was acknowledged, lane by lane, in the order that happened; repeats left out, for an
-    acknowledgement that was lost is given again."""
+    """Return the acknowledged ids by lane, in order, without repetitions: a lost acknowledgement is
+    repeated."""
     found: dict[int | None, list[int | None]] = {}
     for event_id in dict.fromkeys(acked):
         assert event_id is not None

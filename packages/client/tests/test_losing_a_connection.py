@@ -1,5 +1,5 @@
-"""What a client has of a durable when its connection is lost belongs to the realm from then on, not
-only once the client is connected again: others may have it meanwhile."""
+"""Unsettled events return to their durable when the connection is lost, not only at the reconnect:
+other clients may receive them in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("exclusive", "priority", "shared", "serial")
 
 
 async def parted(world: World, session: aio.Session) -> None:
-    """Lose the connection; comes back before there is another one."""
+    """Lose the connection; return before the session has reconnected."""
     connection: Any = session._connection
     world.end_of(session).abort()
     while connection._link is not None:
@@ -51,7 +51,7 @@ async def test_what_waits_is_not_handed_out_and_what_was_is_stale(world: World, 
 async def test_an_acknowledgement_of_an_event_of_a_lost_connection_is_refused(
     world: World,
 ) -> None:
-    """To give it back has no effect: it has gone back."""
+    """A rollback has no effect, as the event has already returned to the durable."""
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders")
         durable = await orders.durables.create("d", type="shared")
@@ -89,7 +89,8 @@ async def test_an_acknowledgement_of_an_event_of_a_lost_connection_is_refused(
 async def test_an_event_of_a_lost_connection_that_is_given_back_by_id_comes_once(
     world: World, by_loop: bool, auto_ack: bool
 ) -> None:
-    """It has gone back already, and waits here again: for the loop, or in the batch of the loop."""
+    """The event has returned to the durable, and waits here again: in the inbox, or in the batch of
+    the loop."""
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders")
         durable = await orders.durables.create("d", type="shared")

@@ -26,7 +26,7 @@ def outstanding(session: Session, channel: str, name: str = "billing") -> int:
 
 
 def names_on(session: Session, channel: str) -> list[str]:
-    return [each.name for each in session.channels.get(channel).durables.list()]
+    return [durable.name for durable in session.channels.get(channel).durables.list()]
 
 
 @pytest.mark.spec("D22")
@@ -48,7 +48,7 @@ def test_each_channel_of_a_pattern_has_the_durable_also_one_made_later(session: 
     assert names_on(session, "trades") == []
     info = later.durables.get("billing").info()
     assert (info.type, info.ack_timeout) == ("serial", 30_000)
-    assert [each.channels for each in session.durables.list()] == [2]
+    assert [durable.channels for durable in session.durables.list()] == [2]
 
 
 @pytest.mark.spec("D22")
@@ -225,7 +225,7 @@ def test_it_takes_the_right_to_everything(tmp_path: Path) -> None:
         with realm.connect(user="user") as user:
             user.channels.create("a/1")
             assert names_on(user, "a/1") == ["billing"]
-            assert [each.name for each in user.durables.list()] == ["billing"]
+            assert [durable.name for durable in user.durables.list()] == ["billing"]
             with pytest.raises(AccessDenied, match="'full' on the realm"):
                 user.durables.create("b/*", "mine")
             with pytest.raises(AccessDenied, match="'full' on the realm"):

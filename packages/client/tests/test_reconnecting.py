@@ -1,4 +1,5 @@
-"""What a lost connection means to each call: done once, done again, or said to be unknown."""
+"""Effects of a lost connection on each kind of call: carried out once, repeated, or reported as
+unknown."""
 
 from __future__ import annotations
 

@@ -214,7 +214,8 @@ async def test_the_reply_queue_of_a_lost_session_goes_after_the_event_timeout(
 @pytest.mark.spec("R3")
 @simulated
 async def test_requests_go_on_with_the_realm_that_takes_over() -> None:
-    """What waited in the memory of the realm that is gone is lost, and that request is told so."""
+    """A request that waited in the memory of the stopped realm is lost, and its caller gets an
+    error."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     journal, blobs = MemoryJournal(), MemoryBlobs()
@@ -281,7 +282,7 @@ async def test_an_event_that_asks_for_no_reply_gets_none(world: World) -> None:
 @pytest.mark.spec("R2")
 @in_world
 async def test_a_reply_goes_to_any_store_with_the_id_that_the_request_has(world: World) -> None:
-    """As programs that use the headers themselves, and JMS clients, ask."""
+    """Programs that set the headers themselves, and JMS clients, send such requests."""
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders")
         answers = await session.channels.create("answers")

@@ -204,7 +204,7 @@ def test_it_outlives_the_realm(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_whose_answer_is_lost_is_done_once(relay: Relay, there: Session) -> None:
-    """Asked for again it is answered: what was published since is not skipped."""
+    """The repeated seek gets the first answer, and does not skip events published since."""
     orders = there.channels.create("orders")
     theirs = orders.durables.create("billing")
     orders.publish_many([penstock.Event()] * 3)
@@ -225,7 +225,7 @@ def test_one_whose_answer_is_lost_is_done_once(relay: Relay, there: Session) -> 
 
 @in_world
 async def test_an_older_one_that_is_asked_for_again_gets_its_own_answer(world: World) -> None:
-    """Its answer was lost, and somebody else has moved the durable since."""
+    """Its answer was lost, and another client has moved the durable since."""
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders", retain_consumed=True)
         billing = await orders.durables.create("billing")

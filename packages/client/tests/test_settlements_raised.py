@@ -1,5 +1,5 @@
-"""What was refused or lost of acknowledgements is raised: by the acknowledgement itself where the
-client knows already, otherwise by the next flush, close, or end of a block, a loop or a session."""
+"""Refused and lost acknowledgements are raised: by the acknowledgement itself if the client already
+knows, otherwise by the next flush or close, or by the end of a block, a loop or a session."""
 
 from __future__ import annotations
 

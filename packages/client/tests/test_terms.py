@@ -1,4 +1,4 @@
-"""Where a session goes in a cluster, and how long it waits: stories without a network."""
+"""The addresses a session tries in a cluster, and its timeouts, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is told whose URL has the wrong port or scheme, or not the right authority."""
+"""Error texts for URLs with a wrong port or scheme, or without the certificate authority."""
 
 from __future__ import annotations
 

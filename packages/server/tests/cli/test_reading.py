@@ -312,7 +312,7 @@ def test_a_range_of_no_events_is_refused(
     refused = penstock_command(*command.split(), "--from", "5", "--to", "2")
 
     assert refused.exit_code == 1
-    assert "start is 5 and end is 2: there are no events in between" in refused.stderr
+    assert "start is 5 and end is 2, an empty range" in refused.stderr
 
 
 def test_what_has_left_is_read_from_the_archive(

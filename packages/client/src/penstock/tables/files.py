@@ -259,6 +259,6 @@ def record_batches(rows: Any) -> Iterator[pa.RecordBatch]:
         yield from rows
         return
     raise InvalidArgument(
-        f"rows has type {type(rows).__name__}; give an Arrow table or record batches, or a pandas or "
-        "polars table"
+        f"rows has type {type(rows).__name__}; give an Arrow table or record batches, or a pandas "
+        "or polars table"
     )

@@ -307,7 +307,7 @@ class Channel(Destination):
         - ``timeout``: ends an iteration if no event arrives for this many seconds
         - ``merged``: on a merge channel, deltas are merged into full events by the client. Without
           it, the first event of a key is its state and later ones may be deltas
-          (``event.is_delta``; SEM K3)
+          (``event.is_delta``) (SEM K3)
         - ``archive``: URI of the table to read older events from; None means the channel's
           archive, an empty text means no archive
         - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single

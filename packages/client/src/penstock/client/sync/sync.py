@@ -37,8 +37,8 @@ def connect(
       environment variable ``PENSTOCK_PASSWORD`` instead. Several addresses, separated by commas,
       are for failover: the session uses the first one that answers
     - ``token``: a bearer token to sign in with, or a function that returns a valid one
-    - ``reconnect_timeout``: seconds for which a lost connection is reestablished; then waiting
-      calls raise ``CannotConnect``. With 0 each address is tried once
+    - ``reconnect_timeout``: after a lost connection, the session tries to reconnect for this many
+      seconds; then waiting calls raise ``CannotConnect``. With 0 it tries each address once
 
     Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument`` if
     ``url`` is not a valid address.
