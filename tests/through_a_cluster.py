@@ -286,16 +286,16 @@ class ClusterRealm(embedded_realm.Realm):
         return self._url("mqtt", "mqtt", host, port=port)
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
-        theirs = await self._admitted(user)
+        theirs = await self._admit(user)
         with _closed_if_given_up(theirs):
             _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
         return link
 
-    async def _admitted(self, user: str) -> socket.socket:
+    async def _admit(self, user: str) -> socket.socket:
         if self._settings.access.mode != "off" or user:  # whom the network would ask for a password
             if self._owner is None:
                 raise ConnectionLost("nobody serves at the moment")
-            return await super()._admitted(user)
+            return await super()._admit(user)
         theirs = socket.socket()
         theirs.setblocking(False)  # noqa: FBT003 - positional-only
         with _closed_if_given_up(theirs):

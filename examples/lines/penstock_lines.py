@@ -60,7 +60,7 @@ class LineConnection(HostedConnection):
             self._lines.put_nowait(line.decode("utf-8", "replace").strip())
         if len(self._data) > LINE_BYTES_MAX:
             self.end(InvalidArgument(f"a line has at most {LINE_BYTES_MAX} bytes"))
-        self._reading.came()
+        self._reading.data_arrived()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lines.put_nowait(None)

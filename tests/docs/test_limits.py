@@ -74,7 +74,7 @@ NO_MEMORY: Final = {
         "penstock_mqtt.json_payloads.COLUMN_LEVELS_MAX",
         "penstock_mqtt.json_payloads.LEAVES_MAX",
         "penstock_mqtt.sessions.LOOK_S_MAX",
-        "penstock_server.frontends.native.listener.TOLD_MAX",
+        "penstock_server.frontends.native.listener.REFUSABLE_MAX",
         "penstock_core.wire.scram.ROUNDS_MAX",
     ),
 }

@@ -19,7 +19,7 @@ from packages.server.tests.frontends.http.asking import Web
 from penstock.client.connection import terms
 from penstock_core.vocabulary.errors import CannotConnect
 from penstock_server.frontends.http.server import HttpServer
-from penstock_server.frontends.native.listener import TOLD_MAX
+from penstock_server.frontends.native.listener import REFUSABLE_MAX
 from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
 from penstock_server.frontends.shared.tls import Tls
 from tests.access.certificates import Authority
@@ -90,7 +90,7 @@ def is_hung_up_on(raw: socket.socket) -> bool:
         return True
 
 
-@pytest.mark.parametrize("settings", [{"listen__connections_max": TOLD_MAX + 6}], ids=[""])
+@pytest.mark.parametrize("settings", [{"listen__connections_max": REFUSABLE_MAX + 6}], ids=[""])
 @pytest.mark.parametrize("listens", ["listen", "listen_amqp"])
 def test_handshakes_are_counted_and_refused_beyond_connections_max(
     realm: penstock.Realm, authority: Authority, stack: ExitStack, listens: str
@@ -99,20 +99,20 @@ def test_handshakes_are_counted_and_refused_beyond_connections_max(
     native = realm.listen()
     arriving = realm._listener._arriving
     first = dialled(url, stack)
-    for _ in range(TOLD_MAX + 5):
+    for _ in range(REFUSABLE_MAX + 5):
         dialled(url, stack)
-    eventually(lambda: len(arriving) == TOLD_MAX + 6)
+    eventually(lambda: len(arriving) == REFUSABLE_MAX + 6)
 
     assert is_hung_up_on(dialled(url, stack))
     with pytest.raises(CannotConnect):
         penstock.connect(f"{native}?ca={authority.file}")
-    assert len(arriving) == TOLD_MAX + 6
+    assert len(arriving) == REFUSABLE_MAX + 6
 
     first.close()
-    eventually(lambda: len(arriving) == TOLD_MAX + 5)
+    eventually(lambda: len(arriving) == REFUSABLE_MAX + 5)
     with penstock.connect(f"{native}?ca={authority.file}") as session:
         session.info()
-        eventually(lambda: len(arriving) == TOLD_MAX + 5)
+        eventually(lambda: len(arriving) == REFUSABLE_MAX + 5)
         assert is_hung_up_on(_one_too_many(realm, url, stack))
 
 

@@ -49,7 +49,7 @@ def test_without_amqp_the_native_port_speaks_its_own_language_only() -> None:
 
 def test_who_has_not_said_what_it_speaks_takes_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes beyond that is dropped at once, not after its time to say something."""
-    monkeypatch.setattr(listener, "TOLD_MAX", 2)
+    monkeypatch.setattr(listener, "REFUSABLE_MAX", 2)
     with penstock.Realm(listen__connections_max=1, listen__hello_timeout_s=600.0) as realm:
         realm.listen_amqp()
         address = "127.0.0.1", int(realm.listen().rpartition(":")[2])

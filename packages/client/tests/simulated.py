@@ -70,7 +70,7 @@ async def served(
         ready = asyncio.Event()
         listening = group.create_task(listener.run(ready))
         await ready.wait()
-        door: Any = await loop.create_server(listener._made, *ADDRESS)
+        door: Any = await loop.create_server(listener._new_protocol, *ADDRESS)
         yield World(loop, listener, door)
         if not orderly:  # another life of the realm may follow
             door.close()

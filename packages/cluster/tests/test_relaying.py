@@ -350,7 +350,7 @@ async def test_a_preface_is_good_for_one_connection() -> None:
     assert gate is not None
     await pass_time(3 * VALID_S)
     await connect(owner.native, preface(owner) + HELLO)
-    await until(lambda: len(gate._taken) == 1)  # what is too old is refused for that
+    await until(lambda: len(gate._used) == 1)  # what is too old is refused for that
     await end(owner, other)
 
 

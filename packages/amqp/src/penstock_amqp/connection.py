@@ -114,7 +114,7 @@ class AmqpConnection(HostedConnection):
         self._ticking: asyncio.TimerHandle | None = None
         """Timer of the next check for timeouts."""
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
-        self._read_batch = ReadBatch(self._process, self._reading.came)
+        self._read_batch = ReadBatch(self._process, self._reading.data_arrived)
         self._can_write = True
         self._asker = Asker()
 
@@ -125,7 +125,7 @@ class AmqpConnection(HostedConnection):
         self.certificate = transport.get_extra_info("peercert")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._not_admitted = self.listener.suspended
-        if not self.listener.opened(self, is_told_later=True):
+        if not self.listener.opened(self, is_refused_later=True):
             self.abort()
 
     def data_received(self, data: bytes) -> None:

@@ -132,7 +132,7 @@ class MqttConnection(HostedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._received.begin(self.host)
-        if not self.listener.opened(self, is_told_later=True):
+        if not self.listener.opened(self, is_refused_later=True):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +145,7 @@ class MqttConnection(HostedConnection):
         elif not self.is_open and not self._is_counted(len(data)):
             return
         self._reader.receive(data)
-        self._reading.came()
+        self._reading.data_arrived()
 
     def _is_counted(self, size: int) -> bool:
         """Count bytes of a client that is not signed in. End the connection and return False if the
@@ -366,7 +366,7 @@ class MqttConnection(HostedConnection):
 
     def reads_on(self) -> None:
         """Process packets that the client has sent in the meantime."""
-        self._reading.came()
+        self._reading.data_arrived()
 
     @property
     def is_gone(self) -> bool:
@@ -459,7 +459,7 @@ class MqttConnection(HostedConnection):
             return
         finally:
             self._subscribing -= 1
-        self._reading.came()
+        self._reading.data_arrived()
         await self._give_retained(made)
 
     async def _give_retained(self, filters: Sequence[Filter]) -> None:

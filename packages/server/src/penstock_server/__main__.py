@@ -1,4 +1,4 @@
-"""``python -m penstock_server``: the command line."""
+"""``python -m penstock_server``, which runs the command line."""
 
 from __future__ import annotations
 

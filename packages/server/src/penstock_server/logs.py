@@ -1,7 +1,7 @@
-"""How the log is written: JSON lines for machines, aligned text for people.
+"""Configures the log, which is JSON lines for machines or aligned text for people.
 
-Only programs configure logging. The client library logs through Python's own ``logging``, so
-an application decides; an embedded realm says warnings and worse on standard error.
+Only programs configure logging. The client library logs through Python's ``logging``, so the
+application configures it. An embedded realm logs warnings and errors to standard error.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from penstock_core.printable import on_one_line, plain
 from penstock_server.runtime.writer.clock import SystemClock
 
 LINES_A_SECOND: Final = 100
-"""Most lines of one event in a second: what strangers cause, such as a storm of connections, fills
-no disk. Lines of ``debug`` are all written, for who asks for them wants them."""
+"""Maximum number of lines per second for one event, so that strangers cannot fill the disk, for
+example with a storm of connections. The limit does not apply to ``debug``, which is off by
+default."""
 LEFT_OUT: Final = "lines.left_out"
-"""The event that tells how many lines of another were not written."""
+"""The event that reports how many lines of another event were omitted."""
 
 _log = structlog.get_logger("penstock.logs")
 
@@ -43,38 +44,38 @@ def configure(
     *,
     steady_us: Callable[[], int] | None = None,
 ) -> None:
-    """Write lines of ``level`` and above to ``stream`` (standard error when None).
+    """Write lines of ``level`` and above to ``stream`` (standard error if None).
 
     ``auto`` is text on a terminal and JSON lines elsewhere. Lines of other libraries, which use
-    Python's ``logging``, come out in the same form.
+    Python's ``logging``, have the same format.
     """
-    out = _Tolerant(sys.stderr if stream is None else stream)
+    out = _FailsafeStream(sys.stderr if stream is None else stream)
     as_text = style == "text" or (style == "auto" and out.isatty())
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         _local_time if as_text else structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering = _text(coloured=out.isatty()) if as_text else _json()
-    number = logging.getLevelNamesMapping()[level.upper()]
+    level_number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=[_Bounded(steady_us or SystemClock().steady_us), *shared, *rendering],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[_RateLimit(steady_us or SystemClock().steady_us), *shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(level_number),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", out)),
         cache_logger_on_first_use=False,
     )
-    lines = logging.StreamHandler(cast("TextIO", out))
-    lines.setFormatter(
+    handler = logging.StreamHandler(cast("TextIO", out))
+    handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
-    logging.basicConfig(handlers=[lines], level=max(number, logging.WARNING), force=True)
+    logging.basicConfig(handlers=[handler], level=max(level_number, logging.WARNING), force=True)
 
 
-class _Bounded:
-    """Leaves out what is more than :data:`LINES_A_SECOND` of one event, and tells how many lines
-    that were: a second later where a loop runs, otherwise with the next line of any event."""
+class _RateLimit:
+    """Omits lines of an event above :data:`LINES_A_SECOND`, and reports their number: a second
+    later if an event loop runs, otherwise before the next line of any event."""
 
     def __init__(self, steady_us: Callable[[], int]) -> None:
         self._steady_us = steady_us
@@ -82,7 +83,7 @@ class _Bounded:
         self._written: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
         self._lock = Lock()
-        """Threads log, too."""
+        """Protects the counters, because several threads may log."""
 
     def __call__(
         self, _: Any, method: str, entry: MutableMapping[str, Any]
@@ -92,8 +93,8 @@ class _Bounded:
             return entry
         with self._lock:
             second = self._steady_us() // 1_000_000
-            is_new, is_first = second != self._second, False
-            if is_new:
+            is_new_second, is_first = second != self._second, False
+            if is_new_second:
                 self._second, self._written = second, Counter()
             self._written[event] += 1
             is_written = self._written[event] <= LINES_A_SECOND
@@ -101,31 +102,31 @@ class _Bounded:
                 is_first = not self._left_out
                 self._left_out[event] += 1
         if is_written:
-            if is_new:
-                self.tell()
+            if is_new_second:
+                self.report()
             return entry
         if is_first:
             with suppress(RuntimeError):  # no loop runs in this thread
-                asyncio.get_running_loop().call_later(1, self.tell)
+                asyncio.get_running_loop().call_later(1, self.report)
         raise structlog.DropEvent
 
-    def tell(self) -> None:
-        """Say what was left out since this was said last."""
+    def report(self) -> None:
+        """Log how many lines were omitted since the last report."""
         with self._lock:
             left_out, self._left_out = self._left_out, Counter()
         for event, lines in left_out.items():
             _log.warning("lines.left_out", of=event, lines=lines)
 
 
-class _Tolerant:
-    """A stream that may have lost its reader, or be on a full disk: a line that cannot be written
-    is lost, and stops neither what it tells about nor the realm."""
+class _FailsafeStream:
+    """A stream that drops lines which cannot be written, for example to a closed pipe or a full
+    disk, so that a failing log does not stop the realm."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):  # ValueError: it is closed
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
             self._stream.write(text)
         return len(text)
 
@@ -138,13 +139,14 @@ class _Tolerant:
 
 
 def configure_unless_done() -> None:
-    """Warnings and worse on standard error, unless the application has set up structlog."""
+    """Log warnings and errors to standard error, unless the application has configured
+    structlog."""
     if not structlog.is_configured():
         configure("warning", "text")
 
 
 def _local_time(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What the clock on the wall shows, with its zone: two machines may have two."""
+    """Add the local time with its zone, because machines may be in different zones."""
     entry["timestamp"] = datetime.now().astimezone().isoformat(" ", "milliseconds")
     return entry
 
@@ -163,20 +165,20 @@ def _text(*, coloured: bool) -> list[Processor]:
 
 
 def _printable(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Values hold what strangers have chosen: nothing of it is obeyed by a terminal, or looks like
-    a line of its own. What is no text is shown by its ``repr``, which keeps to one line."""
+    """Escape values, which may be chosen by strangers, so that they can neither control a terminal
+    nor imitate a separate line. Values other than text are shown by their ``repr`` on one line."""
     for name, value in entry.items():
         if name in ("stack", "exception") and isinstance(value, str):
             entry[name] = _indented(value)
         elif isinstance(value, str):
             entry[name] = on_one_line(value)
         elif name != "exc_info":
-            entry[name] = _Shown(on_one_line(repr(value)))
+            entry[name] = _Rendered(on_one_line(repr(value)))
     return entry
 
 
-class _Shown:
-    """A value whose text is made already."""
+class _Rendered:
+    """A value with a prepared ``repr``."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -186,7 +188,7 @@ class _Shown:
 
 
 def _traceback(out: TextIO, exc_info: ExcInfo) -> None:
-    """Its lines stand apart from those of the log: the text of an error may have any."""
+    """Write a traceback with indentation, because the text of an error may imitate a log line."""
     traceback = io.StringIO()
     structlog.dev.plain_traceback(traceback, exc_info)
     out.write(_indented(traceback.getvalue()))
@@ -199,12 +201,12 @@ def _indented(text: str) -> str:
 def _json() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
-        _what_first,
+        _event_first,
         structlog.processors.JSONRenderer(sort_keys=False),
     ]
 
 
-def _what_first(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """When, how bad and what, then the values."""
+def _event_first(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Put time, level and event before the values."""
     lead = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
     return {**lead, **entry}

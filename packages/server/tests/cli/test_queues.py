@@ -92,7 +92,7 @@ def test_show_says_who_reads_and_where_every_event_went(penstock_command: Run, w
     assert "queue         work\n" in shown
     assert "readers       1; 2 events in flight\n" in shown
     assert "redelivered   1 of the stored events\n" in shown
-    assert "durables" not in shown
+    assert "\ndurables " not in shown
     assert shown.endswith("  5 published = 3 live + 1 consumed + 1 purged\n")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packages.server.tests.frontends.transports import Scripted
-from penstock_server.frontends.shared.backpressure import LOOK_AGAIN_S, ReadThrottle
+from penstock_server.frontends.shared.backpressure import RECHECK_S, ReadThrottle
 from penstock_testing.loop import pass_time, simulated
 
 
@@ -33,13 +33,13 @@ async def test_reading_stops_where_there_is_no_room_and_goes_on_where_there_is_a
     busy.has_room = False
     busy.reading.check()
     busy.reading.check()
-    await pass_time(10 * LOOK_AGAIN_S)
+    await pass_time(10 * RECHECK_S)
     assert not busy.transport.is_read
     assert busy.reading.is_paused
     assert busy.resumed_s == []
 
     busy.has_room = True
-    await pass_time(2 * LOOK_AGAIN_S)
+    await pass_time(2 * RECHECK_S)
 
     assert busy.transport.is_read
     assert not busy.reading.is_paused
@@ -54,7 +54,7 @@ async def test_reading_pauses_as_often_as_there_is_no_room() -> None:
         busy.reading.check()
         assert not busy.transport.is_read
         busy.has_room = True
-        await pass_time(2 * LOOK_AGAIN_S)
+        await pass_time(2 * RECHECK_S)
         assert busy.transport.is_read
 
     assert len(busy.resumed_s) == 3
@@ -110,11 +110,11 @@ class Pieces(Busy):
 async def test_nothing_more_is_read_while_there_is_a_rest() -> None:
     owner = Pieces()
     owner.left = 3
-    owner.reading.came()
+    owner.reading.data_arrived()
     assert owner.left == 2
     assert not owner.transport.is_read
     owner.left += 1
-    owner.reading.came()
+    owner.reading.data_arrived()
     assert owner.left == 3, "its turn will come"
     await pass_time(0.001)
 
@@ -127,11 +127,11 @@ async def test_nothing_more_is_read_while_there_is_a_rest() -> None:
 async def test_a_rest_waits_for_room_and_is_taken_in_before_more_is_read() -> None:
     owner = Pieces()
     owner.left, owner.has_room = 3, False
-    owner.reading.came()
-    await pass_time(10 * LOOK_AGAIN_S)
+    owner.reading.data_arrived()
+    await pass_time(10 * RECHECK_S)
     assert owner.left == 2
     owner.has_room = True
-    await pass_time(2 * LOOK_AGAIN_S)
+    await pass_time(2 * RECHECK_S)
 
     assert owner.left == 0
     assert owner.transport.is_read
@@ -142,7 +142,7 @@ async def test_a_rest_waits_for_room_and_is_taken_in_before_more_is_read() -> No
 async def test_the_rest_of_a_lost_connection_is_not_taken_in() -> None:
     owner = Pieces()
     owner.left = 3
-    owner.reading.came()
+    owner.reading.data_arrived()
     owner.reading.end()
     await pass_time(1.0)
 

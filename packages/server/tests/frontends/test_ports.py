@@ -65,7 +65,7 @@ async def test_a_port_that_is_taken_is_not_held() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(AddressInUse, match="0 takes any free one"):
+        with pytest.raises(AddressInUse, match="0 takes any free port"):
             await HeldPorts().hold("127.0.0.1", other.getsockname()[1])
 
 

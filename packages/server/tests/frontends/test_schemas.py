@@ -33,7 +33,7 @@ def test_batches_of_nulls_are_bounded_together() -> None:
 
     with pytest.raises(InvalidEvent, match="publish at most 1048576 at once"):
         taken(nulls(BODY_ROWS_MAX + 1))
-    with pytest.raises(InvalidEvent, match="claim to be 1048577 events or more; publish at most"):
+    with pytest.raises(InvalidEvent, match="have 1048577 events or more; publish at most"):
         taken(nulls(BODY_ROWS_MAX), nulls(1), nulls(1))
 
 

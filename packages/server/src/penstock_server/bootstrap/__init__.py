@@ -1,4 +1,4 @@
-"""The composition root: the only module that knows which adapters exist."""
+"""The composition root, the only module that knows which adapters exist."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ async def open_realm(
     shared: SharedAccounts | None = None,
     clock: Clock | None = None,
 ) -> RunningRealm:
-    """Open a data directory (None: a realm in memory) and recover what it holds. With ``local_to``
-    it has the local channels of this node of a cluster, and its users are ``shared``. Without a
-    ``clock`` it has the time of the machine.
+    """Open a realm in a data directory, or in memory if ``directory`` is None, and recover its
+    content.
 
-    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+    With ``local_to``, the realm has the local channels of this cluster node, and its users are
+    ``shared``. ``clock`` defaults to the machine's clock. Raises ``DataDirectoryInUse``,
+    ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
     """
     clock = clock or SystemClock()
     stores = await _stores(directory, clock)
@@ -87,16 +88,15 @@ async def open_realm(
 
 
 def _disk_space(directory: Path) -> tuple[int, int]:
-    """Bytes that are free on the disk of a data directory for this process, and all bytes of
-    it."""
-    found = shutil.disk_usage(directory)
-    return found.free, found.total
+    """Return the free bytes and the size in bytes of the disk of a data directory."""
+    usage = shutil.disk_usage(directory)
+    return usage.free, usage.total
 
 
-def _apart(wanted: AccessSettings) -> frozenset[str]:
-    """Ways of signing in whose users are distinct from users with a password."""
-    given = {"token": wanted.token_users, "certificate": wanted.certificate_users}
-    return frozenset(proof for proof, users in given.items() if users == "apart")
+def _apart(settings: AccessSettings) -> frozenset[str]:
+    """Return the ways of signing in whose users are distinct from users with a password."""
+    users_by_proof = {"token": settings.token_users, "certificate": settings.certificate_users}
+    return frozenset(proof for proof, users in users_by_proof.items() if users == "apart")
 
 
 def access(
@@ -107,15 +107,15 @@ def access(
     shared: SharedAccounts | None = None,
     control: type[AccessControl] = AccessControl,
 ) -> AccessControl:
-    """Access control as the settings configure it; users may be ``shared`` with others. Raises
-    ``InvalidArgument``."""
-    wanted = settings.access
+    """Return the access control that the settings configure. ``shared`` are accounts that several
+    realms share. Raises ``InvalidArgument``."""
+    access_settings = settings.access
     rules = TokenRules(
-        keys=wanted.token_keys,
-        issuer=wanted.token_issuer,
-        audience=wanted.token_audience,
-        user_claim=wanted.token_user_claim,
-        groups_claim=wanted.token_groups_claim,
+        keys=access_settings.token_keys,
+        issuer=access_settings.token_issuer,
+        audience=access_settings.token_audience,
+        user_claim=access_settings.token_user_claim,
+        groups_claim=access_settings.token_groups_claim,
     )
     files: dict[Kind, AuditFile] = {}
     if directory is not None:
@@ -125,65 +125,69 @@ def access(
                 disk=RealDisk(),
                 offload=asyncio.to_thread,
                 name=NAMES[kind],
-                files_max=wanted.audit_files,
+                files_max=access_settings.audit_files,
             )
-    kept = registry if wanted.mode != "off" else None
+    # Without authentication, accounts and logins are not stored.
+    account_registry = registry if access_settings.mode != "off" else None
     return control(
         Accounts(
-            kept,
+            account_registry,
             clock,
             asyncio.to_thread,
-            rounds=wanted.password_rounds,
-            length_min=wanted.password_length_min,
+            rounds=access_settings.password_rounds,
+            length_min=access_settings.password_length_min,
             shared=shared,
         ),
         Tokens(rules, fetched, clock, offload=asyncio.to_thread),
         Audit(clock, files),
         logins=Logins(
             clock,
-            idle_s=wanted.login_idle_s,
-            total_s=wanted.login_total_s,
-            of_user_max=wanted.logins_per_user_max,
-            registry=kept,
+            idle_s=access_settings.login_idle_s,
+            total_s=access_settings.login_total_s,
+            of_user_max=access_settings.logins_per_user_max,
+            registry=account_registry,
         ),
         offload=asyncio.to_thread,
         rules=AccessRules(
-            wanted.mode,
-            wanted.failure_delay_s,
-            wanted.lockout,
-            cleartext_passwords=wanted.cleartext_passwords,
-            apart=_apart(wanted),
+            access_settings.mode,
+            access_settings.failure_delay_s,
+            access_settings.lockout,
+            cleartext_passwords=access_settings.cleartext_passwords,
+            apart=_apart(access_settings),
         ),
         clock=clock,
     )
 
 
 def tls(settings: Settings) -> Tls | None:
-    """The realm's certificate, for all its front ends; None: there is none. Raises
+    """Return the realm's certificate for all its front ends; None if TLS is not configured. Raises
     ``InvalidArgument``."""
-    wanted = settings.listen
-    if not wanted.tls_certificate:
-        if wanted.tls_key or wanted.tls_client_ca or wanted.tls_client_required:
-            raise InvalidArgument("listen.tls_certificate is missing; the other TLS files need it")
+    listen = settings.listen
+    if not listen.tls_certificate:
+        if listen.tls_key or listen.tls_client_ca or listen.tls_client_required:
+            raise InvalidArgument(
+                "listen.tls_certificate is missing; set it, because the other TLS settings need it"
+            )
         return None
     return Tls(
-        wanted.tls_certificate,
-        wanted.tls_key,
-        wanted.tls_client_ca,
-        client_required=wanted.tls_client_required,
-        client_revoked=wanted.tls_client_revoked,
+        listen.tls_certificate,
+        listen.tls_key,
+        listen.tls_client_ca,
+        client_required=listen.tls_client_required,
+        client_revoked=listen.tls_client_revoked,
     )
 
 
 def with_certificate(directory: Path | None, settings: Settings) -> Settings:
-    """The settings, naming the certificate that the realm makes for itself where it is to have
-    one of its own. Raises ``InvalidArgument``."""
+    """Return the settings with the paths of the self-signed certificate if one is configured; it is
+    created if necessary. Raises ``InvalidArgument``."""
     listen = settings.listen
     if listen.tls_certificate or not listen.tls_self_signed:
         return settings
     if directory is None:
         raise InvalidArgument(
-            "listen.tls_self_signed needs a data directory, where clients can find the certificate"
+            "listen.tls_self_signed requires a data directory, in which clients find the "
+            "certificate"
         )
     from penstock_server.bootstrap.self_signed import (
         own_certificate,  # slow to import, and rarely needed
@@ -224,17 +228,17 @@ async def _stores(directory: Path | None, clock: Clock) -> Stores:
 
 
 async def _identity(registry: Registry) -> str:
-    """Names this realm for ever; made at its first start."""
+    """Return the realm's permanent id, which is generated at its first start."""
     record = await registry.get(IDENTITY_KEY)
     if record is None:
         await registry.cas(IDENTITY_KEY, 0, secrets.token_hex(16).encode())
         record = await registry.get(IDENTITY_KEY)
-        assert record is not None, "it was just written"
+        assert record is not None, "the record was just written"
     return record.value.decode()
 
 
 def realm_limits(settings: Settings) -> Limits:
-    """The limits of a realm, as the settings have them."""
+    """Return the limits of a realm from the settings."""
     return Limits(
         event_bytes_max=settings.limits.max_event_bytes,
         memory=MemoryLimits(
@@ -257,7 +261,7 @@ def realm_limits(settings: Settings) -> Limits:
 
 
 def sealing_limits(settings: Settings) -> SealingLimits:
-    """When a realm writes files, as the settings have it."""
+    """Return the limits at which a realm writes files, from the settings."""
     return SealingLimits(
         segment_bytes_max=settings.storage.segment_bytes,
         journal_bytes_max=settings.storage.journal_bytes,
@@ -270,8 +274,8 @@ def sealing_limits(settings: Settings) -> SealingLimits:
 def native_listener(
     realm: RunningRealm, settings: Settings, version: str, certificate: Tls | None = None
 ) -> NativeListener:
-    """The listener of the native protocol, with a certificate that is in use already, or with the
-    one that the settings name."""
+    """Return the listener of the native protocol. ``certificate`` is one that is in use already; by
+    default it is loaded from the settings."""
     return NativeListener(
         realm,
         version,
@@ -297,17 +301,18 @@ def native_listener(
 async def reset_administrator(
     directory: Path, settings: Settings, user: str, password: str = ""
 ) -> str:
-    """Give a user of a stopped realm every right and a password, made up where none is given.
+    """Grant every right to a user of a stopped realm, set its password, and return the password;
+    an empty ``password`` is replaced by a generated one.
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
     """
     check_exists(RealDisk(), absolute(directory))
     clock = SystemClock()
     stores = await _stores(directory, clock)
-    given = access(stores.registry, directory, settings, clock=clock)
+    control = access(stores.registry, directory, settings, clock=clock)
     try:
-        return await given.reset(user, password)
+        return await control.reset(user, password)
     finally:
-        await given.close()
+        await control.close()
         await stores.pages.close()
         await stores.journal.close()

@@ -1,5 +1,5 @@
-"""An embedded realm for asyncio: it runs on a thread of its own, its sessions on the caller's
-loop."""
+"""An embedded realm for asyncio, which runs on a separate thread; its sessions run on the caller's
+event loop."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from penstock_server.runtime.access.access import AccessControl
 
 
 class Realm:
-    """A realm embedded in this process: the server's code without the network.
+    """A realm embedded in this process, which runs the server's code without the network.
 
     ``async with penstock.aio.Realm("./data") as realm, realm.connect() as session: ...``
-    Without a directory it lives in memory and is gone when closed. What blocks your loop does not
-    block the realm.
+    Without a directory the realm is kept in memory and lost when it is closed. It runs on a
+    separate thread, so code that blocks your event loop does not block the realm.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        """``settings`` by path, dots as double underscores: ``limits__memory_bytes=...``. Nothing
-        is opened yet."""
+        """Prepare the realm; :meth:`open` opens it. ``settings`` are named by their path with
+        double underscores instead of dots: ``limits__memory_bytes=...``."""
         self._directory = directory
         self._settings = settings
         self._realm: BlockingRealm | None = None
@@ -38,13 +38,14 @@ class Realm:
 
     @classmethod
     def sharing(cls, realm: BlockingRealm) -> Realm:
-        """An open realm, which blocking callers use, too; its :meth:`close` closes it for all."""
+        """Return a view of an open realm that blocking callers use, too; its :meth:`close` closes
+        the realm for all of them."""
         shared = cls()
         shared._realm = realm
         return shared
 
     async def open(self) -> Realm:
-        """Open the directory and serve it; ``async with`` does so, too.
+        """Open the directory and serve it; ``async with`` calls this method.
 
         Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
         """
@@ -55,8 +56,8 @@ class Realm:
             try:
                 self._realm = await asyncio.shield(opening)
             except asyncio.CancelledError:
-                # otherwise the directory would stay in use
-                opening.add_done_callback(_closed_again)
+                # The thread cannot be cancelled. Without this, the directory would stay in use.
+                opening.add_done_callback(_close_again)
                 raise
         return self
 
@@ -67,8 +68,9 @@ class Realm:
         return self._realm
 
     def connect(self, user: str = "") -> Opening:
-        """A session with this realm, on this loop; it may do what one of the blocking realm's
-        may. Await it, or have ``async with`` close it."""
+        """Open a session with this realm, on the running event loop, with the rights of a session
+        of the blocking realm. Await the result, or use it in ``async with``, which closes the
+        session."""
 
         async def opened() -> Session:
             realm = self._open
@@ -83,23 +85,26 @@ class Realm:
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions that :meth:`connect` has opened are open."""
-        return sum(each.is_connected for each in self._connections)
+        """Number of open sessions that :meth:`connect` has opened."""
+        return sum(connection.is_connected for connection in self._connections)
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
+        """Accept connections of other processes, too, and return the URL to connect to. Raises
+        ``AddressInUse``."""
         return await asyncio.to_thread(self._open.listen, host, port)
 
     async def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Serve AMQP clients, and return their URL. Raises ``AddressInUse``,
+        ``InvalidArgument``."""
         return await asyncio.to_thread(self._open.listen_amqp, host, port)
 
     async def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Serve MQTT clients, and return their URL. Raises ``AddressInUse``,
+        ``InvalidArgument``."""
         return await asyncio.to_thread(self._open.listen_mqtt, host, port)
 
     async def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve the administration API, metrics and the console; gives their URL.
+        """Serve the administration API, metrics and the console, and return their URL.
 
         Raises ``AddressInUse``, ``InvalidArgument``.
         """
@@ -111,7 +116,7 @@ class Realm:
         return self._open.access
 
     async def close(self) -> None:
-        """End its sessions and stop serving; everything acknowledged is on disk."""
+        """End the sessions and stop serving. All acknowledged data is on disk on return."""
         realm, self._realm = self._realm, None
         if realm is None:
             return
@@ -134,11 +139,11 @@ class Realm:
 
 
 async def _link(realm: BlockingRealm, make: Callable[[], Link], user: str) -> Link:
-    ours = await asyncio.to_thread(realm.admit, user)
-    _, link = await asyncio.get_running_loop().connect_accepted_socket(make, ours)
+    client_end = await asyncio.to_thread(realm.admit, user)
+    _, link = await asyncio.get_running_loop().connect_accepted_socket(make, client_end)
     return link
 
 
-def _closed_again(opening: asyncio.Future[BlockingRealm]) -> None:
+def _close_again(opening: asyncio.Future[BlockingRealm]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

@@ -1,4 +1,4 @@
-"""Copies of a realm's sealed files, at places that are named by a URI."""
+"""Copies a realm's sealed files to a place that a URI names."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ _OF_A_REALM: Final = ("registry", "journal", "LOCK")
 
 
 def blobs_at(uri: str, what: str) -> Blobs:
-    """The blobs at a place, e.g. ``s3://bucket/prefix``, or in a folder. Raises
-    ``InvalidArgument`` that calls the URI ``what``, also for a realm's data directory;
-    ``StorageFailed``."""
-    found = place(uri if "://" in uri else os.path.abspath(uri), what)
-    _check_no_realm(found, what)
-    return FileSystemBlobs(*found, offload=asyncio.to_thread)
+    """Return the blobs at a URI such as ``s3://bucket/prefix``, or in a folder.
+
+    Raises ``StorageFailed``, and ``InvalidArgument`` for an invalid URI and for a realm's data
+    directory; ``what`` names the URI in the error text.
+    """
+    location = place(uri if "://" in uri else os.path.abspath(uri), what)
+    _check_no_realm(location, what)
+    return FileSystemBlobs(*location, offload=asyncio.to_thread)
 
 
 def copy_files(session: Session, uri: str, *, prune: bool = False) -> CopyResult:
-    """Bring the copy of a realm's sealed files at a place up to date; see
+    """Update the copy of a realm's sealed files at ``uri``; see
     :func:`penstock.client.copies.copy_files.copy_files`."""
     return session.copy_files(blobs_at(uri, "--to"), prune=prune)
 
 
-def _check_no_realm(found: CopyLocation, what: str) -> None:
-    """Refuse a realm's own data directory: a copy would overwrite or remove its files."""
+def _check_no_realm(location: CopyLocation, what: str) -> None:
+    """Refuse a realm's data directory, because a copy would overwrite or remove its files."""
     try:
-        infos = found.files.get_file_info([found.path(name) for name in _OF_A_REALM])
+        infos = location.files.get_file_info([location.path(name) for name in _OF_A_REALM])
     except OSError as error:
         reason = f"{error}".partition("\n")[0]
-        raise StorageFailed(f"{found.shown} could not be read: {reason}") from error
+        raise StorageFailed(f"{location.shown} could not be read: {reason}") from error
     if any(info.type != fs.FileType.NotFound for info in infos):
         raise InvalidArgument(
-            f"{what} {found.shown} is the data directory of a realm; give an empty folder or "
+            f"{what} {location.shown} is the data directory of a realm; use an empty folder or "
             f"bucket prefix"
         )

@@ -1,4 +1,4 @@
-"""Opens data directories on a disk, and writes single files in them."""
+"""Opens data directories, and writes single files in them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock_server.storage.embedded import Embedded, open_embedded
 
 
 def absolute(directory: Path) -> str:
-    """The absolute path of a data directory, which a change of the working directory does not
-    affect."""
+    """Return the absolute path of a data directory, which does not depend on later changes of the
+    working directory."""
     return str(directory.expanduser().absolute())
 
 
@@ -23,7 +23,7 @@ def opened(
 ) -> Embedded:
     """Open the stores in a data directory; a missing one is created.
 
-    ``offload`` runs what takes long. Raises ``DataDirectoryInUse``, ``NewerFormat``, ``Damaged``.
+    ``offload`` runs slow operations. Raises ``DataDirectoryInUse``, ``NewerFormat``, ``Damaged``.
     """
     return open_embedded(
         root,
@@ -36,13 +36,13 @@ def opened(
 
 
 def holder() -> str:
-    """A description of this process, for errors about a data directory that it has open."""
+    """Return a description of this process, for error texts about a data directory in use."""
     return f"the process {os.getpid()}"
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write a file under another name and rename it, so that it is never visible in part. Raises
-    ``OSError``."""
+    """Write a file under a temporary name and rename it, so that it is never visible incompletely.
+    Raises ``OSError``."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

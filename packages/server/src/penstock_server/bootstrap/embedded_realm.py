@@ -1,7 +1,6 @@
 """A realm embedded in a process, for blocking callers.
 
-It has a module of its own, as a server process has no use for the client that an embedded realm's
-sessions are made of.
+This is a separate module because it imports the client, which a server process does not need.
 """
 
 from __future__ import annotations
@@ -36,26 +35,27 @@ from penstock_server.settings.loading import load
 
 
 def embedded_url(user: str) -> RealmUrl:
-    """The URL of a session within this process."""
+    """Return the URL of a session within this process."""
     return RealmUrl((Address("embedded", 0),), user)
 
 
 def _set_up_log() -> None:
-    """Warnings and worse on standard error; it loads what an embedded realm rarely needs."""
+    """Configure the log when the first line is written, because most embedded realms write none."""
     from penstock_server.logs import configure_unless_done
 
     configure_unless_done()
 
 
 class Realm:
-    """A realm embedded in this process: the server's code without the network.
+    """A realm embedded in this process, which runs the server's code without the network.
 
     ``with penstock.Realm("./data") as realm, realm.connect() as session: ...``
-    Without a directory it lives in memory and is gone when closed.
+    Without a directory the realm is kept in memory and lost when it is closed.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        """``settings`` by path, dots as double underscores: ``limits__memory_bytes=...``.
+        """Open the realm. ``settings`` are named by their path with double underscores instead of
+        dots: ``limits__memory_bytes=...``.
 
         Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
         """
@@ -67,9 +67,9 @@ class Realm:
         self._running: RunningRealm | None = None
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
         self._parts: dict[str, asyncio.Task[None]] = {}
-        """What front ends do beside their connections, by name."""
+        """Background tasks of front ends by name."""
         self._failures: list[BaseException] = []
-        """Failures of the realm's parts, oldest first; ``close`` raises the first one."""
+        """Failures of the realm's tasks, oldest first; ``close`` raises the first one."""
         self._closed = False
         try:
             self._loop.call(self._start())
@@ -78,7 +78,7 @@ class Realm:
             raise
 
     def _new_loop(self) -> LoopThread:
-        """The thread that the realm and its sessions run on."""
+        """Return the thread on which the realm and its sessions run."""
         return LoopThread()
 
     async def _open(self) -> RunningRealm:
@@ -98,12 +98,12 @@ class Realm:
         return start_task(work, name=name, on_failure=self._failures.append)
 
     def connect(self, user: str = "") -> Session:
-        """Open a session with this realm, in this process. It may do everything; for a ``user``,
-        who needs no password here, it may do what is granted to ``user@localhost``."""
+        """Open a session with this realm, in this process. The session has all rights; with a
+        ``user``, which needs no password here, it has the rights of ``user@localhost``."""
         return Session(self._loop.call(self._session(user)), self._loop)
 
     async def _session(self, user: str) -> AioSession:
-        """A session on the realm's own loop."""
+        """Open a session on the realm's event loop."""
         connection = self._new_connection(user)
         await connection.open()
         self._connections.add(connection)
@@ -113,25 +113,26 @@ class Realm:
         return RealmConnection(embedded_url(user), connector=lambda make: self._connect(make, user))
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
-        theirs = await self._admitted(user)
-        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
+        client_end = await self._admit(user)
+        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, client_end)
         return link
 
     def admit(self, user: str = "") -> socket.socket:
-        """One end of a connection within this process, for a session on another event loop."""
-        return self._loop.call(self._admitted(user))
+        """Return the client's end of a connection within this process, for a session on another
+        event loop."""
+        return self._loop.call(self._admit(user))
 
-    async def _admitted(self, user: str) -> socket.socket:
+    async def _admit(self, user: str) -> socket.socket:
         principal = Principal(user or current_user(), "localhost", trusted=not user)
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)  # noqa: FBT003 - positional-only
-        theirs.setblocking(False)  # noqa: FBT003 - positional-only
+        realm_end, client_end = socket.socketpair()
+        realm_end.setblocking(False)  # noqa: FBT003 - positional-only
+        client_end.setblocking(False)  # noqa: FBT003 - positional-only
         try:
-            await self._listener.adopt(ours, principal)
+            await self._listener.adopt(realm_end, principal)
         except BaseException:
-            theirs.close()
+            client_end.close()
             raise
-        return theirs
+        return client_end
 
     def __repr__(self) -> str:
         where = "in memory" if self._directory is None else f"in {str(self._directory)!r}"
@@ -139,21 +140,24 @@ class Realm:
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions that :meth:`connect` has opened are open."""
-        return sum(each.is_connected for each in self._connections)
+        """Number of open sessions that :meth:`connect` has opened."""
+        return sum(connection.is_connected for connection in self._connections)
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
+        """Accept connections of other processes, too, and return the URL to connect to. Raises
+        ``AddressInUse``."""
         bound = self._loop.call(self._listener.listen(host, port))
         scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
         return f"{scheme}{Address(host, bound)}"
 
     def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Serve AMQP clients, and return their URL. Raises ``AddressInUse``,
+        ``InvalidArgument``."""
         return self._loop.call(self._serve("amqp", host, port))
 
     def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Serve MQTT clients, and return their URL. Raises ``AddressInUse``,
+        ``InvalidArgument``."""
         return self._loop.call(self._serve("mqtt", host, port))
 
     async def _serve(self, name: str, host: str, port: int) -> str:
@@ -168,18 +172,18 @@ class Realm:
     @property
     def access(self) -> AccessControl:
         """Users, groups and rights of this realm."""
-        assert self._running is not None, "it was started"
+        assert self._running is not None, "__init__ has started the realm"
         return self._running.access
 
     def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve the administration API, metrics and the console; gives their URL.
+        """Serve the administration API, metrics and the console, and return their URL.
 
         Raises ``AddressInUse``, ``InvalidArgument``.
         """
         return self._loop.call(self._serve("http", host, port))
 
     def close(self) -> None:
-        """Stop serving; everything acknowledged is on disk."""
+        """Stop serving. All acknowledged data is on disk on return."""
         if self._closed:
             return
         self._closed = True
@@ -190,9 +194,9 @@ class Realm:
 
     async def _stop(self) -> None:
         realm = self._running
-        assert realm is not None, "it was started"
+        assert realm is not None, "__init__ has started the realm"
         for connection in list(self._connections):
-            # the error was reported; the realm still has to stop
+            # The session has reported this error already, and the realm must stop in any case.
             with contextlib.suppress(ConnectionLost):
                 await connection.close()
         for name, service in self._listener.services.items():
@@ -207,7 +211,7 @@ class Realm:
             self._listening.cancel()
             await asyncio.wait([self._listening, self._serving])
             await realm.release()
-        for failure in self._failures:  # above all of the journal: raised once
+        for failure in self._failures:  # the first failure is the cause of later ones
             raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The URLs under which the front ends of a realm are reached."""
+"""The URLs of a realm's front ends."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from penstock_server.frontends.front_end import FrontEnd
 
 
 def front_end_url(front_end: FrontEnd, host: str, port: int, *, is_safe: bool) -> str:
-    """Where a front end is; ``is_safe`` with TLS."""
+    """Return the URL of a front end; ``is_safe`` if it uses TLS."""
     return f"{front_end.schemes[is_safe]}{Address(host, port)}"

@@ -1,4 +1,4 @@
-"""The registries of channel types, engines and durable types, read from their folders."""
+"""The registries of channel types, engines and durable types, built from their folders."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from penstock_server.settings import Settings
 
 @cache
 def registered(package: ModuleType, export: str) -> Mapping[str, Any]:
-    """The ``export`` of each module in ``package``, by name: the folder is the registry."""
-    found: dict[str, Any] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-        thing = getattr(importlib.import_module(f"{package.__name__}.{module}"), export)
-        if thing.name != module:
-            raise TypeError(f"{module}.py must define {module!r}, not {thing.name!r}")
-        found[module] = thing
-    return MappingProxyType(found)
+    """Return the ``export`` of each module in ``package`` by the name of the module."""
+    exports: dict[str, Any] = {}
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        value = getattr(importlib.import_module(f"{package.__name__}.{module}"), export)
+        if value.name != module:
+            raise TypeError(f"{module}.py must define {module!r}, not {value.name!r}")
+        exports[module] = value
+    return MappingProxyType(exports)
 
 
 def rules(settings: Settings | None = None) -> RealmRules:
-    """The registries of channel types, engines and durable types, and the realm's limits."""
+    """Return the registries of channel types, engines and durable types, with the realm's
+    limits."""
     return RealmRules(
         types=registered(channel_types, "TYPE"),
         engines=registered(engines, "ENGINE"),

@@ -1,7 +1,7 @@
-"""A certificate that the realm makes for itself if none is configured.
+"""Creates a self-signed certificate for realms without a configured one.
 
-It keeps others on the network from reading passwords. Clients trust it by its file
-(``?ca=…/tls/realm.pem``), which has to be copied from the data directory, not over the network.
+It protects passwords on the network. Clients trust it by its file (``?ca=…/tls/realm.pem``), which
+must be copied from the data directory in a secure way.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 FOLDER: Final = "tls"
 DAYS: Final = 825
 RENEWED: Final = datetime.timedelta(days=30)
-"""A start with less validity left makes a new certificate."""
+"""A start creates a new certificate if the current one expires within this time."""
 
 _log = logger("penstock.realm")
 
 
 def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]:
-    """Paths of a certificate for ``names``, separated by commas, and of its key; created unless a
-    suitable one exists. Raises ``InvalidArgument``."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
-        raise InvalidArgument(f"listen.tls_self_signed is {names!r}: name at least one host")
+    """Return the paths of a certificate for the comma-separated ``names`` and of its key. They are
+    created unless a suitable certificate exists. Raises ``InvalidArgument``."""
+    hosts = [name.strip() for name in names.split(",") if name.strip()]
+    if not hosts:
+        raise InvalidArgument(f"listen.tls_self_signed is {names!r}; name at least one host")
     folder = directory / FOLDER
     certificate, key = folder / "realm.pem", folder / "realm.key"
     now = moment_of(now_us)
-    alternatives = [_name(each) for each in wanted]
-    if not _will_do(certificate, key, alternatives, now=now):
+    alternatives = [_name(host) for host in hosts]
+    if not _is_suitable(certificate, key, alternatives, now=now):
         folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
-        _make(certificate, key, alternatives, now=now)
-        _log.info("tls.certificate_made", file=str(certificate), names=wanted, days=DAYS)
+        _create(certificate, key, alternatives, now=now)
+        _log.info("tls.certificate_made", file=str(certificate), names=hosts, days=DAYS)
     return str(certificate), str(key)
 
 
@@ -61,27 +61,28 @@ def _name(text: str) -> x509.GeneralName:
         ) from error
 
 
-def _will_do(
+def _is_suitable(
     certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
 ) -> bool:
+    """Return whether the existing files match, have these names, and are valid for long enough."""
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
-        own = serialization.load_pem_private_key(key.read_bytes(), None)
-        held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        existing = x509.load_pem_x509_certificate(certificate.read_bytes())
+        private_key = serialization.load_pem_private_key(key.read_bytes(), None)
+        extension = existing.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
     return (
-        set(held) == set(names)
-        and now + RENEWED < found.not_valid_after_utc
-        and own.public_key() == found.public_key()
+        set(extension.value) == set(names)
+        and now + RENEWED < existing.not_valid_after_utc
+        and private_key.public_key() == existing.public_key()
     )
 
 
-def _make(
+def _create(
     certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
 ) -> None:
-    made = ec.generate_private_key(ec.SECP256R1())
-    public = made.public_key()
+    private_key = ec.generate_private_key(ec.SECP256R1())
+    public = private_key.public_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Penstock realm")])
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=False,
@@ -99,15 +100,16 @@ def _make(
         .not_valid_before(now - datetime.timedelta(days=1))  # clients' clocks may be behind
         .not_valid_after(now + datetime.timedelta(days=DAYS))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        # Clients trust it as an authority, but only for itself.
+        # Clients trust the certificate as an authority. A path length of 0 and the names limit
+        # this to the certificate itself.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(identifier, critical=False)
         .add_extension(issuer, critical=False)
-        .sign(made, hashes.SHA256())
+        .sign(private_key, hashes.SHA256())
     )
-    secret = made.private_bytes(
+    secret = private_key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),

@@ -30,7 +30,7 @@ from penstock_server.storage.overlay import OverlayDisk
 
 
 async def verify_store(directory: Path) -> StoreReport:
-    """Read everything in a data directory that is not open, without changing anything (SEM S1).
+    """Verify all files of a data directory that is not open, without changing them (SEM S1).
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``.
     """
@@ -47,7 +47,7 @@ async def verify_store(directory: Path) -> StoreReport:
         store = opened(root, OverlayDisk(RealDisk()))
     except Damaged as error:
         report.findings.append(Finding("registry", str(error)))
-        return report  # the rest cannot be read without it
+        return report  # other files cannot be read without the registry
     try:
         recovered = await recover(store.journal, store.blobs, store.pages, rules=rules())
         await check_all(recovered, store.journal, store.blobs, report=report)
@@ -58,8 +58,8 @@ async def verify_store(directory: Path) -> StoreReport:
 
 
 def _check_audit(root: str, report: StoreReport) -> None:
-    """Check every line of the audit logs: none may be torn or changed, and none missing between two
-    others. Older files of a log may have been moved away."""
+    """Check every line of the audit logs. No line may be incomplete, changed or missing between two
+    others. Older files of a log may have been removed."""
     disk = RealDisk()
     for log in files_of(disk, root):
         lines = LogReader()
@@ -67,14 +67,14 @@ def _check_audit(root: str, report: StoreReport) -> None:
             content = Path(root, name).read_bytes()
             report.audit_lines += content.count(b"\n")
             findings = lines.read(content)
-            report.findings += [Finding(name, reason, *place) for reason, place in findings]
+            report.findings += [Finding(name, reason, *span) for reason, span in findings]
 
 
 async def repair_store(directory: Path) -> Repaired:
-    """Set aside what is damaged in a data directory that is not open (SEM S1).
+    """Set damaged data aside in a data directory that is not open (SEM S1).
 
-    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` if the format of the directory
-    cannot be determined, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``,
+    Copies are written to ``quarantine/``, with a report. Raises ``Damaged`` if the format of the
+    directory cannot be determined, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``,
     ``StorageFailed``.
     """
     root, disk = absolute(directory), RealDisk()
@@ -100,8 +100,8 @@ async def repair_store(directory: Path) -> Repaired:
         await repair(realm, store.journal, quarantine.keep, repaired=repaired)
         remove_damaged_records(disk, root)
         repaired.kept = sorted(set(in_quarantine(disk, root)) - before)
-        written = msgspec.json.format(msgspec.json.encode(repaired), indent=2)
-        quarantine.keep(f"repair-{SystemClock().now_us()}.json", written)
+        document = msgspec.json.format(msgspec.json.encode(repaired), indent=2)
+        quarantine.keep(f"repair-{SystemClock().now_us()}.json", document)
     finally:
         await store.pages.close()
         await store.journal.close()

@@ -1,8 +1,8 @@
-"""What a front end gives to the server, so that its package can be installed and removed.
+"""The interface of front ends, whose packages can be installed and removed independently.
 
-A package registers an object with these members under the entry-point group
-``penstock.front_ends``; docs/reference/front-ends.md explains it with an example. The server
-loads all front ends that are installed and serves those for which the settings have a port.
+A package registers an object with these members under the entry point group
+``penstock.front_ends``; docs/reference/front-ends.md explains it with an example. The server loads
+all installed front ends and serves those whose port is set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock_server.runtime.access.incidents import Incident
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.settings import Settings
 
-if TYPE_CHECKING:  # a realm on its own loads nothing of a node that stands by
+if TYPE_CHECKING:  # a realm without a cluster does not load these modules
     from prometheus_client.core import Metric
 
     from penstock_server.frontends.native.standby import OwnerFollowers
@@ -33,106 +33,106 @@ _log = logger("penstock.realm")
 
 GROUP: Final = "penstock.front_ends"
 NATIVE: Final = "native"
-"""The front end whose listener the others share."""
+"""Name of the front end whose listener the others share."""
 HTTP: Final = "http"
-"""The front end that is opened last, so that its WebSockets offer what the others speak."""
+"""Name of the front end that is opened last, so that its WebSockets offer all other protocols."""
 
 
 class ListenAddress(NamedTuple):
-    """Where the settings have a front end listen."""
+    """The address at which a front end listens."""
 
     host: str
     port: int
     """0 takes any free port."""
     is_required: bool = True
-    """Whether the server ends if the port is in use; otherwise the front end is left out."""
+    """Whether the server ends if the port is in use; otherwise it runs without the front end."""
 
 
 class StandbyNode(NamedTuple):
-    """A node of a cluster that stands by, as its front ends see it."""
+    """A standby node of a cluster, as its front ends see it."""
 
     arrivals: Arrivals
-    """Counts connections, and says which node serves the realm."""
+    """Counts connections, and finds the node that serves the realm."""
     followers: OwnerFollowers
-    """Native clients that follow which node owns what."""
+    """Native clients that receive changes of owners."""
     name: str
     is_relaying: Callable[[], bool]
-    """Whether requests are relayed to the owner."""
+    """Returns whether requests are relayed to the owner."""
     unfit: Callable[[], str]
-    """Why the node could not take the realm over; empty: it could."""
+    """Returns the reason why the node could not take over the realm; empty if it could."""
     incidents: Callable[[], list[Incident]]
-    """What the background tasks of the node could not do."""
+    """Returns the failures of the node's background tasks."""
 
 
 class FrontEnd(Protocol):
     """A protocol that clients speak to a realm."""
 
     name: str
-    """Tag of the protocol: in the URLs of a node, in the figures of connections and in metrics."""
+    """Name of the protocol in the URLs of a node, in descriptions of connections and in metrics."""
     schemes: tuple[str, str]
-    """Beginnings of its URLs, without TLS and with it."""
+    """URL schemes without and with TLS."""
     first_bytes: bytes = b""
-    """First bytes of each connection, by which it is recognised at the native port. Empty: it is
-    served at its own port only."""
+    """First bytes of a connection, which identify the protocol at the native port; empty if it is
+    served only at a separate port."""
     opens_stores: bool = False
-    """Whether it makes channels when it begins to listen. In local channels of a node their names
-    have to be granted first, so it is waited for in the background."""
+    """Whether the front end creates channels when it begins to listen. For the local channels of a
+    node their names must be approved first, so the node waits for it in the background."""
 
     def place(self, settings: Settings) -> ListenAddress | None:
-        """Where it listens; None: the settings do not ask for it. By default its section of the
-        settings, which has its name, has a ``port``."""
+        """Return the address to listen at; None if the front end is not configured. By default, the
+        port is ``port`` in the settings section named after the front end."""
         port = getattr(settings, self.name).port
         return None if port is None else ListenAddress(settings.listen.host, port)
 
     def at_port(self, settings: Settings, port: int | None) -> Settings:
-        """The settings with the port that was bound; None: it is not served."""
+        """Return the settings with another port; None turns the front end off."""
         section = replace(getattr(settings, self.name), port=port)
         return replace(settings, **{self.name: section})
 
     def for_local_channels(self, settings: Settings, node: str) -> Settings:
-        """The settings with which it serves the local channels of a node of a cluster."""
+        """Return the settings for serving the local channels of a cluster node."""
         return self.at_port(settings, None)
 
     def service(self, listener: NativeListener, settings: Settings) -> FrontEndService:
-        """Begin to serve a realm; called once for each. What is slow to import is imported here.
+        """Return the service of a realm; called once per realm. Slow imports belong here.
 
-        Raises ``InvalidArgument`` if something that it needs is not installed.
+        Raises ``InvalidArgument`` if a required package is not installed.
         """
         ...
 
     def standby(self, node: StandbyNode) -> Callable[[], asyncio.BaseProtocol]:
-        """What makes the protocol of a connection at a node that stands by. By default connections
-        that are not relayed are closed."""
+        """Return the factory of protocols for connections at a standby node. By default,
+        connections that are not relayed are closed."""
         from penstock_server.frontends.shared.arrivals import ClosingStandby  # for clusters only
 
         return partial(ClosingStandby, node.arrivals)
 
     def wants_relay(self, data: bytes) -> bool | None:
-        """Whether a connection that begins so is relayed to the owner of the realm; None: more
-        bytes have to come first. By default all are."""
+        """Return whether a connection that begins with ``data`` is relayed to the owner of the
+        realm; None if more bytes are needed. By default, all connections are relayed."""
         return bool(data) or None
 
     def metrics(self, realm: RunningRealm) -> Iterable[Metric]:
-        """The metrics of this protocol besides those that every protocol has; asked for at each
-        scrape."""
+        """Return the metrics of this protocol, in addition to those of all protocols; called at
+        each scrape."""
         return ()
 
     def log_listening(self, url: str) -> None:
-        """Log where it is served."""
+        """Log the URL at which the front end is served."""
         _log.info("front_end.listening", name=self.name, url=url)
 
     def log_left_out(self, reason: str) -> None:
-        """Log that it is not served, because its port is in use and not required."""
+        """Log that the front end is not served, because its port is in use and not required."""
         return
 
 
 class HostedService(FrontEndService):
-    """A front end whose connections the listener of the realm accepts, as most are."""
+    """The service of a front end whose connections the realm's listener accepts."""
 
     def __init__(
         self, listener: NativeListener, make: Callable[[NativeListener], asyncio.BaseProtocol]
     ) -> None:
-        """``make`` makes the protocol of a connection."""
+        """``make`` creates the protocol of a connection."""
         self._listener = listener
         self._make = make
 
@@ -141,7 +141,7 @@ class HostedService(FrontEndService):
 
 
 def front_ends() -> Mapping[str, FrontEnd]:
-    """All front ends that are installed, in the order in which they are opened.
+    """Return all installed front ends, in the order in which to open them.
 
     Raises ``InvalidArgument`` if one cannot be loaded.
     """
@@ -151,7 +151,7 @@ def front_ends() -> Mapping[str, FrontEnd]:
 
 
 def front_end_named(name: str) -> FrontEnd:
-    """An installed front end. Raises ``InvalidArgument`` if there is none with this name."""
+    """Return an installed front end. Raises ``InvalidArgument`` if none has this name."""
     parts = registered(GROUP)
     if name not in parts:
         raise InvalidArgument(
@@ -163,7 +163,7 @@ def front_end_named(name: str) -> FrontEnd:
 
 
 def service_of(listener: NativeListener, name: str, settings: Settings) -> FrontEndService:
-    """What serves a front end of a realm, begun at the first call."""
+    """Return the service of a front end; it is created at the first call."""
     if name not in listener.services:
         listener.services[name] = front_end_named(name).service(listener, settings)
     return listener.services[name]

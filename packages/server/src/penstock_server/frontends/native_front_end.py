@@ -1,4 +1,4 @@
-"""The native protocol as a front end: its listener is shared by all others."""
+"""The native protocol as a front end, whose listener all other front ends share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logger("penstock.realm")
 
 
 class NativeService(FrontEndService):
-    """The listener of a realm; the server runs and closes it itself."""
+    """The native listener as a service; the server runs and closes the listener itself."""
 
     def __init__(self, listener: NativeListener) -> None:
         self._listener = listener

@@ -1,4 +1,4 @@
-"""The server: a realm, its listener, and an orderly end."""
+"""Serves a data directory: opens the realm, runs its front ends, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from penstock_server.serving.lifecycle import (
 from penstock_server.settings import ClusterSettings, Settings
 
 SERVERS: Final = "penstock.servers"
-"""Group of what serves a data directory in other ways than alone; ``cluster`` is a node."""
+"""Entry point group of other ways to serve a data directory; ``cluster`` serves a node."""
 
 _log = logger("penstock.realm")
 
@@ -53,21 +53,21 @@ class ServeNode(Protocol):
 
 
 def leave_pandas_out() -> None:
-    """Have Arrow decide, once and for all, that it works without pandas in this process.
+    """Make Arrow decide at the start to work without pandas in this process.
 
-    Where pandas is installed the first array made of Python values would import it: a third of
-    a second in which nobody is served, and memory for nothing.
+    If pandas is installed, the first array from Python values would import it, which blocks all
+    clients for a third of a second and wastes memory.
     """
     with left_out("pandas"):
         pa.array([0])
 
 
 def serve(directory: Path, settings: Settings) -> None:
-    """Serve a data directory until SIGTERM or SIGINT; everything acknowledged is on disk then.
+    """Serve a data directory until SIGTERM or SIGINT. All acknowledged data is on disk on return.
 
     A second signal ends the process at once. Raises ``DataDirectoryInUse``, ``NewerFormat``,
-    ``InvalidArgument``, ``AddressInUse``, and ``StorageFailed`` when the journal cannot be
-    written any more.
+    ``InvalidArgument``, ``AddressInUse``, and ``StorageFailed`` if the journal can no longer be
+    written.
     """
     check_exposed(settings.listen.host, settings.access.mode)
     if settings.http.enabled and settings.http.host:
@@ -75,19 +75,19 @@ def serve(directory: Path, settings: Settings) -> None:
     _check_cluster(settings.cluster)
     leave_pandas_out()
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
-    beside = (settings.cluster.local_port, settings.cluster.history_port)
-    listeners = 1 + sum(port is not None for port in beside)
+    extra_ports = (settings.cluster.local_port, settings.cluster.history_port)
+    listeners = 1 + sum(port is not None for port in extra_ports)
     _raise_file_limit(listeners * settings.listen.connections_max + 2 * relays_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
 
 
-def _check_cluster(wanted: ClusterSettings) -> None:
-    """Raise ``InvalidArgument`` for settings of a cluster where there is none."""
+def _check_cluster(cluster: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` if cluster settings are set without an engine."""
     for name in ClusterSettings.__struct_fields__:
-        if not wanted.engine and getattr(wanted, name) != getattr(ClusterSettings(), name):
+        if not cluster.engine and getattr(cluster, name) != getattr(ClusterSettings(), name):
             raise InvalidArgument(
-                f"cluster.{name} is set, and cluster.engine is not: name the engine of the cluster "
+                f"cluster.{name} is set, but cluster.engine is not: set the engine of the cluster "
                 f"(--cluster URL), or leave cluster.{name} out"
             )
 
@@ -103,7 +103,7 @@ async def _serve(directory: Path, settings: Settings) -> None:
         pid=os.getpid(),
     )
     if settings.cluster.engine:
-        # the cluster's modules, its engine's adapter and client are loaded by nobody else
+        # Loaded through the entry point, so that other realms do not load the cluster's modules.
         serve: ServeNode = loaded(SERVERS, "cluster", use="cluster.engine asks for a cluster")
         await serve(directory, settings, stopping)
     else:
@@ -137,7 +137,8 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Set by the first signal. The second does not wait: what was acknowledged is on disk."""
+    """Return an event that the first signal sets. A second signal ends the process at once, which
+    is safe because acknowledged data is on disk."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -155,10 +156,10 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _raise_file_limit(connections: int) -> None:
-    """As many open files as the connections need, within what the system allows."""
+    """Raise the limit of open files to the need of the connections, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 1_024
+    needed = connections + 1_024
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        needed = min(needed, hard)
+    if needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

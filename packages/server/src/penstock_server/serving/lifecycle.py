@@ -1,6 +1,6 @@
-"""The life of a realm in a server: its front ends, its log lines at the start, and its end.
+"""The lifecycle of a realm in a server: its front ends, its log lines at the start, and its end.
 
-Single realms, nodes of a cluster and local channels of a node use it.
+Single realms, cluster nodes and the local channels of a node use it.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from penstock_server.settings import Settings
 _log = logger("penstock.realm")
 
 _DAMAGE_SHOWN = 10
-"""Lines about damage in the start-up log; it stays one screen."""
+"""Maximum number of lines about damage in the start-up log."""
 
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""The processor time a container may take, in microseconds, and in how many."""
+"""File with a container's quota of processor time and its period, both in microseconds."""
 _PROCESSORS_MIN = 2
-"""So many make it worth to stay awake: one for the realm, and one for its client meanwhile."""
+"""Number of processors from which on polling pays: one for the realm, and one for its client."""
 COLLECT_AFTER = (10_000, 20, 50)
-"""New objects, and generations, after which Python looks for cycles."""
+"""Thresholds of Python's garbage collector."""
 LOAD_AFTER_S: Final = 0.2
-"""Seconds from when a realm listens until it loads what a start leaves out and nearly all need."""
+"""Seconds after the realm listens at which it imports modules that the start postpones."""
 
 
 def wanted_front_ends(settings: Settings) -> Sequence[FrontEnd]:
-    """The front ends that the settings ask for besides the native one, in the order in which they
-    are opened. Raises ``InvalidArgument``."""
+    """Return the configured front ends other than the native one, in the order in which to open
+    them. Raises ``InvalidArgument`` if the package of a front end is not installed."""
     loaded = front_ends()
     for name, port in (("amqp", settings.listen.amqp_port), ("mqtt", settings.listen.mqtt_port)):
         if port is not None and name not in loaded:
             raise InvalidArgument(
-                f"listen.{name}_port is {port}, and no installed package serves {name}: "
+                f"listen.{name}_port is {port}, but no installed package serves {name}: "
                 f"{install_line(name)}, or leave listen.{name}_port out"
             )
     return [
@@ -77,8 +77,8 @@ async def run(
     stopping: asyncio.Event,
     front_ends: Sequence[FrontEnd] = (),
 ) -> None:
-    """Serve an opened realm until ``stopping`` is set; the caller releases it. ``front_ends`` are
-    served besides the native protocol.
+    """Serve an open realm over the native protocol and ``front_ends`` until ``stopping`` is set;
+    the caller releases the realm.
 
     Raises ``AddressInUse``, ``InvalidArgument``, ``StorageFailed``.
     """
@@ -94,7 +94,7 @@ async def run(
                     service = service_of(listener, front_end.name, settings)
                     serving.append(tasks.create_task(service.run(), name=front_end.name))
                     await _listen(front_end, listener, settings)
-                _warn_of_eavesdroppers(listener, settings)
+                _warn_without_tls(listener, settings)
                 is_safe = listener.tls is not None
                 native = front_end_named(NATIVE)
                 url = front_end_url(native, settings.listen.host, port, is_safe=is_safe)
@@ -116,7 +116,7 @@ async def run(
 
 async def _listen(front_end: FrontEnd, listener: NativeListener, settings: Settings) -> None:
     place = front_end.place(settings)
-    assert place is not None, "the settings ask for it"
+    assert place is not None, "wanted_front_ends returns only front ends with an address"
     try:
         port = await listener.services[front_end.name].listen(place.host, place.port)
     except AddressInUse as error:
@@ -129,8 +129,9 @@ async def _listen(front_end: FrontEnd, listener: NativeListener, settings: Setti
 
 
 def show_first_password(realm: RunningRealm, *, as_json: bool = False) -> None:
-    """Once, and not in the log: that may be kept, and read by others. ``as_json``: as a line of
-    JSON, for programs that read standard output together with the log."""
+    """Print the password of the first administrator once, to standard output. It is not logged,
+    because others may read the log. ``as_json`` prints a line of JSON, for programs that read
+    standard output together with the log."""
     password, realm.access.first_password = realm.access.first_password, ""
     if password and as_json:
         line = {"event": "access.first_administrator", "user": FIRST_USER, "password": password}
@@ -139,15 +140,15 @@ def show_first_password(realm: RunningRealm, *, as_json: bool = False) -> None:
     elif password:
         sys.stdout.write(
             f"First administrator of this realm: user {FIRST_USER}, password {password}\n"
-            "It is shown this once. Change it with: penstock user password "
+            "The password is shown only once. Change it with: penstock user password "
             f"{FIRST_USER}\n"
         )
         sys.stdout.flush()
 
 
 def reload(realm: RunningRealm, listener: NativeListener) -> None:
-    """Read certificates and the keys of tokens again; connections go on. Files that do not do
-    are said, and the old ones stay in use."""
+    """Read certificates and token keys again; connections stay open. If a file is not valid, this
+    is logged, and its previous content stays in use."""
     notifying.reloading()
     try:
         _reload(realm, listener)
@@ -165,8 +166,8 @@ def _reload(realm: RunningRealm, listener: NativeListener) -> None:
 
 
 def reload_certificate(certificate: Tls) -> bool:
-    """Read a certificate again; False: its files do not do, which is said, and the old one stays
-    in use."""
+    """Read a certificate again and return True. If its files are not valid, log this and return
+    False; the previous certificate stays in use."""
     try:
         certificate.reload()
     except InvalidArgument as error:
@@ -175,71 +176,72 @@ def reload_certificate(certificate: Tls) -> bool:
     return True
 
 
-def _warn_of_eavesdroppers(listener: NativeListener, settings: Settings) -> None:
-    """Without TLS everybody on the way reads what is published, and any password that is sent."""
+def _warn_without_tls(listener: NativeListener, settings: Settings) -> None:
+    """Log a warning if events and passwords travel over the network without encryption."""
     hosts = {settings.listen.host, settings.http.host or settings.listen.host}
-    open_ = sorted(host for host in hosts if not is_loopback(host))
-    if listener.tls is None and open_:
+    reachable = sorted(host for host in hosts if not is_loopback(host))
+    if listener.tls is None and reachable:
         _log.warning(
             "network.without_tls",
-            hosts=open_,
+            hosts=reachable,
             passwords="taken" if settings.access.cleartext_passwords else "refused",
-            remedy="name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed",
+            remedy="set listen.tls_certificate and listen.tls_key, or listen.tls_self_signed",
         )
 
 
 def collect_rarely() -> None:
-    """Python looks for unreachable cycles after 700 new objects, and now and then among all there
-    are: with a million events in memory everybody would wait for that."""
+    """Make Python's garbage collector run less often. By default it runs after 700 new objects,
+    and its full collections would block all clients if a million events are in memory."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
 
 
 def log_recovery(realm: RunningRealm) -> None:
-    """Tell what a start has found."""
-    found = realm.recovered
+    """Log the content that the start has recovered, and any damage."""
+    recovered = realm.recovered
     _log.info(
         "realm.recovered",
         channels=len(realm.directory.channels),
-        events=found.events,
-        journal_blocks=found.blocks,
-        snapshot=found.snapshot or "none",
-        damage=len(found.damage),
+        events=recovered.events,
+        journal_blocks=recovered.blocks,
+        snapshot=recovered.snapshot or "none",
+        damage=len(recovered.damage),
     )
-    for damage in found.damage[:_DAMAGE_SHOWN]:
+    for damage in recovered.damage[:_DAMAGE_SHOWN]:
         _log.warning("realm.damage", what=damage)
-    if len(found.damage) > _DAMAGE_SHOWN:
-        _log.warning("realm.damage", what=f"{len(found.damage) - _DAMAGE_SHOWN} more")
+    if len(recovered.damage) > _DAMAGE_SHOWN:
+        _log.warning("realm.damage", what=f"{len(recovered.damage) - _DAMAGE_SHOWN} more")
 
 
 def processors(quota: Path = _QUOTA) -> float:
-    """Processors that may run this process; less than one where a container has only a part."""
+    """Return the number of processors that may run this process; less than 1 if a container's
+    quota is a part of a processor."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = float(len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
     try:
         most, period = quota.read_text().split()
         return min(count, int(most) / int(period))
-    except (OSError, ValueError, ZeroDivisionError):  # there is no quota, or the system has none
+    except (OSError, ValueError, ZeroDivisionError):  # no quota is set, or not supported here
         return count
 
 
 def load_later() -> asyncio.TimerHandle:
-    """Load Arrow's kernels once a start is over, beside the loop. The first file of events needs
-    them, and would be made 70 ms of a processor later, in the middle of its publishers' work."""
+    """Import Arrow's kernels in a thread after the start. The first segment file needs them;
+    importing them then would delay publishers by 70 ms."""
     loop = asyncio.get_running_loop()
     load = partial(loop.run_in_executor, None, importlib.import_module, "pyarrow.compute")
     return loop.call_later(LOAD_AFTER_S, load)
 
 
 def linger(realm: RunningRealm, settings: Settings) -> None:
-    """Have the realm stay awake for clients that publish one after the other, where there is a
-    processor for the client meanwhile."""
+    """Make the realm poll for clients that publish events one by one, if the machine has another
+    processor for the client."""
     if settings.listen.linger_us and processors() >= _PROCESSORS_MIN:
         realm.shard.linger = Linger(settings.listen.linger_us / 1e6, time.perf_counter)
 
 
 def log_limits(settings: Settings) -> None:
-    """Tell the limits in force."""
+    """Log the limits in force."""
     _log.info(
         "realm.limits",
         event_bytes=settings.limits.max_event_bytes,
@@ -252,9 +254,9 @@ def log_limits(settings: Settings) -> None:
 
 
 def first_failure(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
-    """The first error of a group."""
+    """Return the first error of a group."""
     first: BaseException = failures
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    assert isinstance(first, PenstockError), "the group holds nothing else"
+    assert isinstance(first, PenstockError), "the group has only PenstockErrors"
     return first

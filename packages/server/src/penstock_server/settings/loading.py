@@ -1,6 +1,7 @@
-"""Reads the settings at the start of a server, and says where each value comes from.
+"""Loads the settings of a server, and records the origin of each value.
 
-Order: default, settings file (TOML), environment (``PENSTOCK_LISTEN_PORT``), command line.
+Later sources override earlier ones: default, settings file (TOML), environment
+(``PENSTOCK_LISTEN_PORT``), command line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock_server.parts import EntryPoint, registered
 from penstock_server.settings import Section, Settings, without_secret
 
 GROUP: Final = "penstock.settings"
-"""Group of sections that installed packages add to the settings, by their names."""
+"""Entry point group of sections that installed packages add to the settings, by name."""
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = (
     "PENSTOCK_URL",
@@ -31,12 +32,12 @@ OTHER_VARIABLES: Final = (
     "PENSTOCK_NEW_PASSWORD",
     "PENSTOCK_COMPLETE",
 )
-"""Variables with our prefix that clients and commands read, which are no settings."""
+"""Variables with the prefix that clients and commands read; they are not settings."""
 _ORCHESTRATED: Final = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP)(_\w+)?=.*|=(tcp|udp)://.*))"
 ).fullmatch
-"""Kubernetes gives every container such variables of a service that is called ``penstock``, or
-``penstock-…``: a realm must start beside them."""
+"""Kubernetes sets such variables in every container if a service is named ``penstock`` or
+``penstock-…``. A realm must start despite them."""
 
 PATH_LISTS: Final = frozenset(("http.pipelines",))
 PATHS: Final = frozenset(
@@ -52,19 +53,19 @@ PATHS: Final = frozenset(
         "cluster.tls_key",
     )
 )
-"""Options that name files and folders; relative ones in a settings file are of its folder."""
+"""Options that name files and folders; in a settings file, relative paths start at its folder."""
 _UNITS: Final = frozenset(("bytes", "ms", "s", "rounds"))
 
 Origin = Literal["default", "file", "environment", "flag"]
 
 
 class InForce(Struct, frozen=True):
-    """One option as a server takes it."""
+    """An option with its value in force."""
 
     option: str
     value: Any
     unit: str
-    """``bytes``, ``s``, ``ms`` and so on; empty: a number of things, a name or a choice."""
+    """``bytes``, ``s``, ``ms`` and so on; empty for a count, a name or a choice."""
     origin: Origin = msgspec.field(name="from")
     variable: str
     default: Any
@@ -78,11 +79,11 @@ def load(
     *,
     file: str = "",
 ) -> Settings:
-    """Settings from TOML text, then environment variables, then ``{"listen.port": 9001}``.
+    """Return the settings from TOML text, environment variables and ``overrides``, such as
+    ``{"listen.port": 9001}``; later sources override earlier ones.
 
-    ``file`` is where the text comes from: messages name it, and relative paths in the text are
-    of its folder. Raises ``InvalidArgument`` naming the option, or the variable, that is none or
-    has a bad value.
+    ``file`` is the path of the text: messages name it, and relative paths in the text start at its
+    folder. Raises ``InvalidArgument``, whose text names the unknown or invalid option or variable.
     """
     return _Reading(document, environment or {}, overrides or {}, file=file).settings()
 
@@ -94,8 +95,8 @@ def in_force(
     *,
     file: str = "",
 ) -> list[InForce]:
-    """Every option as a server takes it, and where its value comes from; what is secret in a value
-    is hidden.
+    """Return every option with its value in force and the origin of the value. Secrets in values
+    are hidden.
 
     Raises ``InvalidArgument`` as :func:`load` does.
     """
@@ -116,7 +117,7 @@ def in_force(
 
 
 class _Reading:
-    """One set of settings on its way from texts to values."""
+    """Collects the settings of all sources in one tree, and converts it."""
 
     def __init__(
         self,
@@ -128,12 +129,12 @@ class _Reading:
         self._file = file
         self._tree: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
-        """Where each option was set, for those that somebody has set."""
+        """Origin of each option that is not at its default."""
         try:
-            written = tomllib.loads(document)
+            tables = tomllib.loads(document)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InvalidArgument(f"{file or 'the settings'} is not TOML: {error}") from error
-        self._from_file(written, "")
+        self._from_file(tables, "")
         for path, text in _from_environment(environment):
             self._put(path, text, "environment")
         for path, value in overrides.items():
@@ -170,7 +171,7 @@ class _Reading:
 
     def _check_known(self, path: str, what: str) -> None:
         if path not in _paths():
-            near = _of_a_section(path) or _nearest(path, [*_paths(), *_sections()])
+            near = _in_another_section(path) or _nearest(path, [*_paths(), *_sections()])
             raise InvalidArgument(f"{path} is not a {what}{near}")
 
     def _put(self, path: str, value: Any, origin: Origin) -> None:
@@ -182,25 +183,27 @@ class _Reading:
         self.origins[path] = origin
 
     def _refusal(self, fault: msgspec.ValidationError) -> str:
-        """What a bad value is told with: whoever gave it knows it by the name given here."""
-        said = explain(fault, self._tree, kind=settings_type(), whole="settings", words=TOML)
-        path = said.partition(" ")[0]
+        """Return the error text of an invalid value, which names the variable or the file in which
+        the user set the value."""
+        text = explain(fault, self._tree, kind=settings_type(), whole="settings", words=TOML)
+        path = text.partition(" ")[0]
         match self.origins.get(path):
             case "environment":
-                return f"{variable_of(path)} ({path}){said.removeprefix(path)}"
+                return f"{variable_of(path)} ({path}){text.removeprefix(path)}"
             case "file":
-                return f"{self._where}: {said}"
+                return f"{self._where}: {text}"
             case _:
-                return f"settings: {said}"
+                return f"settings: {text}"
 
 
 def variable_of(path: str) -> str:
-    """The environment variable of an option: ``PENSTOCK_LISTEN_PORT`` for ``listen.port``."""
+    """Return the environment variable of an option: ``PENSTOCK_LISTEN_PORT`` for
+    ``listen.port``."""
     return f"{PREFIX}{path.upper().replace('.', '_')}"
 
 
 def unit_of(path: str) -> str:
-    """What the number of an option counts, as its name tells; empty: things, or it is none."""
+    """Return the unit of an option's value, from its name; empty for a count or another value."""
     words = path.rpartition(".")[2].split("_")
     if "per" in words and "s" in words:
         return "1/s"
@@ -208,43 +211,47 @@ def unit_of(path: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Path and text of every option the environment has. Raises ``InvalidArgument`` for a variable
-    that would be one but for its name; its value is not repeated, for it may be a password."""
-    known = {variable_of(path): path for path in _paths()}
-    found = []
+    """Return the path and text of every option that is set in the environment.
+
+    Raises ``InvalidArgument`` for an unknown variable with the prefix. The error does not repeat
+    its value, which may be a password.
+    """
+    paths = {variable_of(path): path for path in _paths()}
+    options = []
     for name in sorted(environment):
-        if name in known:
-            found.append((known[name], environment[name]))
+        if name in paths:
+            options.append((paths[name], environment[name]))
         elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             if _ORCHESTRATED(f"{name}={environment[name]}"):
                 continue
-            near = _nearest(name, [*known, *OTHER_VARIABLES])
+            near = _nearest(name, [*paths, *OTHER_VARIABLES])
             raise InvalidArgument(f"the environment variable {name} is not a setting{near}")
-    return found
+    return options
 
 
-def _of_a_section(path: str) -> str:
-    """A hint at the option whose section was left out or taken for another: ``listen.mqtt_port``
-    for ``mqtt`` and for ``mqtt.port``."""
+def _in_another_section(path: str) -> str:
+    """Return a hint if the section of an option is missing or wrong: ``listen.mqtt_port`` for
+    ``mqtt`` and for ``mqtt.port``."""
     option = path.replace(".", "_")
     near = next(
-        (each for each in _paths() if f"{each.rpartition('.')[2]}_".startswith(f"{option}_")), ""
+        (name for name in _paths() if f"{name.rpartition('.')[2]}_".startswith(f"{option}_")), ""
     )
     return near and f"; did you mean {near}?"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, candidates: Iterable[str]) -> str:
     import difflib
 
-    by_rest = {each.removeprefix(PREFIX): each for each in known}  # without the common prefix
+    # Without the common prefix, which would make all names similar.
+    by_rest = {candidate.removeprefix(PREFIX): candidate for candidate in candidates}
     near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1)
     if not near:
-        return "; `penstock settings --list` has them all"
+        return "; `penstock settings --list` lists all settings"
     return f"; did you mean {by_rest[near[0]]}?"
 
 
 def _below(folder: Path, path: str, value: str) -> str:
-    """A relative path in a settings file is one of the file's folder."""
+    """Return the value of a path option with relative paths resolved against ``folder``."""
     if "://" in value or not value:
         return value
     parts = value.split(":") if path in PATH_LISTS else [value]
@@ -258,8 +265,10 @@ def _value_at(tree: Any, path: str) -> Any:
 
 
 def settings_type() -> type[Settings]:
-    """The type of the settings, with the sections of installed packages. Raises ``InvalidArgument``
-    if one cannot be loaded, or has a name that the settings have already."""
+    """Return the type of the settings, with the sections of installed packages.
+
+    Raises ``InvalidArgument`` if a section cannot be loaded or its name is in use.
+    """
     parts = registered(GROUP)
     return _extended(tuple(parts.values())) if parts else Settings
 
@@ -270,8 +279,8 @@ def _extended(parts: Sequence[EntryPoint]) -> type[Settings]:
     for part in parts:
         if part.name in Settings.__struct_fields__:
             raise InvalidArgument(
-                f"{part.distribution} registers the settings {part.name!r}, which every realm has; "
-                "uninstall it"
+                f"{part.distribution} registers the settings section {part.name!r}, which is a "
+                "built-in section; uninstall that package"
             )
         kind: type[Section] = part.load()
         sections.append((part.name, kind, kind()))
@@ -283,12 +292,12 @@ def _extended(parts: Sequence[EntryPoint]) -> type[Settings]:
         kw_only=True,
         forbid_unknown_fields=True,
     )
-    assert issubclass(extended, Settings), "it is its base"
+    assert issubclass(extended, Settings), "Settings is its base class"
     return extended
 
 
 def described() -> Sequence[tuple[str, Any, str]]:
-    """Path, default and sentence of every option, for the reference page."""
+    """Return the path, default and description of every option, for the reference page."""
     return _described(settings_type())
 
 
@@ -305,8 +314,8 @@ def _sections() -> frozenset[str]:
 
 
 def _paths() -> Sequence[str]:
-    """Paths of all options, in their order. What else there is to know of them takes five times as
-    long to find out, and a start has no use for it."""
+    """Return the paths of all options in order. Collecting defaults and descriptions as well would
+    take five times as long, and the start of a server does not need them."""
     return _paths_of(settings_type())
 
 
@@ -316,7 +325,7 @@ def _paths_of(kind: type[Settings]) -> Sequence[str]:
 
 
 def _options(section: Struct, prefix: str) -> Iterator[tuple[str, Struct, str]]:
-    """Every option below ``section``: its path, the section that it is in, its name there."""
+    """Yield every option in ``section``: its path, its section, and its name there."""
     for name in section.__struct_fields__:
         value = getattr(section, name)
         if isinstance(value, Struct):
@@ -327,9 +336,9 @@ def _options(section: Struct, prefix: str) -> Iterator[tuple[str, Struct, str]]:
 
 @cache
 def _sentences(section: type[Struct]) -> Mapping[str, str]:
-    """What the options of a section are described with."""
-    found: dict[str, str] = {}
+    """Return the descriptions of a section's options by name."""
+    descriptions: dict[str, str] = {}
     for field in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]  # a StructType
         extra = getattr(field.type, "extra_json_schema", None) or {}
-        found[field.name] = extra.get("description", "")
-    return found
+        descriptions[field.name] = extra.get("description", "")
+    return descriptions

@@ -49,7 +49,7 @@ class Check(Struct, frozen=True):
     status: Status
     found: str
     remedy: str = ""
-    """Advice to solve the problem; empty if there is none."""
+    """Advice to solve the problem; empty without a problem."""
 
 
 def installation() -> Iterator[Check]:

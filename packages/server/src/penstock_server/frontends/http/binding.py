@@ -67,7 +67,7 @@ def bound(
     reply = _reply_rule(answer, paged_by, show)
 
     async def endpoint(call: Call[Any, Any]) -> Any:
-        return reply(call, await ask.of(call))
+        return reply(call, await ask.execute(call))
 
     return Route(
         name,
@@ -120,7 +120,7 @@ class _Ask:
             elif field.name == "name":  # the last part of the path is the name of the object
                 self._from_path[field.name] = in_path[-1]
 
-    async def of(self, call: Call[Any, Any]) -> Any:
+    async def execute(self, call: Call[Any, Any]) -> Any:
         arguments = call.body if self._has_body else call.query
         values = {
             **self._constants,

@@ -59,7 +59,7 @@ class Fetch(RequestBody, frozen=True):
 
 class FetchedAnswer(Answer, frozen=True):
     lease: str | None
-    """Id of the lease, which settles these events; null if there are no events."""
+    """Id of the lease, which settles these events; null in an answer without events."""
     ends: Moment | None
     """Time at which events that are not settled go back, by the realm's clock."""
     lease_ms: int
@@ -117,7 +117,7 @@ class OfPatternLease(RequestBody, frozen=True, kw_only=True):
     ids: IdsByChannel | None = None
     """Ids by the name of their channel."""
     up_to: Annotated[dict[Name, Id], Meta(min_length=1, max_length=FETCH_MAX)] | None = None
-    """For each named channel, every event up to and including this id."""
+    """The last id, inclusive, for each named channel."""
     all: bool = False
     """All events of the lease, of all channels."""
     how: ClassVar[How] = "ack"

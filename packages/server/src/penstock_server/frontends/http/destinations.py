@@ -244,10 +244,10 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
 
 def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
     """Return the routes of a channel or queue."""
-    of, path = kind.capitalize(), f"{kind}s/{{{kind}}}"
+    title, path = kind.capitalize(), f"{kind}s/{{{kind}}}"
     return (
         bound(
-            f"get{of}",
+            f"get{title}",
             "GET",
             path,
             asks=DescribeChannel,
@@ -256,16 +256,16 @@ def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
             answer=ChannelAnswer,
             show=lambda call, info: channel_answer(call.realm, info),
         ),
-        Route(f"edit{of}", "PATCH", path, asks=EditChannel, endpoint=edit),
+        Route(f"edit{title}", "PATCH", path, asks=EditChannel, endpoint=edit),
         bound(
-            f"delete{of}",
+            f"delete{title}",
             "DELETE",
             path,
             asks=DeleteChannel,
             text="Delete a channel or queue with its events and durables.",
         ),
         bound(
-            f"maintain{of}",
+            f"maintain{title}",
             "POST",
             f"{path}/maintain",
             asks=MaintainChannel,
@@ -273,13 +273,19 @@ def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
             "S).",
             answer=Maintained,
         ),
-        Route(f"list{of}Columns", "GET", f"{path}/columns", asks=DescribeColumns, endpoint=columns),
-        Route(f"get{of}Storage", "GET", f"{path}/storage", asks=Locate, endpoint=storage),
         Route(
-            f"list{of}MissingIds", "GET", f"{path}/missing", asks=DescribeMissing, endpoint=missing
+            f"list{title}Columns", "GET", f"{path}/columns", asks=DescribeColumns, endpoint=columns
         ),
-        Route(f"purge{of}", "POST", f"{path}/purge", asks=PurgeChannel, endpoint=purge),
-        Route(f"export{of}", "GET", f"{path}/export", asks=ExportTar, endpoint=export),
+        Route(f"get{title}Storage", "GET", f"{path}/storage", asks=Locate, endpoint=storage),
+        Route(
+            f"list{title}MissingIds",
+            "GET",
+            f"{path}/missing",
+            asks=DescribeMissing,
+            endpoint=missing,
+        ),
+        Route(f"purge{title}", "POST", f"{path}/purge", asks=PurgeChannel, endpoint=purge),
+        Route(f"export{title}", "GET", f"{path}/export", asks=ExportTar, endpoint=export),
     )
 
 

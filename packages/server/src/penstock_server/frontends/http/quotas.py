@@ -36,14 +36,14 @@ class Quotas:
             yield lambda size: None
             return
         self._request_number += 1
-        number, quota = self._request_number, self._of(principal.name)
+        number, quota = self._request_number, self._quota_of(principal.name)
         quota.count_request(self._clock.now_us())
         try:
             yield lambda size: quota.add_bytes(number, size)
         finally:
             quota.end_request(number)
 
-    def _of(self, name: str) -> Quota:
+    def _quota_of(self, name: str) -> Quota:
         quota = self._quotas.get(name)
         if quota is None:
             quota = self._quotas[name] = Quota(self._limits, of=name)

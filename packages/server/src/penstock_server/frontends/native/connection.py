@@ -1,4 +1,4 @@
-"""One native connection: it turns frames into requests to the realm, and sends answers and
+"""A native connection, which decodes frames into requests to the realm, and sends answers and
 events."""
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 GREETING_BYTES_MAX = 64 << 10
-"""Largest frame in bytes of a peer that has not said hello."""
+"""Maximum size in bytes of a frame before the Hello."""
 WRITE_HIGH_WATER = 1 << 20
-"""Bytes waiting to be sent above which a connection gets no more deliveries and is not read: a peer
-that does not read answers may not ask for more."""
+"""Unsent bytes above which a connection gets no deliveries and is not read, because a client that
+does not read answers must not cause more of them."""
 FRAMES_A_TURN = 32
-"""Frames of one connection that are received before the others have their turn."""
+"""Frames of one connection that are processed before other connections are served."""
 REQUESTS_MAX = 1_024
 """Requests in progress above which a connection is not read."""
 
@@ -59,14 +59,16 @@ _log = logger("penstock.native")
 
 
 class Connection(asyncio.BufferedProtocol):
+    """The native connection of one client."""
+
     protocol = "native"
-    _taken = 0
+    _last_request = 0
     """Highest number of a request that was begun."""
     _publishes = False
-    """Whether it has sent events. It is not read then while publishers wait; others are."""
+    """Whether the client has sent events. Only then it is not read while publishers must wait."""
 
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
-        """A ``principal`` is given for connections inside this process, which do not sign in."""
+        """``principal`` is set for connections inside this process, which do not sign in."""
         self.listener = listener
         self.realm = listener.realm
         self.session = self._client = ""
@@ -77,8 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.limits = listener.limits.each
         self._quota = Quota(self.limits) if self.limits.are_set else None
         self._signing_in: NativeSignIn | None = None
-        self._owners_told: wire.Owners | None = None
-        """What it was told last of the owners in its cluster; None: it does not follow them."""
+        self._owners_sent: wire.Owners | None = None
+        """The owners sent last to a client that follows them; None if it does not follow."""
         self.number = 0
         """Connection number, unique until the realm restarts; administrators use it as an id."""
         self.writable = True
@@ -87,11 +89,13 @@ class Connection(asyncio.BufferedProtocol):
         opened."""
         self.watches: dict[int, ChannelWatch] = {}  # of patterns, by the client's number
         self.opening: dict[int, asyncio.Event] = {}
-        """Subscriptions that are being opened, oldest first. The event is set when that ends."""
+        """Subscriptions that are being opened, oldest first. The event is set at the end of the
+        opening."""
         self.interrupted: set[int] = set()
-        """Subscriptions that were being opened when the connection was lost: they may come back."""
+        """Subscriptions that were being opened when the connection was lost; the session's next
+        connection may resume them."""
         self._early: dict[int, list[wire.FromClient | wire.Asked]] = {}
-        """Requests about a subscription that arrived before it was open."""
+        """Messages for a subscription that arrived before it was open."""
         self._reader = FrameReader(
             preface=PREFACE,
             frame_bytes_max=GREETING_BYTES_MAX,
@@ -107,15 +111,17 @@ class Connection(asyncio.BufferedProtocol):
         self._opened_s = self.heard_s = 0.0
         self._incomplete = listener.incomplete.open(Principal(ANONYMOUS, ""))
         self._out_bytes = self._unsent = self._in_progress = 0
-        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
+        self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._process_frames)
         self._is_open = self._is_parting = False
-        """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
+        """Whether the connection is open; whether the peer has sent Bye and gets no more
+        messages."""
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        # uvloop's transport has all methods, but another base class.
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._reading.begin(transport)
         self._opened_s = self.heard_s = self._loop.time()
@@ -131,19 +137,19 @@ class Connection(asyncio.BufferedProtocol):
         self.heard_s = self._loop.time()
         self.listener.traffic.received_bytes += count
         self._reader.buffer_updated(count)
-        self._reading.came()
+        self._reading.data_arrived()
 
-    def _take_in(self) -> bool:
-        """Receive some of the frames that are here; returns whether there may be more."""
-        reader, taken = self._reader, 0
+    def _process_frames(self) -> bool:
+        """Process up to ``FRAMES_A_TURN`` received frames, and return whether more may follow."""
+        reader, count = self._reader, 0
         if self.listener.is_draining:
             return False
         try:
-            while reader.holds_bytes and (found := reader.next_frame()) is not None:
-                header, body = found
+            while reader.holds_bytes and (parsed := reader.next_frame()) is not None:
+                header, body = parsed
                 self._receive(wire.decode_from_client(header), body)
-                taken += 1
-                if taken == FRAMES_A_TURN:
+                count += 1
+                if count == FRAMES_A_TURN:
                     return reader.holds_bytes
         except PenstockError as error:
             _log.warning("connection.refused", peer=self._peer(), reason=str(error))
@@ -151,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def eof_received(self) -> bool:
-        """Keep the transport open if the peer has said Bye: it still gets answers."""
+        """Keep the transport open if the peer has sent Bye, because it still gets answers."""
         return self._is_parting and self._transport is not None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -164,13 +170,13 @@ class Connection(asyncio.BufferedProtocol):
         self._asker.go()
         if self._signing_in is not None:
             self._signing_in.lost()
-        self._signing_in = self._requests = None  # they refer to the connection: a cycle
+        self._signing_in = self._requests = None  # they refer to the connection, a cycle
         self.listener.closed(self)
         self._leave(lost=True)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give up all seats: the events they held go back at once (SEM D13). Seats of a connection
-        that is ``lost`` may come back (SEM J5)."""
+        """Give up all seats; the events they held go back at once (SEM D13). The session may resume
+        the seats of a ``lost`` connection (SEM J5)."""
         subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
@@ -179,28 +185,28 @@ class Connection(asyncio.BufferedProtocol):
         self.subscriptions.clear()
         for number in list(self.watches):
             self.end_watch(number)
-        self.listener.left(self)
+        self.listener.connection_left(self)
         if self.caller is not None:
             self.caller.leave()
 
     async def _part(self) -> None:
-        """End the connection of a peer that has said Bye, after everything that it held has gone
-        back. No place is kept for it (SEM D13)."""
+        """End the connection of a peer that has sent Bye, after its events have gone back. Its
+        places are not kept (SEM D13)."""
         seats = [number for number in self.subscriptions.values() if number]
-        loop, left = self._loop, len(seats)
+        loop, remaining = self._loop, len(seats)
         free: asyncio.Future[None] = loop.create_future()
 
         def given_back(_: object, error: BaseException | None) -> None:
-            nonlocal left
-            left -= 1  # if it failed, the realm is closed or the channel deleted
-            if not left and not free.done():
+            nonlocal remaining
+            remaining -= 1  # an error means that the realm or the channel has ended
+            if not remaining and not free.done():
                 free.set_result(None)
 
         try:
             for number in seats:
                 self.realm.subscriptions.detach(number, given_back)
             self.subscriptions.clear()
-            self.listener.left(self)
+            self.listener.connection_left(self)
             if seats:
                 await free
             await self.listener.seats_given_back(self.session)
@@ -216,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = True
         self.realm.subscriptions.stall(self.session, stalled=False)
 
-    # --- in ------------------------------------------------------------------------------
+    # --- received messages ---------------------------------------------------------------
 
     def _receive(
         self, message: wire.FromClient | wire.Asked | wire.Unreadable, body: memoryview
@@ -227,11 +233,11 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Hello():
                 self._greet(message)
             case wire.Proof(data) if self._signing_in is not None:
-                self._signing_in.proven(data)
+                self._signing_in.set_proof(data)
             case _ if not self.session:
-                self._answer_stranger(message)
+                self._answer_before_hello(message)
             case wire.Unreadable() | wire.Schema() | wire.Follow() | wire.Bye():
-                self._receive_aside(message, body)
+                self._receive_special(message, body)
             case (
                 wire.Asked(_, Settle(number) | Hold(number) | Bury(number) | Extend(number))
                 | wire.Credit(number)
@@ -247,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
-    def _receive_aside(
+    def _receive_special(
         self, message: wire.Unreadable | wire.Schema | wire.Follow | wire.Bye, body: memoryview
     ) -> None:
         """Handle messages that are not ordinary requests."""
@@ -264,14 +270,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.listener.spawn(self._part)
 
     def _follow(self) -> None:
-        """Tell which node of the cluster owns what, and go on telling."""
+        """Send the owners in the cluster, now and after each change."""
         find = self.listener.owners
-        self._owners_told = wire.Owners(0, {}) if find is None else find()
-        self.send(self._owners_told)
+        self._owners_sent = wire.Owners(0, {}) if find is None else find()
+        self.send(self._owners_sent)
 
-    def _answer_stranger(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
-        """Answer a peer that has not said hello: it may ping, to see whether a realm is here, and
-        nothing else."""
+    def _answer_before_hello(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
+        """Answer a peer that has not sent Hello. It may only ping, to test whether a realm answers,
+        or follow the owners."""
         match message:
             case wire.Asked(number, Ping()):
                 self.send(wire.Done(number, None))
@@ -289,17 +295,18 @@ class Connection(asyncio.BufferedProtocol):
             except LimitReached as error:
                 self.fail(number, error)
                 return
-        assert self._requests is not None, "it was welcomed"
+        assert self._requests is not None, "welcome() has set it"
         if body:
             self._publishes = True
-        self._taken = max(self._taken, number)
+        self._last_request = max(self._last_request, number)
         self._requests.take(number, request, body)
 
     def opened(self, number: int) -> None:
-        """Process what came early for a subscription that is now open, or was refused.
+        """Process early messages for a subscription that is now open or was refused.
 
-        Events go out as soon as a seat is taken, so the client's answers to them may be here before
-        the task that opens it has continued. Later messages wait as well, which keeps their order.
+        Events are sent as soon as a seat is taken, so the client's answers may arrive before the
+        task that opens the subscription has continued. Later messages wait, too, to keep their
+        order.
         """
         if number in self._early:
             self._loop.call_soon(self._catch_up, number)
@@ -328,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _greet(self, hello: wire.Hello) -> None:
         if self.session or self._signing_in is not None or not hello.session:
-            raise RemoteProtocolViolation("a connection sends Hello once, with a session id")
+            raise RemoteProtocolViolation("a connection must send Hello once, with a session id")
         access = self.realm.access
         if (speaks_for := self._speaks_for) is not None:
             if not access.is_open:
@@ -343,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
             self.listener.spawn(self._signing_in.run, hello)
 
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:
-        """Welcome a client that is known and may connect. Raises ``LimitReached``, and
-        ``AccessDenied`` for the session of another user."""
+        """Welcome a client that has signed in. Raises ``LimitReached``, and ``AccessDenied`` if the
+        session belongs to another user."""
         self._signing_in = None
         if self._transport is None:
             return
@@ -364,35 +371,37 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self._incomplete = self.listener.incomplete.open(principal)
         self.announced.held = self.listener.announced_schemas.open(principal)
-        said = (
+        fields = (
             self.realm.identity,
             self.realm.name,
             self.listener.version,
             self.realm.limits.event_bytes_max,
             FRAME_BYTES_MAX,
         )
-        if (owners := self.listener.owners) is None:
-            self.send(wire.Welcome(*said))
+        if (find_owners := self.listener.owners) is None:
+            self.send(wire.Welcome(*fields))
             return
-        known, heartbeat_s = owners(), self.listener.heartbeat_s
-        own = "".join(known.owners.values())
-        self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s, nodes=known.nodes, node=own))
+        owners, heartbeat_s = find_owners(), self.listener.heartbeat_s
+        node = "".join(owners.owners.values())
+        self.send(
+            wire.ClusterWelcome(*fields, heartbeat_s=heartbeat_s, nodes=owners.nodes, node=node)
+        )
 
     def tell_owners(self, owners: wire.Owners) -> None:
-        """Tell a client that follows the owners in its cluster, unless it knows."""
-        if self._owners_told is not None and self._owners_told != owners:
-            self._owners_told = owners
+        """Send changed owners to a client that follows them."""
+        if self._owners_sent is not None and self._owners_sent != owners:
+            self._owners_sent = owners
             self.send(owners)
 
     @property
     def _speaks_for(self) -> Principal | None:
-        """The principal for whom a node of the cluster speaks (SEM N9); None: it is a client."""
+        """The principal on whose behalf a cluster node connects (SEM N9); None for clients."""
         transport = self._transport
         return transport.origin.speaks_for if isinstance(transport, RelayedTransport) else None
 
     @property
     def permits(self) -> Permits | None:
-        """What its principal may do; None where no rights are checked."""
+        """The rights of its principal; None if rights are not checked."""
         return None if self.caller is None else self.caller.permits
 
     def _may_read(self) -> bool:
@@ -406,37 +415,38 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _has_room_for_frame(self) -> bool:
-        """Whether the frame that is being received fits beside those of the user's other clients.
+        """Return whether the frame that is being received fits into the user's limit.
 
-        Its whole length is counted at once, so a frame that is begun can be received to its end.
+        Its whole length is counted at once, so that a frame that has begun can always be received
+        completely.
         """
         if not (self._reader.holds_bytes or self._incomplete.counted):
             return True
         return self._incomplete.fits(self._reader.incomplete_bytes)
 
     def stop_reading(self) -> None:
-        """Begin nothing more: the listener is draining."""
+        """Begin no more requests, because the listener is draining."""
         self._reading.check()
 
     @property
     def owes_answers(self) -> bool:
-        """Whether requests are in progress, other than those that open subscriptions: these are
-        asked again of the next owner in any case."""
+        """Whether requests are in progress, other than those that open subscriptions, which the
+        client repeats at the next owner in any case."""
         early = sum(map(len, self._early.values()))
         return self._in_progress > len(self.opening) + early
 
-    def _reads_again(self, now_s: float) -> None:
+    def _reading_resumed(self, now_s: float) -> None:
         self.heard_s = now_s
 
     def check(self, now_s: float) -> None:
-        """End a connection whose peer sends nothing, or reads nothing, for too long; called
+        """End the connection if its peer has sent or read nothing for too long; called
         regularly."""
         limits = self.listener.limits
         if self._transport is None:
             return
         if self.permits is not None and self.permits.principal.until_us:
             self.check_rights()
-        if not self.session and self._owners_told is None:
+        if not self.session and self._owners_sent is None:
             if now_s - self._opened_s > limits.hello_timeout_s:
                 self.end(
                     ConnectionLost(f"no Hello was received within {limits.hello_timeout_s:g} s")
@@ -444,16 +454,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent or (self._reading.is_paused and self.writable):
-            self.heard_s = now_s  # the peer reads, or it is this side that does not
+            self.heard_s = now_s  # the peer reads, or this side has paused reading
         self._unsent = unsent
         if now_s - self.heard_s > limits.idle_timeout_s:
             self.end(ConnectionLost(f"nothing was received for {limits.idle_timeout_s:g} s"))
 
-    # --- out -----------------------------------------------------------------------------
+    # --- sent messages -------------------------------------------------------------------
 
     def check_rights(self) -> None:
-        """Rights were taken away: end the subscriptions that this connection may no longer have, or
-        all of it (SEM A3)."""
+        """End the subscriptions that the user may no longer have, or the whole connection, after a
+        change of rights (SEM A3)."""
         permits = self.permits
         if permits is None:
             return
@@ -462,12 +472,12 @@ class Connection(asyncio.BufferedProtocol):
         except PenstockError as error:
             self.end(error)
             return
-        for number, realms in list(self.subscriptions.items()):
+        for number, subscription in list(self.subscriptions.items()):
             refusal = permits.refusal(number)
-            # subscriptions being opened are checked at their end
-            if refusal is not None and realms:
+            # A subscription that is being opened (0) is checked when it is open.
+            if refusal is not None and subscription:
                 self.listener.realm.connections.refused(refusal)
-                self.realm.subscriptions.detach(realms)
+                self.realm.subscriptions.detach(subscription)
                 self.forget(number)
                 self.send(wire.Closed(number, refusal.code, str(refusal)))
 
@@ -484,8 +494,8 @@ class Connection(asyncio.BufferedProtocol):
         if bodies:
             self._out_bytes += sum(map(len, bodies))
             if self._out_bytes > WRITE_HIGH_WATER:
-                # Only the transport knows whether the peer reads: without it a turn of deliveries
-                # would not notice that it does not.
+                # Only the transport notices that the peer does not read. Without this flush, one
+                # turn of the loop could queue any number of deliveries.
                 self.flush()
 
     def flush(self) -> None:
@@ -509,43 +519,44 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, request: int, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
-            number = new_incident_id()
-            _log.error("request.failed", incident=number, peer=self._peer(), exc_info=error)
-            error = as_internal_error(number)
+            incident_id = new_incident_id()
+            _log.error("request.failed", incident=incident_id, peer=self._peer(), exc_info=error)
+            error = as_internal_error(incident_id)
         self.listener.realm.connections.refused(error)
         self.send(wire.Failed(request, error.code, str(error)))
 
     def end(self, reason: PenstockError | None) -> None:
-        """Close the connection with a reason. A peer that does not answer in time is dropped."""
+        """Close the connection with a reason. A peer that does not close in time is dropped."""
         transport = self._transport
         if reason is not None and transport is not None and not transport.is_closing():
             self.listener.realm.connections.refused(reason)
-            said = wire.Goodbye(reason.code, str(reason))
+            goodbye = wire.Goodbye(reason.code, str(reason))
             if self.session:
-                said = wire.Parting(said.code, said.text, taken=self._taken)
-            self.send(said)
+                goodbye = wire.Parting(goodbye.code, goodbye.text, taken=self._last_request)
+            self.send(goodbye)
         self._is_open = False
         self.flush()
         self._leave(lost=reason is not None)
         close(transport)
 
     def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without sending a reason."""
         if self._transport is not None:
             self._transport.abort()
 
     def cut(self) -> None:
-        """Another owner has taken over: what is said from now on may be wrong."""
+        """Drop the connection because another owner has taken over, so that nothing outdated is
+        sent."""
         self.abort()
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait because the peer does not read them."""
-        waiting = sum(map(len, self._out))
-        return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
+        queued = sum(map(len, self._out))
+        return queued + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def describe(self) -> ConnectionState:
-        """A description of the connection for administrators."""
+        """Return a description of the connection for administrators."""
         return ConnectionState(
             number=self.number,
             protocol=self.protocol,
@@ -561,13 +572,13 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def forget(self, number: int) -> int | None:
-        """Forget a subscription; gives the realm's number of it, or None if there is none."""
+        """Remove a subscription, and return the realm's number of it; None if it does not exist."""
         if self.permits is not None:
             self.permits.closed(number)
         return self.subscriptions.pop(number, None)
 
     def end_watch(self, number: int) -> None:
-        """Watch the pattern of this number no more, if one is watched."""
+        """End the watch with this number; do nothing if it does not exist."""
         watch = self.watches.pop(number, None)
         if watch is not None:
             self.realm.watches.end(watch)
@@ -581,7 +592,7 @@ class Connection(asyncio.BufferedProtocol):
         asker.set(self._asker)
         try:
             answer = await work()
-        except Exception as error:  # noqa: BLE001  a task's root: the others must live on
+        except Exception as error:  # noqa: BLE001  a defect must not end other requests
             self.fail(request, error)
         else:
             self.send(wire.Done(request, answer))
@@ -595,15 +606,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The content of the peer's verified certificate; None: it has none."""
-        found = self._transport.get_extra_info("peercert") if self._transport else None
-        return cast("Mapping[str, Any] | None", found)
+        """Content of the peer's verified certificate; None without one."""
+        certificate = self._transport.get_extra_info("peercert") if self._transport else None
+        return cast("Mapping[str, Any] | None", certificate)
 
     @property
     def is_secure(self) -> bool:
         """Whether the connection uses TLS."""
-        found = self._transport.get_extra_info("sslcontext") if self._transport else None
-        return found is not None
+        context = self._transport.get_extra_info("sslcontext") if self._transport else None
+        return context is not None
 
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport else None

@@ -1,4 +1,4 @@
-"""Sends events on a native connection."""
+"""Sends events to clients on native connections."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Deliveries(ConnectionPart[NativePeer]):
     def send(
         self, number: int, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]
     ) -> None:
-        """Send events to the subscription that the client calls ``number``, with the redelivery
-        counts of those that were delivered before."""
+        """Send events to the subscription with the client's ``number``, with redelivery counts of
+        events that were delivered before."""
         connection = self._connection
         schemas = connection.realm.view.schemas
         schema = (
@@ -61,11 +61,11 @@ class Deliveries(ConnectionPart[NativePeer]):
             arrow = rows.tail_batch.schema if rows.tail_batch else rows.batch.schema
             self._announced.add(schema)
             connection.send(wire.Schema(schema), schemas.bytes_of(schema, arrow))
-        counted = redeliveries
+        counts = redeliveries
         if redeliveries:
-            around = Span(rows.spans[0][0], rows.spans[-1][1])
-            counted = tuple(
-                (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
+            sent = Span(rows.spans[0][0], rows.spans[-1][1])
+            counts = tuple(
+                (count, part) for count, spans in redeliveries if (part := _within(spans, sent))
             )
         body = rows.body
         connection.send(
@@ -75,16 +75,17 @@ class Deliveries(ConnectionPart[NativePeer]):
                 rows.count,
                 first_id=rows.first_id,
                 at_us=rows.at_us,
-                redeliveries=counted,
+                redeliveries=counts,
                 publishers=rows.publishers,
             ),
             body,
         )
 
 
-def _within(spans: Spans, around: Span) -> Spans:
-    """The part of ``spans`` inside a range; a receiver looks up only ids that it was sent."""
-    if around.first <= spans[0][0] and spans[-1][1] <= around.end:
+def _within(spans: Spans, limits: Span) -> Spans:
+    """Return the part of ``spans`` inside ``limits``; a client needs counts only for the events it
+    receives."""
+    if limits.first <= spans[0][0] and spans[-1][1] <= limits.end:
         return spans  # the usual case
-    parts = [Span(*span).clipped(around) for span in spans]
+    parts = [Span(*span).clipped(limits) for span in spans]
     return tuple(part for part in parts if part.size)

@@ -1,4 +1,4 @@
-"""A connection of another protocol at the realm's listener: what AMQP and MQTT have in common."""
+"""The base class of AMQP and MQTT connections, which the realm's listener accepts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 WRITE_HIGH_WATER: Final = 1 << 20
-"""Bytes waiting to be sent above which a connection is not read and is sent nothing that can
-wait."""
+"""Unsent bytes above which a connection is not read and gets no deliveries."""
 
 
 class HostedConnection(asyncio.Protocol):
-    """Who is connected, since when, and from where."""
+    """A connection of another protocol, with its user, host and times."""
 
     protocol: str
 
@@ -31,21 +30,21 @@ class HostedConnection(asyncio.Protocol):
         self.listener = listener
         self.realm = listener.realm
         self.session = ""
-        """Its name in the realm; empty until the user is known."""
+        """Name of its session in the realm; empty until the user is known."""
         self.principal = Principal(ANONYMOUS, "")
         self.publisher = ""
         self.number = 0
         self.host = ""
         self.is_open = False
         """Whether the peer has opened the connection, and neither side has closed it."""
-        self._reading = ReadThrottle(lambda: not listener.is_congested, self._heard)
+        self._reading = ReadThrottle(lambda: not listener.is_congested, self._set_heard)
         self.pace = RequestPace(listener.limits.each.requests_per_s_max, listener.realm.clock)
         self._transport: asyncio.Transport | None = None
         self._opened_s = self.heard_s = 0.0
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is one in all but its base class
+        # uvloop's transport has all methods, but another base class.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._reading.begin(transport)
@@ -54,19 +53,18 @@ class HostedConnection(asyncio.Protocol):
         self.host = host_of(transport)
 
     def sign_in(self, principal: Principal) -> Caller:
-        """Begin a session of a user whose proof was checked. Raises ``AccessDenied`` and
-        ``LimitReached``."""
+        """Begin a session of an authenticated user. Raises ``AccessDenied``, ``LimitReached``."""
         self.realm.access.require(principal, "session.open")
         self.session, self.principal = f"{self.protocol}-{secrets.token_hex(8)}", principal
         self.publisher = principal.name
         self.listener.greeted(self, self.session)
         return Caller(self.realm, principal, self.session, version=self.listener.version)
 
-    def _heard(self, now_s: float) -> None:
+    def _set_heard(self, now_s: float) -> None:
         self.heard_s = now_s
 
     def check_rights(self) -> None:
-        """Rights have changed: end what the user may no longer have."""
+        """End whatever the user may no longer have, after a change of rights."""
         raise NotImplementedError
 
     def end(self, reason: PenstockError | None) -> None:
@@ -75,38 +73,39 @@ class HostedConnection(asyncio.Protocol):
 
     @property
     def owes_answers(self) -> bool:
-        """Whether something is in progress whose outcome the peer waits for."""
+        """Whether the peer waits for the outcome of a request in progress."""
         return False
 
     def flush(self) -> None:
-        """Send what is queued, where a protocol queues anything."""
+        """Send queued output; by default the protocol queues none."""
         return
 
     def check(self, now_s: float) -> None:
-        """End the connection if its peer is gone, where a protocol can tell."""
+        """End the connection if its peer is silent for too long; by default it may be silent."""
         return
 
     def describe(self) -> ConnectionState:
-        """A description of the connection for administrators."""
+        """Return a description of the connection for administrators."""
         return self._description("", subscriptions=0, requests=0, is_stalled=False)
 
     def stop_reading(self) -> None:
-        """Take in no more: the listener is draining."""
+        """Read no more data, because the listener is draining."""
         self._reading.check()
 
     def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without sending a reason."""
         if self._transport is not None:
             self._transport.abort()
 
     def cut(self) -> None:
-        """Another owner has taken over: what is said from now on may be wrong."""
+        """Drop the connection because another owner has taken over, so that nothing outdated is
+        sent."""
         self.abort()
 
     def _description(
         self, client: str, *, subscriptions: int, requests: int, is_stalled: bool
     ) -> ConnectionState:
-        """The connection as administrators see it."""
+        """Return the description of the connection for administrators."""
         transport = self._transport
         return ConnectionState(
             number=self.number,

@@ -1,5 +1,5 @@
-"""The native protocol's listener: it accepts connections, checks their timeouts, and closes them in
-order."""
+"""The native protocol's listener, which accepts connections, checks their timeouts, and closes them
+in order."""
 
 from __future__ import annotations
 
@@ -42,21 +42,20 @@ from penstock_server.runtime.access.internal_errors import new_incident_id
 from penstock_server.runtime.access.quota import ConnectionLimits
 from penstock_server.runtime.realm import RunningRealm
 
-if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
+if TYPE_CHECKING:  # a realm without a cluster does not load this module
     from penstock_core.vocabulary.node_figures import NodeFigures
 
-TOLD_MAX = 64
-"""How many connections above the limit are read until they say which protocol they speak, so that
-they can be refused in it."""
+REFUSABLE_MAX = 64
+"""Connections above the limit that are read until their protocol is known, so that they can be
+refused in that protocol."""
 
 INCOMPLETE_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""Bytes of native frames, AMQP messages and MQTT packets whose end has not come, over all
-connections."""
+"""Maximum bytes of incomplete native frames, AMQP messages and MQTT packets of all connections."""
 INCOMPLETE_SMALL_BYTES = 64 << 10
-"""Bytes of each of them that are not counted."""
+"""Bytes of each of these that are not counted."""
 ANSWERS_S = 1.0
-"""Seconds that an orderly end waits for what is in progress."""
-_LOOK_S = 0.01
+"""Seconds that an orderly end waits for requests in progress."""
+_POLL_S = 0.01
 
 P = ParamSpec("P")
 
@@ -64,20 +63,22 @@ _log = logger("penstock.native")
 
 
 class NativeLimits(Struct, frozen=True):
+    """Limits for connections of all protocols except HTTP."""
+
     hello_timeout_s: float = 10.0
-    """Seconds after which a connection that has not said hello is closed."""
+    """Seconds after which a connection without a Hello is closed."""
     idle_timeout_s: float = 45.0
     """Seconds of silence after which a connection counts as dead; clients ping more often."""
     connections_max: int = 10_000
     check_interval_s: float = 1.0
     connections_per_user_max: int = 0
-    """Most connections of one user; 0: no limit."""
+    """Maximum number of connections of one user; 0 is no limit."""
     mqtt_sessions_per_user_max: int = 0
-    """Most stored sessions of MQTT of one user; 0: no limit."""
+    """Maximum number of stored MQTT sessions of one user; 0 is no limit."""
     mqtt_session_bytes_per_user_max: int = 0
-    """Most bytes of these; 0: no limit."""
+    """Maximum bytes of these sessions; 0 is no limit."""
     mqtt_retained_messages_max: int = 0
-    """Most topics of MQTT that have a retained message; 0: no limit."""
+    """Maximum number of MQTT topics with a retained message; 0 is no limit."""
     mqtt_retained_bytes_max: int = 0
     """Most bytes of memory of these topics; 0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
@@ -85,22 +86,22 @@ class NativeLimits(Struct, frozen=True):
 
 
 class OfferedProtocol(NamedTuple):
-    """A protocol that clients speak inside WebSockets, and perhaps at the native port."""
+    """A protocol that is available inside WebSockets, and possibly at the native port."""
 
     make: Callable[[], asyncio.Protocol]
     first_bytes: bytes
-    """First bytes of its connections at the native port; empty: it is not spoken there."""
+    """First bytes that identify it at the native port; empty if it is not available there."""
 
 
 class NativeListener:
     """All native connections of a realm."""
 
     gate: RelayGate | None = None
-    """Lets in what other nodes of the cluster relay; None: nobody relays."""
+    """Admits connections that other cluster nodes relay; None without relays."""
     figures_of: Callable[[str], NodeFigures | None] = staticmethod(lambda node: None)
-    """Figures of the process of a node; None: they are not known."""
+    """Returns the figures of a node's process; None if they are unknown."""
     is_draining = False
-    """Whether nothing more is read, and what was begun is still answered."""
+    """Whether reading has stopped while requests in progress are still answered."""
 
     def __init__(
         self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
@@ -112,36 +113,36 @@ class NativeListener:
         self.version = version
         self.limits = limits
         self.connections: dict[PeerConnection, None] = {}
-        """All connections but those of HTTP, oldest first."""
+        """All connections except those of HTTP, oldest first."""
         self.heard_elsewhere: list[Callable[[float], bool]] = []
-        """Each gives whether connections that are not among these have sent something since a
-        time of the loop."""
+        """Functions that return whether other connections have sent data since a time of the
+        loop."""
         self._sessions: dict[str, PeerConnection] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
-        """Seats, by session, that were still being taken when the connection ended; each event is
-        set once the seat is given back."""
+        """Seats, by session, that were still being taken when the connection ended. The event of a
+        seat is set when the seat is given back."""
         self._tasks: asyncio.TaskGroup | None = None
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._stopping = False
         self.ports: HeldPorts | None = None
-        """Ports that the process has opened already, and keeps when this listener has closed."""
+        """Ports that the process holds, before and after the life of this listener."""
         self.heartbeat_s = 0.0
-        """How often clients of a cluster's node ask whether it is there; 0: this is none."""
+        """Interval at which clients ping a cluster node; 0 without a cluster."""
         self.owners: Callable[[], wire.Owners] | None = None
-        """Which node of the cluster owns what, and which nodes there are; None: this is none."""
+        """Returns the nodes of the cluster and their ownership; None without a cluster."""
         self.suspended: PenstockError | None = None
-        """Why nobody is served at the moment."""
+        """Reason why clients are not served at the moment; None while they are."""
         realm.access.on_changed(self._rights_changed)
         self.services: dict[str, FrontEndService] = {}
-        """What the connections of each other front end share, by its name."""
+        """Services of the other front ends by name."""
         self._offered: dict[str, OfferedProtocol] = {}
-        """The protocols besides the native one, by name."""
+        """Protocols other than the native one, by name."""
         self._arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
-        """Connections whose handshake is not over, or whose first bytes are still to come."""
+        """Connections in a TLS handshake, or whose first bytes have not arrived."""
         self.incomplete = Buffers(INCOMPLETE_BYTES_MAX, INCOMPLETE_SMALL_BYTES)
-        """What clients that are signed in have sent of frames and messages without their end."""
+        """Counts the bytes of incomplete frames and messages of signed-in clients."""
         self._opened = self.pending_bytes = 0
-        """Connections so far; bytes of publishes that are not answered yet, of all connections."""
+        """Number of connections so far; bytes of unanswered publishes of all connections."""
         self._unsent: list[PeerConnection] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
@@ -149,7 +150,7 @@ class NativeListener:
         realm.on_deposed(self.cut)
 
     async def run(self, ready: asyncio.Event) -> None:
-        """Run the tasks of all connections until cancelled; ``ready`` is set once it does."""
+        """Run the tasks of all connections until cancelled; set ``ready`` when tasks can start."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             ready.set()
@@ -158,24 +159,24 @@ class NativeListener:
     async def listen(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol] | None = None
     ) -> int:
-        """Accept connections; gives the port. ``protocol`` makes connections of another protocol.
-        Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Accept connections and return the port. ``protocol`` creates connections of another
+        protocol. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
-        make = protocol or self._made
+        make = protocol or self._new_protocol
         server: asyncio.Server | SocketServers | TlsServer
         try:
             gate = self.gate
             if self.tls is None:
-                make = make if gate is None else partial(self._prefaced, gate, make)
+                make = make if gate is None else partial(self._new_preface_sniffer, gate, make)
                 server = await open_server(make, host, port, held=self.ports)
             else:
-                # A handshake has as much time as a hello.
+                # The time limit of a handshake is that of a Hello.
                 server = TlsServer(
                     self.tls.context,
                     self.limits.hello_timeout_s,
                     make,
-                    enter=self._arrives,
-                    leave=self._is_known,
+                    enter=self._enter,
+                    leave=self._leave,
                     before=None if gate is None else gate.before_tls,
                 )
                 await server.listen(host, port, self.ports)
@@ -183,7 +184,7 @@ class NativeListener:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
                     f"port {port} of {host} is in use by another process; stop it, or choose "
-                    "another port (--port 0 takes any free one)"
+                    "another port (--port 0 takes any free port)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
         self._servers.append(server)
@@ -197,8 +198,7 @@ class NativeListener:
 
     @property
     def web_protocols(self) -> Mapping[str, Callable[[], asyncio.BaseProtocol]]:
-        """Makes the protocols that are spoken inside WebSockets, by the name of the
-        sub-protocol."""
+        """Factories of the protocols inside WebSockets, by the name of the sub-protocol."""
         makers: dict[str, Callable[[], asyncio.BaseProtocol]] = {
             name: offered.make for name, offered in reversed(self._offered.items())
         }
@@ -207,11 +207,11 @@ class NativeListener:
     def offer(
         self, name: str, make: Callable[[], asyncio.Protocol], *, first_bytes: bytes = b""
     ) -> None:
-        """Accept another protocol inside WebSockets, where ``name`` is its sub-protocol, and at the
-        native port, if its connections begin with ``first_bytes``; ``make`` makes them."""
+        """Accept another protocol inside WebSockets, with ``name`` as its sub-protocol, and at the
+        native port if ``first_bytes`` identify it; ``make`` creates its connections."""
         self._offered[name] = OfferedProtocol(make, first_bytes)
 
-    def _made(self) -> asyncio.BaseProtocol:
+    def _new_protocol(self) -> asyncio.BaseProtocol:
         recognized = {
             offered.first_bytes: offered.make
             for offered in self._offered.values()
@@ -221,93 +221,94 @@ class NativeListener:
             return Connection(self)
         patience_s = self.limits.hello_timeout_s
         native = partial(Connection, self)
-        return ProtocolSniffer(
-            native, recognized, patience_s, enter=self._arrives, leave=self._is_known
-        )
+        return ProtocolSniffer(native, recognized, patience_s, enter=self._enter, leave=self._leave)
 
-    def _prefaced(
+    def _new_preface_sniffer(
         self, gate: RelayGate, make: Callable[[], asyncio.BaseProtocol]
     ) -> PrefaceSniffer:
         patience_s = self.limits.hello_timeout_s
-        return PrefaceSniffer(gate, make, patience_s, enter=self._arrives, leave=self._is_known)
+        return PrefaceSniffer(gate, make, patience_s, enter=self._enter, leave=self._leave)
 
-    def _arrives(self, waiting: ProtocolSniffer | PrefaceSniffer | Handshake) -> bool:
-        """Whether there is room for a connection whose handshake or first bytes are still to
-        come."""
+    def _enter(self, arrival: ProtocolSniffer | PrefaceSniffer | Handshake) -> bool:
+        """Count a connection that begins its handshake or has sent no bytes yet, and return whether
+        it is admitted."""
         free = self.limits.connections_max - len(self.connections)
-        if self._stopping or len(self._arriving) >= max(free, TOLD_MAX):
+        if self._stopping or len(self._arriving) >= max(free, REFUSABLE_MAX):
             return False
-        self._arriving[waiting] = None
+        self._arriving[arrival] = None
         return True
 
-    def _is_known(self, waiting: ProtocolSniffer | PrefaceSniffer | Handshake) -> None:
-        """Note that a connection's handshake has ended, its protocol is known, or it is closed."""
-        del self._arriving[waiting]
+    def _leave(self, arrival: ProtocolSniffer | PrefaceSniffer | Handshake) -> None:
+        """Stop counting a connection whose handshake has ended, whose protocol is known, or that is
+        closed."""
+        del self._arriving[arrival]
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
-        """Serve one connected socket with a known ``principal``, as an embedded realm does."""
+        """Serve a connected socket with an authenticated ``principal``, as an embedded realm
+        does."""
         loop = asyncio.get_running_loop()
-        # uvloop's create_connection(sock=) does not know the socket yet when connection_made ends
-        # the transport: its number would be closed twice, and be somebody else's by then
+        # With uvloop's create_connection(sock=), a transport that is closed in connection_made
+        # would close the file descriptor twice; by then another socket may use that number.
         await loop.connect_accepted_socket(lambda: Connection(self, principal), sock)
 
     def spawn(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run a request of a connection concurrently. Once :meth:`run` ends nothing is begun any
-        more: connections may be lost later than that.
+        """Run a request of a connection concurrently. After the end of :meth:`run` nothing is
+        started, because connections may be lost later than that.
 
-        The coroutine of the work is made when its task begins: :meth:`run` cancels tasks that have
-        not begun yet, and a coroutine made before would never be awaited."""
+        The coroutine of the work is created when its task begins. :meth:`run` cancels tasks that
+        have not begun, and a coroutine created earlier would never be awaited.
+        """
         assert self._tasks is not None, "run() has been started"
-        apart = self._apart(work, *args, **kwargs)
+        guarded = self._run_guarded(work, *args, **kwargs)
         try:
-            self._tasks.create_task(apart)
-        except RuntimeError:  # the group is over
-            apart.close()
+            self._tasks.create_task(guarded)
+        except RuntimeError:  # the task group has ended
+            guarded.close()
 
-    async def _apart(
+    async def _run_guarded(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Do the work of one connection; its failure is not that of the others."""
+        """Run the work of one connection, and log its failure."""
         try:
             await work(*args, **kwargs)
-        except Exception:  # noqa: BLE001  the root of a task: the others must live on
+        except Exception:  # noqa: BLE001  a failure must not cancel the other tasks of the group
             _log.exception("request.failed", incident=new_incident_id())
 
     def flush_soon(self, connection: PeerConnection) -> None:
-        """Send what a connection has queued at the end of this turn of the loop."""
+        """Send a connection's queued output at the end of this turn of the loop."""
         self._unsent.append(connection)
         if not self._flush_is_due and not self.realm.is_answering:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what all connections have queued. A connection that fails is ended alone, since the
-        caller serves all of them."""
+        """Send the queued output of all connections. A failure ends only the connection that
+        failed, because the caller serves all of them."""
         self._flush_is_due = False
         unsent, self._unsent = self._unsent, []
         for connection in unsent:
             try:
                 connection.flush()
-            except Exception:  # noqa: BLE001  whatever it is, the others must live on
+            except Exception:  # noqa: BLE001  a failure must not affect other connections
                 _log.exception("connection.failed", connection=connection.number)
                 connection.abort()
 
     def others_heard(self, connection: PeerConnection, since_s: float) -> bool:
-        """Whether anybody but this connection has sent something since a time of the loop."""
-        for each in self.connections:
-            if each.heard_s >= since_s and each is not connection:
+        """Return whether any other connection has sent data since a time of the loop."""
+        for other in self.connections:
+            if other.heard_s >= since_s and other is not connection:
                 return True
         return any(heard(since_s) for heard in self.heard_elsewhere)
 
-    # --- connections coming and going ----------------------------------------------------
+    # --- start and end of connections ----------------------------------------------------
 
-    def opened(self, connection: PeerConnection, *, is_told_later: bool = False) -> bool:
-        """Count a connection; gives whether it is taken. Of one that ``is_told_later`` why nobody
-        is served at the moment, that is no reason to refuse it."""
-        is_told = is_told_later and self.suspended is not None
-        if self._refusal if is_told else self.refusal:
+    def opened(self, connection: PeerConnection, *, is_refused_later: bool = False) -> bool:
+        """Count a connection, and return whether it is accepted. With ``is_refused_later`` a
+        suspension does not refuse it, because its protocol sends the reason later."""
+        is_exempt = is_refused_later and self.suspended is not None
+        if self._refusal if is_exempt else self.refusal:
             return False
         self.connections[connection] = None
         self._opened += 1
@@ -317,7 +318,7 @@ class NativeListener:
 
     @property
     def refusal(self) -> PenstockError | None:
-        """Why no more connections are accepted; None: they are."""
+        """Reason why no more connections are accepted; None if they are."""
         return self.suspended or self._refusal
 
     @property
@@ -327,19 +328,19 @@ class NativeListener:
         return None
 
     def suspend(self, reason: PenstockError) -> None:
-        """End all sessions, and take no more until :meth:`resume`. Seats wait for them."""
+        """End all sessions, and accept no more until :meth:`resume`. Their seats are kept."""
         self.suspended = reason
         self.realm.subscriptions.keep_seats()
         for connection in list(self.connections):
             connection.end(reason)
 
     def resume(self) -> None:
-        """Take sessions again. They have from now on the time to come back to their seats."""
+        """Accept sessions again. The time in which they may resume their seats starts now."""
         self.suspended = None
         self.realm.subscriptions.await_seats()
 
     def greeted(self, connection: PeerConnection, session: str) -> None:
-        """Register a session that has said hello, and end an older connection of it.
+        """Register a session after its Hello, and end an older connection of the session.
 
         Raises ``AccessDenied`` if the session belongs to another user, and ``LimitReached``.
         """
@@ -360,7 +361,7 @@ class NativeListener:
         )
 
     def tell_owners(self) -> None:
-        """Tell clients that follow the owners in the cluster what has changed."""
+        """Send changed owners to the clients that follow them."""
         if self.owners is None:
             return
         owners = self.owners()
@@ -374,9 +375,9 @@ class NativeListener:
             return
         user = _user(connection)
         others = [
-            each
-            for each in self.connections
-            if each not in (connection, older) and each.session and _user(each) == user
+            other
+            for other in self.connections
+            if other not in (connection, older) and other.session and _user(other) == user
         ]
         if len(others) >= most:
             raise LimitReached(
@@ -388,50 +389,54 @@ class NativeListener:
         for connection in list(self.connections):
             connection.check_rights()
 
-    def left(self, connection: Connection) -> None:
-        """Note that a connection has ended; seats it was about to take are given back once they are
-        taken."""
-        still = self._opening.setdefault(connection.session, {})
-        still |= dict.fromkeys(connection.opening.values())
-        if not still:
+    def connection_left(self, connection: Connection) -> None:
+        """Record that a connection has ended while it was taking seats, which are given back as
+        soon as they are taken."""
+        pending = self._opening.setdefault(connection.session, {})
+        pending |= dict.fromkeys(connection.opening.values())
+        if not pending:
             del self._opening[connection.session]
 
     def given_back(self, session: str, opened: asyncio.Event) -> None:
-        """Note that the seat of ``opened`` is given back."""
-        still = self._opening.get(session, {})
-        if still.pop(opened, opened) is None and not still:
+        """Record that the seat of ``opened`` is given back."""
+        pending = self._opening.get(session, {})
+        if pending.pop(opened, opened) is None and not pending:
             del self._opening[session]
 
     async def seats_given_back(
-        self, session: str, own: Collection[asyncio.Event] = frozenset()
+        self, session: str, current: Collection[asyncio.Event] = frozenset()
     ) -> None:
-        """Wait until the seats that an earlier connection of the session was about to take are
-        given back (SEM D14). ``own`` are the caller's, and later ones than those are not waited
-        for: they wait for the caller's instead, so that nobody waits in a circle."""
-        while still := self._opening.get(session):
-            oldest = next(iter(still))
-            if oldest in own:
+        """Wait until the session's earlier connections have given back seats that they were still
+        taking when they ended (SEM D14).
+
+        ``current`` has the events of the caller's own seats. Seats later than these are not waited
+        for, because their openings wait for the caller, which would be a deadlock.
+        """
+        while pending := self._opening.get(session):
+            oldest = next(iter(pending))
+            if oldest in current:
                 return
             await oldest.wait()
 
     def closed(self, connection: PeerConnection) -> None:
+        """Stop counting a connection, and log its end."""
         self.connections.pop(connection, None)
         self.realm.connections.remove(connection.number)
         if connection.session:  # it was welcomed
             info = connection.describe()
-            lasted = round(self._loop.time() - info.opened_s, 3)
+            duration_s = round(self._loop.time() - info.opened_s, 3)
             _log.info(
                 "connection.closed",
                 connection=info.number,
                 user=info.user,
                 protocol=info.protocol,
                 client=info.client,
-                lasted_s=lasted,
+                lasted_s=duration_s,
             )
         if self._sessions.get(connection.session) is connection:
             del self._sessions[connection.session]
 
-    # --- being honest --------------------------------------------------------------------
+    # --- timeouts and shutdown -----------------------------------------------------------
 
     async def _check_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -453,24 +458,25 @@ class NativeListener:
         return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
     def cut(self) -> None:
-        """End all connections without a word about the realm, and take no more."""
-        self._shut()
+        """Drop all connections at once and accept no more; called when the realm is deposed."""
+        self._stop_accepting()
         for connection in list(self.connections):
             connection.cut()
 
-    def _shut(self) -> None:
+    def _stop_accepting(self) -> None:
         self._stopping = True
         for server in self._servers:
             server.close()
-        for waiting in list(self._arriving):
-            waiting.abort()
+        for arrival in list(self._arriving):
+            arrival.abort()
 
     async def close(self) -> None:
-        """Accept no more connections, answer what was begun, and tell those there are. In a
-        cluster seats wait for their sessions, which find them at the next owner."""
+        """Accept no more connections, answer requests in progress, and end all connections with a
+        reason. In a cluster, seats are kept for their sessions, which resume them at the next
+        owner."""
         self.realm.subscriptions.keep_seats()
-        self._shut()
-        await self._answer_what_was_begun()
+        self._stop_accepting()
+        await self._drain()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))
         for _ in range(200):
@@ -481,10 +487,12 @@ class NativeListener:
             connection.abort()
         _log.debug("native.closed", left=len(self.connections))
 
-    async def _answer_what_was_begun(self) -> None:
-        """Read nothing more, and wait for the answers to what was read; not for long, because
-        others wait for this one to end. A client whose request was begun and not answered could
-        only ask again, and would do twice what is done."""
+    async def _drain(self) -> None:
+        """Stop reading, and wait up to ``ANSWERS_S`` for the answers to requests in progress.
+
+        A client without an answer would repeat its request at the next owner, and so execute it
+        twice. The wait is short, because another node may be waiting to take over.
+        """
         self.is_draining = True
         for connection in list(self.connections):
             connection.stop_reading()
@@ -492,8 +500,8 @@ class NativeListener:
             async with asyncio.timeout(ANSWERS_S):
                 await self.realm.answered()
                 for connection in list(self.connections):
-                    while connection.owes_answers:  # noqa: ASYNC110  of a whole connection
-                        await asyncio.sleep(_LOOK_S)
+                    while connection.owes_answers:  # noqa: ASYNC110  many tasks, so no single event
+                        await asyncio.sleep(_POLL_S)
 
 
 def _user(connection: PeerConnection) -> str:
@@ -501,12 +509,11 @@ def _user(connection: PeerConnection) -> str:
 
 
 def check_exposed(host: str, mode: Mode) -> None:
-    """Raise ``InvalidArgument`` for a host that other machines reach, if authentication is off (SEM
+    """Raise ``InvalidArgument`` if authentication is off and other machines can reach the host (SEM
     A4)."""
     if mode == "off" and not is_loopback(host):
         raise InvalidArgument(
-            f"cannot listen on {host!r} while authentication is off: anyone who can reach that "
-            f"address could read and delete everything; "
-            "listen on 127.0.0.1, ::1 or localhost, or "
-            "set access.mode to mandatory or optional"
+            f"cannot listen on {host!r} while authentication is off, because all clients that "
+            "reach the address could read and delete all data; listen on 127.0.0.1, ::1 or "
+            "localhost, or set access.mode to mandatory or optional"
         )

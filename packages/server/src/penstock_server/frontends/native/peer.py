@@ -1,5 +1,8 @@
-"""What the parts of a native connection (sign-in, requests, deliveries) use of it. They are made by
-:class:`~penstock_server.frontends.native.connection.Connection`, so they do not import it."""
+"""The interface of a native connection for its parts (sign-in, requests, deliveries).
+
+:class:`~penstock_server.frontends.native.connection.Connection` creates the parts, so they cannot
+import it.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ class PeerListener(Protocol):
     """The listener that has accepted the connection."""
 
     pending_bytes: int
-    """Bytes of publishes that are not answered yet, over all connections."""
+    """Bytes of unanswered publishes of all connections."""
 
     def given_back(self, session: str, opened: asyncio.Event) -> None:
-        """Note that the seat of ``opened`` is given back."""
+        """Record that the seat of ``opened`` is given back."""
         ...
 
     async def seats_given_back(
-        self, session: str, own: Collection[asyncio.Event] = frozenset()
+        self, session: str, current: Collection[asyncio.Event] = frozenset()
     ) -> None:
-        """Wait until the seats that an earlier connection of the session was about to take are
-        given back (SEM D14)."""
+        """Wait until the session's earlier connections have given back seats that they were still
+        taking when they ended (SEM D14)."""
         ...
 
 
@@ -44,7 +47,7 @@ class PeerDeliveries(Protocol):
     def send(
         self, number: int, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]
     ) -> None:
-        """Send events to the subscription that the client calls ``number``."""
+        """Send events to the subscription with the client's ``number``."""
         ...
 
 
@@ -86,7 +89,7 @@ class NativePeer(Protocol):
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The content of the peer's verified certificate; None: it has none."""
+        """Content of the peer's verified certificate; None without one."""
         ...
 
     def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
@@ -106,15 +109,15 @@ class NativePeer(Protocol):
         ...
 
     def opened(self, number: int) -> None:
-        """Process the messages that came early for a subscription that is now open, or refused."""
+        """Process early messages for a subscription that is now open or was refused."""
         ...
 
     def forget(self, number: int) -> int | None:
-        """Forget a subscription. Returns the realm's number of it, or None if there is none."""
+        """Remove a subscription, and return the realm's number of it; None if it does not exist."""
         ...
 
     def end_watch(self, number: int) -> None:
-        """Stop watching the pattern of this number, if one is watched."""
+        """End the watch with this number; do nothing if it does not exist."""
         ...
 
     def check_rights(self) -> None:
@@ -122,7 +125,7 @@ class NativePeer(Protocol):
         ...
 
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:
-        """Welcome a client that has signed in. Raises ``LimitReached`` and ``AccessDenied``."""
+        """Welcome a client that has signed in. Raises ``LimitReached``, ``AccessDenied``."""
         ...
 
     def end(self, reason: PenstockError | None) -> None:

@@ -1,4 +1,4 @@
-"""Executes the requests of a native connection as operations of the realm, and answers them."""
+"""Executes the requests of a native connection as operations of the realm, and sends answers."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Requests:
         self._announced = connection.announced
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
-        """Execute a request: at once where order matters, in a task where it has to wait."""
+        """Execute a request: at once if its order matters, in a task if it may have to wait."""
         try:
             if type(request) in BEGINNERS:
                 if self._permits is not None:
                     self._permits.check(request)
-                elif self._internal:  # no call on realms that have none: it is on the hot path
+                elif self._internal:  # saves a call on this hot path for realms without such stores
                     self._caller.check_internal(request)
                 self._begin(number, request, body)
                 return
@@ -79,7 +79,7 @@ class Requests:
                     self._execute(number, request, body)
         except RemoteProtocolViolation:  # the connection's error handler ends it
             raise
-        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
+        except Exception as error:  # noqa: BLE001  a defect must fail only this request
             self._connection.fail(number, error)
 
     def _execute(self, number: int, request: Request[Any], body: memoryview) -> None:
@@ -98,18 +98,18 @@ class Requests:
         try:
             batches = self._batches(request, body)
             for bodies in batches:
-                for each in bodies:
-                    size += each.weight
+                for events in bodies:
+                    size += events.weight
             listener.pending_bytes += size
             begin(self._caller, request, reply, batches=batches)
         except RemoteProtocolViolation:
             listener.pending_bytes -= size
             raise
-        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
+        except Exception as error:  # noqa: BLE001  a defect must fail only this request
             reply(None, error)
 
     def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
-        """The events sent with a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
+        """Return the checked events of a request. Raises ``InvalidEvent``, ``EventTooLarge``."""
         match request:
             case PublishEvents() | StageEvents():
                 return (self._announced.bodies(request.schema, request.sizes, body),)
@@ -119,7 +119,7 @@ class Requests:
                 return ()
 
     def _parts(self, request: CommitTransaction, body: memoryview) -> list[list[Body]]:
-        found: list[list[Body]] = []
+        parts: list[list[Body]] = []
         at = 0
         for part in request.parts:
             bodies: list[Body] = []
@@ -127,38 +127,38 @@ class Requests:
                 end = at + sum(part.sizes)
                 bodies = self._announced.bodies(part.schema, part.sizes, body[at:end])
                 at = end
-            found.append(bodies)
+            parts.append(bodies)
         if at != len(body):
             raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
-        return found
+        return parts
 
     # --- subscriptions -------------------------------------------------------------------
 
-    def _open_soon(self, asked: int, message: Opening) -> None:
+    def _open_soon(self, request_number: int, message: Opening) -> None:
         """Register a subscription at once and open it in a task, so that the client can end it by
         its number before it is open."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions:
             refusal = InvalidArgument(f"subscription {number} is already open")
-            connection.fail(asked, refusal)
+            connection.fail(request_number, refusal)
             return
         if number in connection.opening:
             refusal = InvalidArgument(
                 f"subscription {number} is already being opened; choose another number"
             )
-            connection.fail(asked, refusal)
+            connection.fail(request_number, refusal)
             return
         try:
             limits = connection.limits
             limits.check_subscriptions(len(connection.subscriptions))
         except LimitReached as refused:
-            connection.fail(asked, refused)
+            connection.fail(request_number, refused)
             return
         connection.subscriptions[number] = 0
         connection.opening[number] = asyncio.Event()
         if self._caller.permits is not None:
             self._caller.permits.opened(message)
-        connection.spawn(asked, lambda: self._open(message))
+        connection.spawn(request_number, lambda: self._open(message))
 
     async def _open(self, message: Opening) -> Subscribed:
         connection = self._connection
@@ -176,14 +176,14 @@ class Requests:
             elif number in connection.interrupted and isinstance(message, Subscribe):
                 self._realm.subscriptions.lose(opened.number)  # its place is kept (SEM J5)
             else:  # the connection was lost, or the subscription ended, while it was being opened
-                await self._given_back(opened.number)
+                await self._give_back(opened.number)
         except BaseException:
             connection.forget(number)
             raise
         finally:
-            opened_or_not = connection.opening.pop(number)
-            opened_or_not.set()
-            connection.listener.given_back(connection.session, opened_or_not)
+            finished = connection.opening.pop(number)
+            finished.set()
+            connection.listener.given_back(connection.session, finished)
             connection.opened(number)
         return Subscribed(
             opened.first_id,
@@ -194,57 +194,57 @@ class Requests:
             ack_timeout_ms=opened.ack_timeout_ms,
         )
 
-    def _watch(self, asked: int, message: WatchChannels) -> None:
-        """Watch the channels of a pattern (SEM D21), as one of the connection's subscriptions."""
+    def _watch(self, request_number: int, message: WatchChannels) -> None:
+        """Watch the channels of a pattern (SEM D21); counts as a subscription of the connection."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions or number in connection.opening:
-            raise InvalidArgument(f"subscription {number} is already open")
-        open_ = len(connection.subscriptions) + len(connection.watches)
-        connection.limits.check_subscriptions(open_)
+            raise InvalidArgument(f"subscription {number} is already open; choose another number")
+        open_count = len(connection.subscriptions) + len(connection.watches)
+        connection.limits.check_subscriptions(open_count)
 
-        def tell(found: tuple[ChannelOpened, ...]) -> None:
-            connection.send(wire.ChannelsFound(number, found))
+        def notify(channels: tuple[ChannelOpened, ...]) -> None:
+            connection.send(wire.ChannelsFound(number, channels))
 
         connection.end_watch(number)
-        watch, found = watch_channels(self._caller, message, tell)
+        watch, channels = watch_channels(self._caller, message, notify)
         connection.watches[number] = watch
-        connection.send(wire.Done(asked, found))
+        connection.send(wire.Done(request_number, channels))
 
-    async def _given_back(self, subscription: int) -> None:
-        """Give back a seat; returns when it is free."""
+    async def _give_back(self, subscription: int) -> None:
+        """Give back a seat and wait until it is free."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def reply(_: object, error: BaseException | None) -> None:
             if not ended.done():
-                ended.set_result(None)  # if it failed, the realm is closed or the channel deleted
+                ended.set_result(None)  # an error means that the realm or the channel has ended
 
         self._realm.subscriptions.detach(subscription, reply)
         await ended
 
     async def _seats_given_back(self, number: int) -> None:
-        """Wait until seats that this client has given up are free, before it takes another."""
-        connection = self._connection  # the connection may have ended meanwhile
-        own = frozenset(connection.opening.values())
-        await connection.listener.seats_given_back(connection.session, own)
+        """Wait until the seats that this client has given up are free, before it takes another."""
+        connection = self._connection  # a weak reference, which may expire while this waits
+        current = frozenset(connection.opening.values())
+        await connection.listener.seats_given_back(connection.session, current)
         for earlier, opened in list(self._connection.opening.items()):
             if earlier == number:
-                return  # later ones wait for this one
-            if earlier not in self._connection.subscriptions:  # it has ended meanwhile
+                return  # later openings wait for this one
+            if earlier not in self._connection.subscriptions:  # the client has ended it
                 await opened.wait()
 
     def _place(self, number: int) -> str:
-        """The key of a subscription's place, by which the session's next connection takes it up
-        (SEM J5). The user is part of it, since sessions are not secret."""
+        """Return the key of a subscription's place, which the session's next connection uses to
+        resume it (SEM J5). The key contains the user, because session ids are not secret."""
         return f"{self._caller.principal.user}/{self._connection.session}/{number}"
 
     def _unsubscribe(self, request: int, number: int) -> None:
-        """End a subscription, even one still being opened; the answer comes when its seat is
+        """End a subscription, even one that is being opened; the answer is sent when its seat is
         free."""
         self._connection.end_watch(number)
         opening = self._connection.opening.get(number)
         subscription = self._connection.forget(number)
         if opening is not None:
-            self._connection.spawn(request, lambda: _once(opening))
+            self._connection.spawn(request, lambda: _wait_for(opening))
             return
         if subscription is None:
             self._connection.send(wire.Done(request))
@@ -254,5 +254,5 @@ class Requests:
         )
 
 
-async def _once(through: asyncio.Event) -> None:
-    await through.wait()
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()

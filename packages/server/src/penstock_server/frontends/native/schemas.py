@@ -1,4 +1,4 @@
-"""The schemas a client has announced, and the batches that it sends with them."""
+"""The schemas that a client has announced, and decoding of the batches that use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_server.frontends.shared.buffers import HeldBytes
 from penstock_server.runtime.store.bodies import Body
 
 SCHEMAS_MAX = 10_000
-"""Most schemas that a connection may announce."""
+"""Maximum number of schemas that a connection may announce."""
 USER_SCHEMAS_BYTES_MAX = 256 << 20
 """Bytes of the schemas that all connections of a user may announce while no other user has any;
 always half of what is left."""
@@ -30,18 +30,19 @@ class SchemaTable:
         """Counts the schemas for the user of the connection, once the user is known."""
 
     def learn(self, number: int, schema: bytes) -> None:
-        """Register a schema. Raises ``RemoteProtocolViolation`` for too many, and for bytes that
-        are not a schema."""
+        """Register a schema. Raises ``RemoteProtocolViolation`` if the connection has too many, or
+        the bytes are not a schema."""
         if len(self._schemas) >= SCHEMAS_MAX:
             raise RemoteProtocolViolation(
-                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of the same "
-                f"kind together, or open another session"
+                f"the connection has announced more than {SCHEMAS_MAX} schemas; publish events of "
+                f"the same kind together, or open another session"
             )
         size = self._size + len(schema) - len(self._schemas.get(number, b""))
         if size > SCHEMAS_BYTES_MAX:
             raise RemoteProtocolViolation(
-                f"schemas of {size} bytes on one connection; {SCHEMAS_BYTES_MAX} are allowed: "
-                f"publish events of the same kind together, or open another session"
+                f"the connection has announced schemas of {size} bytes; at most "
+                f"{SCHEMAS_BYTES_MAX} are allowed: publish events of the same kind together, or "
+                f"open another session"
             )
         if self.held is not None and not self.held.fits(size):
             raise RemoteProtocolViolation(
@@ -60,7 +61,7 @@ class SchemaTable:
             self.held.close()
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
-        """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
+        """Return the checked batches of a frame. Raises ``InvalidArgument``, ``InvalidEvent``."""
         encoded = self._schemas.get(schema)
         if encoded is None:
             raise InvalidArgument(f"schema {schema} was never sent on this connection")
@@ -72,7 +73,7 @@ class SchemaTable:
             if (digest := form.digest_of(message)) is not None:
                 return [Body(message, None, encoded, known_digest=digest, names=form.names)]
         arrow = schema_from(encoded)
-        found, at, rows = [], 0, 0
+        bodies, at, rows = [], 0, 0
         rows_max = max(BODY_ROWS_MAX, len(body))
         for size in sizes:
             part = body[at : at + size]
@@ -80,12 +81,12 @@ class SchemaTable:
             check_body(batch)
             if batch.num_rows == 0:
                 raise InvalidEvent("empty batch")
-            found.append(Body(part, batch, encoded))
+            bodies.append(Body(part, batch, encoded))
             at += size
             rows += batch.num_rows
-            if rows > rows_max:  # each batch may hold nothing but nulls, so bytes do not limit rows
+            if rows > rows_max:  # batches of nulls take few bytes, so bytes do not limit rows
                 raise InvalidEvent(
-                    f"{len(body)} bytes of batches claim to be {rows} events or more; publish at "
-                    f"most {rows_max} of this size at once"
+                    f"{len(body)} bytes of batches have {rows} events or more; publish at most "
+                    f"{rows_max} events of this size at once"
                 )
-        return found
+        return bodies

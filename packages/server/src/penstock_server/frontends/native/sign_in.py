@@ -1,4 +1,4 @@
-"""Sign-in of a native connection: SCRAM-SHA-256, a token, a certificate, or none."""
+"""Signs in native connections with SCRAM-SHA-256, a token, a certificate, or as anonymous."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _log = logger("penstock.native")
 
 
 class NativeSignIn:
-    """The sign-in of one connection, from Hello to Welcome. It runs as a task, because the client
-    may take its time for the proof; the connection takes nothing else meanwhile."""
+    """The sign-in of one connection, from Hello to Welcome. It runs as a task, because it may have
+    to wait for the client's proof. Until then the connection accepts no other messages."""
 
     def __init__(self, connection: NativePeer) -> None:
         self._connection = connection
         self._access = connection.realm.access
         self._proof: asyncio.Future[bytes] | None = None
-        """What the client answers to a challenge, once it is waited for."""
+        """The client's answer to a challenge; None while no answer is expected."""
 
     async def run(self, hello: wire.Hello) -> None:
-        """Welcome the connection, or end it with the reason."""
+        """Welcome the connection, or end it with a reason."""
         connection = self._connection
         try:
             principal = await self._principal(hello)
@@ -40,15 +40,16 @@ class NativeSignIn:
             self._access.signed_in(principal, "native")
         except PenstockError as error:
             connection.end(error)
-        except Exception:  # noqa: BLE001  a task's root: a stranger may end nobody else's connection
-            number = new_incident_id()
-            _log.exception("request.failed", incident=number, peer=connection.host)
-            connection.end(as_internal_error(number))
+        except Exception:  # noqa: BLE001  a defect must not end the connections of other clients
+            incident_id = new_incident_id()
+            _log.exception("request.failed", incident=incident_id, peer=connection.host)
+            connection.end(as_internal_error(incident_id))
 
-    def proven(self, data: bytes) -> None:
-        """Take the client's proof. Raises ``RemoteProtocolViolation`` if none was asked for."""
+    def set_proof(self, data: bytes) -> None:
+        """Continue with the client's proof. Raises ``RemoteProtocolViolation`` if no proof is
+        expected."""
         if self._proof is None or self._proof.done():
-            raise RemoteProtocolViolation("client sent a proof that was not asked for")
+            raise RemoteProtocolViolation("the client sent a proof that was not requested")
         self._proof.set_result(data)
 
     def lost(self) -> None:
@@ -62,21 +63,21 @@ class NativeSignIn:
             return await self._scram(hello, host)
         if hello.token:
             return await self._access.token(hello.token, host, secure=self._connection.is_secure)
-        known = self._access.certificate(self._connection.certificate, host)
-        return known or self._access.anonymous(host)
+        principal = self._access.certificate(self._connection.certificate, host)
+        return principal or self._access.anonymous(host)
 
     async def _scram(self, hello: wire.Hello, host: str) -> Principal:
         if hello.mechanism != MECHANISM:
             raise AuthenticationFailed(
                 f"the sign-in mechanism {hello.mechanism[:40]!r} is not supported; use {MECHANISM}"
             )
-        exchange, known = self._access.scram(hello.data, host)
+        exchange, keys = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()
-        self._connection.send(wire.Challenge(exchange.challenge(known)))
+        self._connection.send(wire.Challenge(exchange.challenge(keys)))
         try:
             proof = await self._proof
         finally:
-            self._proof = None  # an error in it refers to this frame: a cycle
+            self._proof = None  # its error refers to this frame, which would be a cycle
         principal, outcome = await self._access.scram_proven(exchange, proof, host)
         self._connection.send(wire.Challenge(outcome))
         return principal

@@ -1,5 +1,5 @@
-"""The connections of a node that stands by: a native one is told who serves, and ended; one that
-follows the owners is told of each change."""
+"""Native connections at a standby node: a client is redirected to the owner and closed; a client
+that follows the owners receives each change."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ from penstock_server.frontends.shared.serving_node import part
 from penstock_server.frontends.shared.transports import close
 
 FOLLOWERS_MAX: Final = 10_000
-"""Most clients that follow the owners at one node."""
+"""Maximum number of clients that follow the owners at one node."""
 FOLLOWER_IDLE_S: Final = 45.0
-"""Seconds of silence after which a client that follows counts as gone; it pings more often."""
+"""Seconds of silence after which a following client is dropped; clients ping more often."""
 
 
 def wants_relay(data: bytes) -> bool | None:
-    """Whether a connection that begins so at the native port is relayed to the owner: one that says
-    Hello. Who asks for the owners, or whether a realm is here, is answered by the node itself."""
+    """Return whether a connection that begins with ``data`` is relayed to the owner; None if more
+    bytes are needed. Connections that begin with Hello are relayed; the node itself answers pings
+    and clients that follow the owners."""
     reader = FrameReader(
         preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX
     )
     try:
         reader.receive(data)
-        found = reader.next_frame()
-        return None if found is None else isinstance(wire.decode_from_client(found[0]), wire.Hello)
+        parsed = reader.next_frame()
+        if parsed is None:
+            return None
+        return isinstance(wire.decode_from_client(parsed[0]), wire.Hello)
     except PenstockError:
         return False
 
 
 class OwnerFollowers:
-    """The clients that are told which node owns what, by a node that stands by."""
+    """The clients that receive changes of owners from a standby node."""
 
     def __init__(self, owners: Callable[[], wire.Owners]) -> None:
         self.owners = owners
         self._connections: dict[StandbyConnection, None] = {}
-        self._told = owners()
+        self._sent = owners()
 
     def enter(self, connection: StandbyConnection) -> bool:
-        """Count a client; gives whether there is room."""
+        """Count a client, and return whether it is admitted."""
         if len(self._connections) >= FOLLOWERS_MAX:
             return False
         self._connections[connection] = None
@@ -56,17 +59,17 @@ class OwnerFollowers:
         self._connections.pop(connection, None)
 
     def tell(self) -> None:
-        """Tell all of them what has changed."""
-        if (owners := self.owners()) != self._told:
-            self._told = owners
+        """Send the owners to all clients if they have changed."""
+        if (owners := self.owners()) != self._sent:
+            self._sent = owners
             for connection in list(self._connections):
-                connection.say(owners)
+                connection.send(owners)
 
     def close(self) -> None:
-        """Tell all of them what is so now, and end their connections."""
+        """Send the current owners to all clients and close their connections."""
         owners = self.owners()
         for connection in list(self._connections):
-            connection.say(owners)
+            connection.send(owners)
             connection.close()
 
 
@@ -77,7 +80,7 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
         super().__init__(arrivals)
         self._followers = followers
         self._idle: asyncio.TimerHandle | None = None
-        """Ends a client that follows the owners and has fallen silent; None: it does not follow."""
+        """Timer that drops a silent following client; None if the client does not follow."""
         self._reader = FrameReader(
             preface=PREFACE,
             frame_bytes_max=GREETING_BYTES_MAX,
@@ -92,8 +95,8 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
             return
         self._reader.buffer_updated(count)
         try:
-            while not self._has_answered and (found := self._reader.next_frame()) is not None:
-                self._take(wire.decode_from_client(found[0]))
+            while not self._has_answered and (parsed := self._reader.next_frame()) is not None:
+                self._receive(wire.decode_from_client(parsed[0]))
         except PenstockError as error:
             self._answer(error, "")
 
@@ -103,34 +106,37 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
         if self._idle is not None:
             self._idle.cancel()
 
-    def say(self, message: wire.Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Send a message."""
         if self._transport is not None:
             self._transport.write(b"".join(map(bytes, frame(wire.encode(message)))))
 
     def close(self) -> None:
-        """End the connection once its peer has read what was said."""
+        """Close the connection after its peer has read all sent data."""
         close(self._transport)
 
-    def _take(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
+    def _receive(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
         match message:
             case wire.Hello():
-                self._answer(*self._where())
+                self._answer(*self._redirection())
             case wire.Follow() if self._idle is None:
                 if not self._followers.enter(self):
-                    raise Unavailable("too many clients follow the owners at this node")
-                self._remain()
-                self.say(self._followers.owners())
+                    raise Unavailable(
+                        f"{FOLLOWERS_MAX} clients follow the owners at this node, which is the "
+                        "limit; use another node"
+                    )
+                self._restart_idle_timer()
+                self.send(self._followers.owners())
             case wire.Asked(number, Ping()) if self._idle is not None:
-                self._remain()
-                self.say(wire.Done(number, None))
+                self._restart_idle_timer()
+                self.send(wire.Done(number, None))
             case wire.Asked(number, Ping()):
-                self.say(wire.Done(number, None))
+                self.send(wire.Done(number, None))
             case _:
                 raise RemoteProtocolViolation("the first frame must be a Hello")
 
-    def _remain(self) -> None:
-        """Give a client that follows its time again."""
+    def _restart_idle_timer(self) -> None:
+        """Restart the timer that drops a silent following client."""
         if self._idle is not None:
             self._idle.cancel()
         if self._transport is not None:
@@ -138,15 +144,16 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(FOLLOWER_IDLE_S, self._transport.abort)
 
-    def _where(self) -> tuple[PenstockError, str]:
+    def _redirection(self) -> tuple[PenstockError, str]:
+        """Return the reason for closing, and the owner's address without its scheme."""
         owner = self._arrivals.owner()
         url = "" if owner is None else owner.url("native")
         return self._arrivals.refusal("native"), url.partition("://")[2]
 
     def _answer(self, reason: PenstockError, address: str) -> None:
         self._has_answered = True
-        said: wire.Goodbye = wire.Goodbye(reason.code, str(reason))
+        message: wire.Goodbye = wire.Goodbye(reason.code, str(reason))
         if address:
-            said = wire.Redirect(reason.code, str(reason), address)
+            message = wire.Redirect(reason.code, str(reason), address)
         if self._transport is not None:
-            part(self._transport, b"".join(map(bytes, frame(wire.encode(said)))))
+            part(self._transport, b"".join(map(bytes, frame(wire.encode(message)))))

@@ -1,1 +1,1 @@
-"""What all front ends share: TLS, transports, protocol detection, back-pressure, errors."""
+"""Shared parts of all front ends: TLS, transports, protocol detection, backpressure, errors."""

@@ -1,4 +1,4 @@
-"""The connections of a node that stands by, of whatever front end."""
+"""The connections of a standby node, for all front ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.frontends.shared.serving_node import FindOwner, refusal
 
 BEGINNINGS_BYTES_MAX: Final = 16 << 20
-"""Bytes that the connections of one front end have sent and that are not answered, together."""
+"""Maximum number of unanswered bytes of all connections of one front end together."""
 BEGINNING_SMALL_BYTES: Final = 4_096
-"""Bytes of each of them that are not counted."""
+"""Bytes of each connection that are not counted."""
 
 
 class Arrivals:
-    """The connections of a node that stands by. None of them stays for long."""
+    """Counts the connections of a standby node; each of them is short."""
 
     def __init__(
         self,
@@ -26,19 +26,20 @@ class Arrivals:
         connections_max: int,
         has_quorum: Callable[[], bool] = lambda: True,
     ) -> None:
-        """A connection that has said nothing after ``patience_s`` seconds is dropped.
-        ``has_quorum`` says whether the node reaches the engine."""
+        """A connection that has sent nothing after ``patience_s`` seconds is dropped.
+        ``has_quorum`` returns whether the node reaches the engine."""
         self.owner = owner
         self.has_quorum = has_quorum
         self.buffers = Buffers(BEGINNINGS_BYTES_MAX, BEGINNING_SMALL_BYTES)
-        """What clients have sent that are not answered yet."""
+        """Counts the unanswered bytes of all connections."""
         self._patience_s = patience_s
         self._connections_max = connections_max
         self._patience: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def enter(self, transport: asyncio.BaseTransport) -> asyncio.Transport:
-        """Count a connection; one for which there is no room is dropped."""
-        entered = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        """Count a connection; above the limit it is dropped."""
+        # uvloop's transport has all methods, but another base class.
+        entered = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self._patience[entered] = loop.call_later(self._patience_s, entered.abort)
         if len(self._patience) > self._connections_max:
@@ -46,11 +47,11 @@ class Arrivals:
         return entered
 
     def refusal(self, front_end: str) -> PenstockError:
-        """What somebody is told who wants to be served here."""
+        """Return the error for a client that wants to be served here."""
         return refusal(self.owner(), front_end, has_quorum=self.has_quorum())
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Forget a connection that has ended."""
+        """Stop counting a connection that has ended."""
         if (patience := self._patience.pop(transport, None)) is not None:
             patience.cancel()
 
@@ -61,7 +62,7 @@ class Arrivals:
 
 
 class StandbyProtocol(asyncio.BaseProtocol):
-    """One connection: it is answered once, and counted until it has ended."""
+    """A connection that is answered once, and counted until it ends."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
@@ -78,7 +79,7 @@ class StandbyProtocol(asyncio.BaseProtocol):
 
 
 class ClosingStandby(StandbyProtocol, asyncio.Protocol):
-    """Closes the connection, for a protocol that has no words for where the realm is served."""
+    """Closes the connection, for protocols that cannot redirect a client."""
 
     def data_received(self, data: bytes) -> None:
         if self._transport is not None:

@@ -1,5 +1,5 @@
-"""Back-pressure: a connection is not read while it, or the realm, is too busy, and it takes in only
-a piece of what has come before other connections have their turn."""
+"""Backpressure: a connection is not read while it, or the realm, is too busy, and it processes its
+received data in pieces, so that other connections are served in between."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-LOOK_AGAIN_S: Final = 0.01
-"""Seconds that a paused connection waits before it checks again whether it may be read."""
+RECHECK_S: Final = 0.01
+"""Seconds after which a paused connection checks again whether it may be read."""
 
 
-def _nothing() -> bool:
+def _false() -> bool:
     return False
 
 
 def _ignore(_: float) -> None:
-    """Take a time that interests nobody any more."""
+    """Do nothing: the connection has ended."""
 
 
 class ReadThrottle:
-    """Pauses and resumes the reading of one connection."""
+    """Pauses and resumes reading from one connection."""
 
     __slots__ = (
         "_has_more",
@@ -37,36 +37,37 @@ class ReadThrottle:
         self,
         may_read: Callable[[], bool],
         resumed: Callable[[float], None],
-        take: Callable[[], bool] = _nothing,
+        take: Callable[[], bool] = _false,
     ) -> None:
-        """``may_read`` says whether there is room for more. ``resumed`` is called when reading
-        resumes, with the loop's time in seconds: the peer's silence counts from then. ``take``
-        takes in a piece of what has come, and returns whether there may be more of it."""
+        """``may_read`` returns whether more data may be read. ``resumed`` is called when reading
+        resumes, with the loop's time in seconds, from which the peer's silence then counts.
+        ``take`` processes a piece of the received data, and returns whether more may follow."""
         self._may_read = may_read
         self._resumed = resumed
         self._take = take
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._has_more = False
-        """Whether some of what has come is taken in in a later turn of the loop."""
+        """Whether received data is processed in a later turn of the loop."""
         self._is_read = True
         self.is_paused = False
-        """Whether the connection is not read now because there is no room."""
+        """Whether reading is paused because ``may_read`` returned False."""
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Start with the transport of a connection that was made."""
         self._transport = transport
 
     def end(self) -> None:
-        """Stop, because the connection is lost, and let go of it."""
+        """Stop because the connection is lost, and drop the references to it, which would be a
+        cycle."""
         self._transport = None
-        self._may_read, self._resumed, self._take = _nothing, _ignore, _nothing
+        self._may_read, self._resumed, self._take = _false, _ignore, _false
 
-    def came(self) -> None:
-        """Take in a piece of what has come, and the rest in later turns of the loop: the other
-        connections have their turn in between."""
+    def data_arrived(self) -> None:
+        """Process a piece of the received data, and the rest in later turns of the loop, so that
+        other connections are served in between."""
         if self._has_more:
-            return  # the rest has its turn anyway
+            return  # a later turn is scheduled already
         self._has_more = self._take()
         if self._has_more:
             self._loop.call_soon(self._take_more)
@@ -83,21 +84,21 @@ class ReadThrottle:
         self._pause_or_resume()
 
     def check(self) -> None:
-        """Pause reading if there is no room; called after reads, and when the peer does not
-        read."""
+        """Pause reading if ``may_read`` returns False; called after reads, and when the peer does
+        not read."""
         transport = self._transport
         if transport is None or self.is_paused or self._may_read() or transport.is_closing():
             return
         self.is_paused = True
         self._pause_or_resume()
-        self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+        self._loop.call_later(RECHECK_S, self._recheck)
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if not self._may_read():
-            self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+            self._loop.call_later(RECHECK_S, self._recheck)
             return
         self.is_paused = False
         self._pause_or_resume()

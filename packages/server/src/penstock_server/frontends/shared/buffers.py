@@ -1,8 +1,8 @@
-"""Limits how many bytes of incomplete requests are held in memory at once, in all and by user:
-bodies over HTTP, frames of native clients, messages of AMQP clients, packets of MQTT clients.
+"""Limits the memory of incomplete requests, in total and per user: HTTP bodies, native frames, AMQP
+messages and MQTT packets.
 
-Small ones are not counted, since there are no more of them than connections: signing in and
-queries go on while large ones fill the rest. No user gets more than half of what is left.
+Small requests are not counted, because the number of connections limits them. So signing in and
+queries work even while large requests fill the rest. No user gets more than half of the free part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALL_BYTES: Final = 16 << 10
 
 
 class HeldBytes:
-    """The bytes that one request, or one connection, holds."""
+    """The counted bytes of one request or one connection."""
 
     __slots__ = ("_buffers", "_of", "counted")
 
@@ -28,14 +28,15 @@ class HeldBytes:
         self._buffers = buffers
         self._of = of
         self.counted = 0
-        """Bytes above the small size that is not counted."""
+        """Counted bytes, above the small size that is not counted."""
 
     def grow(self, size: int) -> None:
-        """Take the size that it has reached. Raises ``Unavailable`` if that is too much."""
+        """Count the size that the request has reached. Raises ``Unavailable`` if it is too
+        large."""
         self.counted += self._buffers.take(self._of, size, self.counted)
 
     def fits(self, size: int) -> bool:
-        """Take a size, where 0 gives all back; returns whether there is room for it."""
+        """Count a size, and return whether it fits. A size of 0 frees all bytes."""
         if not size:
             self.close()
         try:
@@ -45,29 +46,29 @@ class HeldBytes:
         return True
 
     def close(self) -> None:
-        """Give all of it back."""
+        """Free all counted bytes."""
         self._buffers.give_back(self._of, self.counted)
         self.counted = 0
 
 
 class Buffers:
-    """The requests that are being read, of all clients of a realm."""
+    """Counts the bytes of incomplete requests of all clients of a realm."""
 
     def __init__(self, bytes_max: int, small_bytes: int = SMALL_BYTES) -> None:
-        """``small_bytes`` of each are not counted."""
+        """``small_bytes`` of each request are not counted."""
         self._bytes_max = bytes_max
         self._small_bytes = small_bytes
         self._held: Counter[str] = Counter()
 
     def open(self, principal: Principal) -> HeldBytes:
-        """Begin to count what one request of a user holds."""
-        is_stranger = principal.user == ANONYMOUS
-        return HeldBytes(self, principal.name if is_stranger else principal.user)
+        """Begin to count the bytes of a user's request. Anonymous clients are counted by host."""
+        is_anonymous = principal.user == ANONYMOUS
+        return HeldBytes(self, principal.name if is_anonymous else principal.user)
 
     @contextmanager
     def body(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """Count one body. Gives a function that takes the size it has reached, and raises
-        ``Unavailable`` if that is too much."""
+        """Count one body. Yield a function that counts the size it has reached, and raises
+        ``Unavailable`` if that is too large."""
         held = self.open(principal)
         try:
             yield held.grow
@@ -75,7 +76,8 @@ class Buffers:
             held.close()
 
     def take(self, of: str, size: int, counted: int) -> int:
-        """Count what ``size`` bytes of a user are more than the ``counted`` ones; returns that."""
+        """Count the bytes by which ``size`` exceeds the ``counted`` bytes, and return their
+        number."""
         more = max(0, size - self._small_bytes) - counted
         if more <= 0:
             return 0
@@ -90,10 +92,10 @@ class Buffers:
                 del self._held[of]
 
     def _check(self, of: str, more: int) -> None:
-        left = self._bytes_max - self._held.total() - more
-        if left < 0:
+        free = self._bytes_max - self._held.total() - more
+        if free < 0:
             raise Unavailable("too many large requests at once; try again in a moment")
-        if self._held[of] + more > left:
+        if self._held[of] + more > free:
             raise Unavailable(
                 f"too many large requests of {of} at once; wait for the answers to some of them"
             )

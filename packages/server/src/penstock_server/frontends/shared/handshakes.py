@@ -1,7 +1,7 @@
-"""Accepts TLS connections and counts each from its first moment.
+"""Accepts TLS connections, and counts each from the moment it is accepted.
 
-An event loop's own server reports a connection only after its handshake. Until then nobody would
-count it, and peers that never finish could take all sockets of the realm.
+The event loop's own server reports a connection only after its handshake. Until then it would not
+be counted, and peers that never finish a handshake could use up the realm's sockets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.frontends.shared.ports import HeldPorts, listening_socket
 
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""Error numbers if the system has no more sockets."""
 _FULL_WAIT_S: Final = 1.0
-"""Seconds without accepting when the system has no more sockets."""
+"""Seconds to wait before accepting again after such an error."""
 
 _log = logger("penstock.tls")
 
@@ -30,7 +31,7 @@ class Handshake(asyncio.Protocol):
     """A connection during its TLS handshake."""
 
     is_waited_for = True
-    """Its peer has to send something, so it may be dropped for another connection."""
+    """The realm waits for data from the peer, so the connection may be dropped for another."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Handshake(asyncio.Protocol):
     ) -> None:
         self.sock = sock
         self.wrap: Callable[[asyncio.Transport], asyncio.Transport] | None = None
-        """What the protocol gets in the place of the transport; None: the transport itself."""
+        """Wraps the transport for the protocol; None to use the transport unchanged."""
         self.address = address
         self.heard_s = now_s
         self.is_spare = False
@@ -53,26 +54,27 @@ class Handshake(asyncio.Protocol):
         self._has_place = False
 
     def connection_made(self, transport: Any) -> None:
-        """The handshake succeeded: pass the connection to its protocol, which is counted itself."""
+        """Pass the connection to its protocol after the handshake; the protocol counts it from now
+        on."""
         self.end()
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport if self.wrap is None else self.wrap(transport))
 
     def begin(self) -> bool:
-        """Count it; gives whether there is room."""
+        """Count the connection, and return whether it is admitted."""
         self._has_place = self._enter(self)
         return self._has_place
 
     def count_for(self, address: str) -> bool:
-        """Count it for the address of the client whose connection somebody relays; gives whether
-        there is room."""
+        """Count a relayed connection for its client's address instead, and return whether it is
+        admitted."""
         self.end()
         self.address = address
         return self.begin()
 
     def end(self) -> None:
-        """Stop counting it, if it still is."""
+        """Stop counting the connection; do nothing if it is not counted."""
         if self._has_place:
             self._has_place = False
             self._leave(self)
@@ -83,18 +85,18 @@ class Handshake(asyncio.Protocol):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def drop(self) -> None:
-        """Close it, to make room for another."""
+        """Close the connection to make room for another."""
         self.end()
         self.abort()
 
 
 BeforeTls = Callable[[Handshake], Awaitable[asyncio.BaseProtocol | None]]
-"""Looks at an accepted connection before TLS begins. Gives the protocol that takes it over as it
-is; None: TLS begins. Raises ``PenstockError`` or ``OSError`` for one that is to be dropped."""
+"""Inspects an accepted connection before TLS begins. Returns a protocol to take it over without
+TLS, or None to begin TLS. Raises ``PenstockError`` or ``OSError`` to drop the connection."""
 
 
 class TlsServer:
-    """What an event loop's server is for plain connections, for TLS."""
+    """A server for TLS connections, in place of the event loop's own."""
 
     def __init__(
         self,
@@ -107,9 +109,9 @@ class TlsServer:
     ) -> None:
         """Begin handshakes of accepted connections.
 
-        A handshake that takes longer than ``timeout_s`` seconds is dropped, and so is one for which
-        ``enter`` says that there is no room; ``leave`` is called at the end of each that had some.
-        ``make`` makes the protocol for connections whose handshake succeeded. ``before`` is asked
+        A connection is dropped if its handshake takes longer than ``timeout_s`` seconds or
+        ``enter`` returns False; ``leave`` is called at the end of each admitted handshake.
+        ``make`` creates the protocol of a connection after its handshake. ``before`` is called
         before each handshake.
         """
         self._before = before
@@ -123,28 +125,30 @@ class TlsServer:
         self._accepting: list[asyncio.Task[None]] = []
 
     async def listen(self, host: str, port: int, held: HeldPorts | None = None) -> None:
-        """Accept connections at every address of ``host``, or at a port that is held. Raises
+        """Accept connections at every address of ``host``, or at a held port. Raises
         ``OSError``."""
         if held is not None:
             self.sockets = held.copies(host, port)
-            self._accepting = [start_task(self._accept(each)) for each in self.sockets]
+            self._accepting = [start_task(self._accept(sock)) for sock in self.sockets]
             return
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
-            for family, _, _, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(addresses):
                 self.sockets.append(listening_socket(family, address))
         except OSError:
             self.close()
             raise
-        self._accepting = [start_task(self._accept(each)) for each in self.sockets]
+        self._accepting = [start_task(self._accept(sock)) for sock in self.sockets]
 
     def close(self) -> None:
         """Accept no more connections; those accepted stay."""
         for task in self._accepting:
             task.cancel()
-        for each in self.sockets:
-            each.close()
+        for sock in self.sockets:
+            sock.close()
         self.sockets.clear()
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -152,7 +156,7 @@ class TlsServer:
         while True:
             try:
                 sock, address = await loop.sock_accept(listening)
-            except OSError as error:  # a connection that was closed at once
+            except OSError as error:  # the peer closed before the connection was accepted
                 if listening.fileno() < 0:
                     return
                 if error.errno in _FULL:
@@ -168,31 +172,32 @@ class TlsServer:
         handshake = Handshake(
             sock, address, loop.time(), make=self._make, enter=self._enter, leave=self._leave
         )
-        is_in = False
+        is_admitted = False
         try:
-            is_in = handshake.begin()
-        finally:  # whatever happens, nobody is left waiting
-            if not is_in:
+            is_admitted = handshake.begin()
+        finally:  # the socket must be closed even if begin() raises
+            if not is_admitted:
                 sock.close()
-        if not is_in:
+        if not is_admitted:
             return
-        with suppress(OSError):  # as the loops' own servers do: small writes are sent at once
+        with suppress(OSError):  # small writes are sent at once, as with the loop's own servers
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            if not await self._is_taken(handshake):
+            if not await self._handled_before_tls(handshake):
                 await loop.connect_accepted_socket(
                     lambda: handshake,
                     sock,
                     ssl=self._context,
                     ssl_handshake_timeout=self._timeout_s,
                 )
-        except OSError as error:  # of TLS, connection or time: the transport is closed
+        except OSError as error:  # a TLS or network error or a timeout; the transport is closed
             _log.debug("tls.no_handshake", host=handshake.address, reason=str(error))
         finally:
             handshake.end()
 
-    async def _is_taken(self, handshake: Handshake) -> bool:
-        """Whether somebody else has taken a connection over before TLS. Raises ``OSError``."""
+    async def _handled_before_tls(self, handshake: Handshake) -> bool:
+        """Call ``before``, and return whether it has taken over or refused the connection. Raises
+        ``OSError``."""
         if self._before is None:
             return False
         protocol: asyncio.BaseProtocol | None = None
@@ -207,8 +212,8 @@ class TlsServer:
         except BaseException as error:
             handshake.sock.close()
             if protocol is not None:
-                protocol.connection_lost(OSError("it has ended before it began"))
+                protocol.connection_lost(OSError("the connection ended before it was taken over"))
             if isinstance(error, PenstockError):
-                return True  # it was said by whoever has refused it
+                return True  # ``before`` has logged the refusal
             raise
         return True

@@ -1,7 +1,7 @@
-"""Parts of a connection, which refer to it weakly.
+"""Parts of a connection, which hold a weak reference to it.
 
-A part that referred to its connection strongly would make a cycle of both: the connection and its
-buffers would stay until the garbage collector runs, which a server has do so rarely.
+A strong reference would be a cycle: the connection and its buffers would stay in memory until the
+garbage collector runs, which is rare in a server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 class ConnectionPart(Generic[C]):
-    """A part of a connection, which the connection alone refers to."""
+    """A part of a connection; only the connection refers to it."""
 
     def __init__(self, connection: C) -> None:
         self._part_of = ref(connection)
@@ -21,5 +21,5 @@ class ConnectionPart(Generic[C]):
     @property
     def _connection(self) -> C:
         connection = self._part_of()
-        assert connection is not None, "who uses a part has its connection"
+        assert connection is not None, "a part is used only while its connection exists"
         return connection

@@ -1,4 +1,4 @@
-"""What the realm knows of a connection, whatever its protocol."""
+"""The interface of a client's connection, for all protocols."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock_server.runtime.access.open_connections import ConnectionState
 
 
 class PeerConnection(Protocol):
-    """One connection, as those see it that manage all."""
+    """A connection, as the listener manages it."""
 
     number: int
     """Connection number, unique until the realm restarts."""
     protocol: str
     """``native``, ``amqp`` or ``mqtt``."""
     heard_s: float
-    """When something came from the peer, by the loop's clock in seconds."""
+    """Time of the last received data, by the loop's clock in seconds."""
 
     @property
     def session(self) -> str:
-        """Its session; empty until the user is known."""
+        """Name of its session; empty until the user is known."""
         ...
 
     @property
@@ -31,19 +31,19 @@ class PeerConnection(Protocol):
 
     @property
     def owes_answers(self) -> bool:
-        """Whether something is in progress whose outcome the peer waits for."""
+        """Whether the peer waits for the outcome of a request in progress."""
         ...
 
     def stop_reading(self) -> None:
-        """Take nothing more, because the listener is draining."""
+        """Read no more data, because the listener is draining."""
         ...
 
     def check(self, now_s: float) -> None:
-        """End the connection if its peer is gone; called regularly."""
+        """End the connection if its peer is silent for too long; called regularly."""
         ...
 
     def check_rights(self) -> None:
-        """Rights have changed: end what it may no longer have."""
+        """End whatever the user may no longer have, after a change of rights."""
         ...
 
     def flush(self) -> None:
@@ -51,7 +51,7 @@ class PeerConnection(Protocol):
         ...
 
     def describe(self) -> ConnectionState:
-        """A description of the connection for administrators."""
+        """Return a description of the connection for administrators."""
         ...
 
     def end(self, reason: PenstockError | None) -> None:
@@ -59,10 +59,10 @@ class PeerConnection(Protocol):
         ...
 
     def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without sending a reason."""
         ...
 
     def cut(self) -> None:
-        """End the connection, because another owner has taken over: nothing may be said of the
-        realm."""
+        """Drop the connection because another owner has taken over. It must send nothing more about
+        the realm, which may have changed."""
         ...

@@ -1,4 +1,4 @@
-"""Finds out from its first bytes which protocol a connection speaks."""
+"""Detects the protocol of a connection from its first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Let a protocol go on with a connection of which these bytes have been read."""
+    """Pass a connection to a protocol, with the bytes that were already read."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     if data:
@@ -16,22 +16,22 @@ def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, data
 
 
 def give(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Have a protocol receive bytes, in the way that it takes them."""
+    """Pass bytes to a protocol, directly or through its buffer."""
     if isinstance(protocol, asyncio.Protocol):
         protocol.data_received(data)
         return
-    assert isinstance(protocol, asyncio.BufferedProtocol), "it takes bytes"
-    left = memoryview(data)
-    while left:
-        room = memoryview(protocol.get_buffer(len(left)))
-        taken = min(len(room), len(left))
-        room[:taken] = left[:taken]
-        left = left[taken:]
-        protocol.buffer_updated(taken)
+    assert isinstance(protocol, asyncio.BufferedProtocol), "only these two kinds receive bytes"
+    remaining = memoryview(data)
+    while remaining:
+        buffer = memoryview(protocol.get_buffer(len(remaining)))
+        count = min(len(buffer), len(remaining))
+        buffer[:count] = remaining[:count]
+        remaining = remaining[count:]
+        protocol.buffer_updated(count)
 
 
 class Sniffer(asyncio.Protocol):
-    """The beginning of a connection, until its first bytes say who goes on with it."""
+    """The beginning of a connection, until its first bytes identify its protocol."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Sniffer(asyncio.Protocol):
         enter: Callable[[Any], bool],
         leave: Callable[[Any], None],
     ) -> None:
-        """A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
-        which ``enter`` says that there is no room; ``leave`` is called at the end of each that had
-        some. Both take the sniffer itself.
+        """A connection is dropped if it sends nothing within ``patience_s`` seconds or ``enter``
+        returns False; ``leave`` is called at the end of each admitted one. The argument of both is
+        the sniffer.
         """
         self._patience_s = patience_s
         self._enter = enter
@@ -51,7 +51,8 @@ class Sniffer(asyncio.Protocol):
         self._waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        # uvloop's transport has all methods, but another base class.
+        transport = cast("asyncio.Transport", transport)
         if not self._enter(self):
             transport.abort()
             return
@@ -63,7 +64,7 @@ class Sniffer(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Stop counting it, if it still is."""
+        """Stop counting the connection; do nothing if it is not counted."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -76,8 +77,8 @@ class Sniffer(asyncio.Protocol):
 
 
 class ProtocolSniffer(Sniffer):
-    """Hands its transport to the native protocol or to one that begins with other bytes, as soon as
-    it is known which."""
+    """Passes the connection to the native protocol, or to another one that its first bytes
+    identify."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ProtocolSniffer(Sniffer):
         enter: Callable[[ProtocolSniffer], bool] = lambda _: True,
         leave: Callable[[ProtocolSniffer], None] = lambda _: None,
     ) -> None:
-        """``others`` makes each of the other protocols, by its first bytes."""
+        """``others`` has the factories of the other protocols by their first bytes."""
         super().__init__(patience_s, enter, leave)
         self._native = native
         self._others = others
@@ -102,6 +103,6 @@ class ProtocolSniffer(Sniffer):
             if self._data.startswith(first_bytes):
                 make = other
             elif first_bytes.startswith(self._data):
-                return  # more bytes have to come
+                return  # more bytes are needed
         self.end()
         hand_over(transport, make(), self._data)

@@ -1,7 +1,7 @@
-"""Connections that another node of the cluster relays to this one, which owns the realm.
+"""Accepts connections that another cluster node relays to this one, which owns the realm.
 
-They begin with a preface that says who the client is. It is looked for before TLS and before the
-first byte of any protocol; a connection whose preface no node of the cluster has signed is dropped.
+They begin with a preface that identifies the client, before TLS and before the first byte of any
+protocol. A connection whose preface is not signed by a node of the cluster is dropped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from penstock_server.frontends.shared.protocol_detection import Sniffer, hand_ov
 from penstock_server.frontends.shared.transports import host_of
 from penstock_server.runtime.access.rare_lines import RareLines
 
-LOOK_AGAIN_S: Final = 0.01
-"""Seconds until the rest of a preface is looked for, of which a part has come; twice as many each
-time."""
+RETRY_S: Final = 0.01
+"""Seconds until the rest of an incomplete preface is read; the wait doubles each time."""
 
 _log = logger("penstock.cluster")
 
 
 class RelayGate:
-    """Lets in the connections that nodes of the cluster relay to this process, and counts them."""
+    """Admits connections that cluster nodes relay to this process, and counts them."""
 
     def __init__(self, secret: bytes, process: str, clock: Clock) -> None:
         """``process`` is the nonce of this start of the node."""
@@ -52,69 +51,72 @@ class RelayGate:
         self._clock = clock
         self._open: WeakSet[RelayedTransport] = WeakSet()
         self._rare_lines = RareLines()
-        self._taken: dict[bytes, int] = {}
-        """The prefaces that may still be accepted and were used, with when, in seconds since 1970;
-        the oldest first."""
+        self._used: dict[bytes, int] = {}
+        """Used prefaces that have not expired, with the time of use in seconds since 1970; oldest
+        first."""
 
     def admit(self, preface: bytes, peer: str) -> RelayOrigin | None:
-        """Where a connection comes from; None: it is to be dropped. ``peer`` is who sent it."""
+        """Return the origin of a connection; None if the preface is refused. ``peer`` is the
+        address of its sender."""
         now_s = self._clock.now_us() // 1_000_000
         try:
             origin = read_preface(preface, self._secret, process=self._process, now_s=now_s)
             self._use(preface, now_s)
         except RemoteProtocolViolation as error:
-            self.tell_refused(peer, str(error))
+            self.log_refused(peer, str(error))
             return None
         if is_loopback(origin.client.host) and not is_loopback(peer):
-            # A program on the node's own machine: inside of that one, but not of this one.
+            # The client is local to the relaying machine, so it must not count as local here.
             return replace(origin, client=Place(peer, origin.client.port))
         return origin
 
-    def tell_refused(self, peer: str, reason: str) -> None:
-        """Log a connection that was dropped: of a peer and a reason once a minute."""
+    def log_refused(self, peer: str, reason: str) -> None:
+        """Log a dropped connection, at most once a minute per peer and reason."""
         if self._rare_lines.is_due(peer, reason):
             left_out = self._rare_lines.left_out(peer, reason)
             _log.warning("relay.refused", peer=peer, reason=reason, left_out=left_out)
 
     def _use(self, preface: bytes, now_s: int) -> None:
-        """Take a preface, which a node makes for one connection; raises
-        ``RemoteProtocolViolation`` when it comes a second time."""
-        while self._taken and (oldest := next(iter(self._taken.items())))[1] < now_s - 2 * VALID_S:
-            del self._taken[oldest[0]]
+        """Mark a preface as used. A node makes each preface for a single connection, so a second
+        use is a replay and raises ``RemoteProtocolViolation``."""
+        while self._used and (oldest := next(iter(self._used.items())))[1] < now_s - 2 * VALID_S:
+            del self._used[oldest[0]]
         mark = preface[-MARK_BYTES:]
-        if mark in self._taken:
-            raise RemoteProtocolViolation("a preface came a second time: somebody has kept it")
-        self._taken[mark] = now_s
+        if mark in self._used:
+            raise RemoteProtocolViolation("the preface was used before; it may be a replay")
+        self._used[mark] = now_s
 
     async def before_tls(self, handshake: Handshake) -> None:
-        """Take the preface from a connection on which TLS begins then. Raises
-        ``RemoteProtocolViolation`` for one that no node of the cluster has signed."""
+        """Read the preface of a connection before its TLS handshake. Raises
+        ``RemoteProtocolViolation`` if it is not signed by a node of the cluster."""
         try:
             preface = await take_preface(handshake.sock)
         except RemoteProtocolViolation as error:
-            self.tell_refused(handshake.address, str(error))
+            self.log_refused(handshake.address, str(error))
             raise
         if not preface:
             return
         origin = self.admit(preface, handshake.address)
         if origin is None:
-            raise RemoteProtocolViolation("its preface was refused")
+            raise RemoteProtocolViolation("the preface was refused")
         handshake.wrap = lambda transport: RelayedTransport(transport, origin, self)
         if not handshake.count_for(origin.client.host):
-            raise LimitReached("there is no room for a connection of this address")
+            raise LimitReached("the address has too many connections")
 
     def entered(self, transport: RelayedTransport) -> None:
-        """Count a connection as long as it is open."""
+        """Count a connection while it is open."""
         self._open.add(transport)
 
     def open_by_node(self) -> Counter[str]:
-        """How many relayed connections are open, by the node that relays them."""
-        return Counter(each.origin.node for each in self._open if not each.is_closing())
+        """Return the number of open relayed connections by relaying node."""
+        return Counter(
+            transport.origin.node for transport in self._open if not transport.is_closing()
+        )
 
 
 class RelayedTransport(asyncio.Transport):
-    """The transport of a relayed connection: it knows the client's address in the place of the
-    node's, and is the transport below in all else."""
+    """The transport of a relayed connection. It has the client's address instead of the node's,
+    and otherwise behaves like the transport below."""
 
     def __init__(self, below: asyncio.Transport, origin: RelayOrigin, gate: RelayGate) -> None:
         super().__init__()
@@ -123,9 +125,9 @@ class RelayedTransport(asyncio.Transport):
         self._info = {
             "peername": (origin.client.host, origin.client.port),
             "sockname": (origin.reached.host, origin.reached.port),
-            "socket": None,  # whoever asked it would hear of the node
+            "socket": None,  # the socket's addresses are those of the node, not of the client
         }
-        self.write = below.write  # type: ignore[method-assign]  # called for all that is sent
+        self.write = below.write  # type: ignore[method-assign]  # saves a call for each write
         gate.entered(self)
 
     def is_closing(self) -> bool:
@@ -172,16 +174,16 @@ class RelayedTransport(asyncio.Transport):
 
 
 def relayed_by(transport: asyncio.BaseTransport) -> str:
-    """The node that relays a connection; empty: none does."""
+    """Return the name of the node that relays a connection; empty if it is direct."""
     return transport.origin.node if isinstance(transport, RelayedTransport) else ""
 
 
 class PrefaceSniffer(Sniffer):
-    """The beginning of a connection without TLS: it may have a preface."""
+    """The beginning of a connection without TLS, which may have a preface."""
 
     is_spare = False
     is_waited_for = True
-    """Its peer has to send something, so it may be dropped for another connection."""
+    """The realm waits for data from the peer, so the connection may be dropped for another."""
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class PrefaceSniffer(Sniffer):
         enter: Callable[[PrefaceSniffer], bool],
         leave: Callable[[PrefaceSniffer], None],
     ) -> None:
-        """``make`` makes the protocol that goes on once it is known whose connection it is."""
+        """``make`` creates the protocol that receives the connection after the preface."""
         super().__init__(patience_s, enter, leave)
         self._gate = gate
         self._make = make
@@ -207,12 +209,12 @@ class PrefaceSniffer(Sniffer):
         if self._transport is None or self._transport.is_closing():
             return
         if not may_be_preface(self._data):
-            self._go_on(self._transport, self._data)
+            self._pass_on(self._transport, self._data)
             return
         try:
             length = preface_bytes(self._data)
         except RemoteProtocolViolation as error:
-            self._gate.tell_refused(self.address, str(error))
+            self._gate.log_refused(self.address, str(error))
             self.abort()
             return
         if length == 0 or len(self._data) < length:
@@ -221,49 +223,51 @@ class PrefaceSniffer(Sniffer):
         if origin is None:
             self.abort()
             return
-        self._go_on(RelayedTransport(self._transport, origin, self._gate), self._data[length:])
+        self._pass_on(RelayedTransport(self._transport, origin, self._gate), self._data[length:])
 
-    def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
+    def _pass_on(self, transport: asyncio.Transport, data: bytes) -> None:
         self.end()
         hand_over(transport, self._make(), data)
 
     def drop(self) -> None:
-        """Close it, to make room for another."""
+        """Close the connection to make room for another."""
         self.end()
         self.abort()
 
 
 async def take_preface(sock: socket.socket) -> bytes:
-    """The preface with which an accepted socket begins, which is taken from it; empty: it has none,
-    and nothing is taken. Raises ``RemoteProtocolViolation``, ``OSError``."""
-    begun = await peek(sock, HEAD_BYTES, lambda data: not may_be_preface(data))
-    if len(begun) < HEAD_BYTES or not may_be_preface(begun):
+    """Read the preface of an accepted socket. Without a preface, return empty bytes and consume
+    nothing. Raises ``RemoteProtocolViolation``, ``OSError``."""
+    head = await peek(sock, HEAD_BYTES, lambda data: not may_be_preface(data))
+    if len(head) < HEAD_BYTES or not may_be_preface(head):
         return b""
-    length, taken = preface_bytes(begun), b""
+    length, preface = preface_bytes(head), b""
     loop = asyncio.get_running_loop()
-    while len(taken) < length:
-        more = await loop.sock_recv(sock, length - len(taken))
-        if not more:
-            raise ConnectionResetError("it ended in its preface")
-        taken += more
-    return taken
+    while len(preface) < length:
+        data = await loop.sock_recv(sock, length - len(preface))
+        if not data:
+            raise ConnectionResetError("the connection ended in its preface")
+        preface += data
+    return preface
 
 
 async def peek(sock: socket.socket, most: int, is_enough: Callable[[bytes], bool]) -> bytes:
-    """The first bytes that have come on a socket, which stay there: ``most`` of them, or fewer once
-    they are enough or nothing more comes. Raises ``OSError``."""
-    again_s = LOOK_AGAIN_S
+    """Return the first bytes of a socket without consuming them: ``most`` bytes, or fewer if
+    ``is_enough`` accepts them or the peer has closed its side. Raises ``OSError``."""
+    retry_s = RETRY_S
     while True:
-        await _readable(sock)
+        await _wait_readable(sock)
         with suppress(BlockingIOError):
-            begun = sock.recv(most, socket.MSG_PEEK)
-            if len(begun) == most or not begun or is_enough(begun):
-                return begun
-            await asyncio.sleep(again_s)  # the rest is on its way
-            again_s *= 2  # or nothing of the kind: many who send half of it cost no time
+            head = sock.recv(most, socket.MSG_PEEK)
+            if len(head) == most or not head or is_enough(head):
+                return head
+            # The socket stays readable, so wait by time. The wait doubles, so that many peers that
+            # send only a part do not load the processor.
+            await asyncio.sleep(retry_s)
+            retry_s *= 2
 
 
-async def _readable(sock: socket.socket) -> None:
+async def _wait_readable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sock, readable.set)

@@ -1,4 +1,4 @@
-"""What clients say in mechanisms of SASL, over AMQP as over MQTT."""
+"""Parses the SASL responses of clients, for AMQP and MQTT."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from typing import Final
 from penstock_core.vocabulary.errors import AuthenticationFailed
 
 BEARER: Final = "XOAUTH2"
-"""The mechanism that shows a bearer token."""
+"""The SASL mechanism for bearer tokens."""
 
 
 def bearer_of(response: bytes) -> tuple[bytes, str]:
-    """The user and the token of ``user=…^Aauth=Bearer …^A^A``. Raises ``AuthenticationFailed`` for
-    another text."""
-    said = dict(part.partition(b"=")[::2] for part in response.split(b"\x01") if part)
-    kind, _, token = said.get(b"auth", b"").partition(b" ")
+    """Return the user and the token of ``user=…^Aauth=Bearer …^A^A``.
+
+    Raises ``AuthenticationFailed`` if the response has another form.
+    """
+    fields = dict(part.partition(b"=")[::2] for part in response.split(b"\x01") if part)
+    kind, _, token = fields.get(b"auth", b"").partition(b" ")
     if kind.lower() != b"bearer" or not token.isascii():
-        raise AuthenticationFailed("the XOAUTH2 response must hold a user and a bearer token")
-    return said.get(b"user", b""), token.decode()
+        raise AuthenticationFailed("the XOAUTH2 response must have a user and a bearer token")
+    return fields.get(b"user", b""), token.decode()
 
 
-def check_own(wanted: bytes, own: bytes) -> None:
-    """Refuse to act for another user: an authorization identity must be one's own, or absent.
+def check_own(requested: bytes, user: bytes) -> None:
+    """Refuse to act for another user: an authorization identity must be absent or the user's own.
     Raises ``AuthenticationFailed``."""
-    if wanted not in (b"", own):
+    if requested not in (b"", user):
         raise AuthenticationFailed(
-            f"{own.decode()!r} asked to act as {wanted[:40]!r}, which is not possible; leave the "
-            f"authorization identity out"
+            f"{user.decode()!r} cannot act as {requested[:40]!r}; leave the authorization identity "
+            f"out"
         )

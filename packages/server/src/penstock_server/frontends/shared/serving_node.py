@@ -1,4 +1,4 @@
-"""Where a node of a cluster that stands by sends those who come to it."""
+"""Redirects from a standby node of a cluster to the node that serves the realm."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec import Struct
 from penstock_core.vocabulary.errors import Elsewhere, NoQuorum, PenstockError
 from penstock_server.frontends.shared.transports import LINGER_S
 
-NOBODY: Final = (
+NO_OWNER: Final = (
     "no node of the cluster serves this realm at the moment, and one of them will soon; try again"
 )
 
 QUORUM_LOST: Final = (
-    "the engine of the cluster has no majority of its servers, or this node does not reach it: "
-    "nothing can be stored; what was not answered is neither refused nor done"
+    "the cluster's engine has no majority of its servers, or this node does not reach it, so data "
+    "cannot be stored; the outcome of unanswered requests is unknown"
 )
 
 
@@ -27,18 +27,19 @@ class ServingNode(Struct, frozen=True):
 
     name: str
     serves: Mapping[str, str]
-    """The URL of each of its front ends."""
+    """URLs of its front ends by name."""
     process: str = ""
-    """The nonce of this start of the node."""
+    """Nonce of this start of the node."""
     secret_name: str = ""
-    """What it calls the secret with which relayed connections are signed; empty: it takes none."""
+    """Name of the secret that signs relayed connections; empty if it accepts none."""
 
     def url(self, front_end: str) -> str:
-        """Where it serves that; empty: it does not."""
+        """Return the URL of a front end; empty if the node does not serve it."""
         return self.serves.get(front_end, "")
 
     def place(self, front_end: str) -> tuple[str, int] | None:
-        """Host and port where it serves that; None: it does not, or its record has no URL there."""
+        """Return the host and port of a front end; None if the node does not serve it or its URL is
+        not valid."""
         try:
             parts = urlsplit(self.url(front_end))
             host, port = parts.hostname, parts.port
@@ -48,21 +49,22 @@ class ServingNode(Struct, frozen=True):
 
 
 FindOwner = Callable[[], ServingNode | None]
-"""Gives the node that serves the realm now; None while nobody is known to."""
+"""Returns the node that serves the realm now; None if it is unknown."""
 
 
 def refusal(owner: ServingNode | None, front_end: str, *, has_quorum: bool = True) -> PenstockError:
-    """What somebody is told who has come to a node that stands by. While it does not reach the
-    engine and knows nobody who serves, it can promise nothing (SEM N2)."""
+    """Return the error for clients of a standby node, which names the owner if that is known. If
+    neither the owner is known nor the engine reachable, it is ``NoQuorum`` (SEM N2)."""
     if owner is None:
-        return Elsewhere(NOBODY) if has_quorum else NoQuorum(QUORUM_LOST)
+        return Elsewhere(NO_OWNER) if has_quorum else NoQuorum(QUORUM_LOST)
     url = owner.url(front_end)
     return Elsewhere(f"node {owner.name} serves this realm now" + (f", at {url}" if url else ""))
 
 
 def part(transport: asyncio.Transport, last: bytes) -> None:
-    """Send the last bytes, and close once the peer has: closing before everything it sends is read
-    would destroy what is on its way to it."""
+    """Send the last bytes, and close the connection after the peer has closed its side. Closing
+    while data from the peer is unread would reset the connection, and the last bytes could be
+    lost."""
     transport.write(last)
     if transport.can_write_eof():
         transport.write_eof()

@@ -1,4 +1,4 @@
-"""TLS for front ends: one context for the life of the process, whose files can be reloaded."""
+"""TLS for front ends, with one context for the life of the process and reloadable files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 
 
 class Tls:
-    """The realm's certificate, and the authorities of client certificates (SEM A5)."""
+    """The realm's certificate and the authorities of client certificates (SEM A5)."""
 
     def __init__(
         self,
@@ -22,40 +22,40 @@ class Tls:
         client_required: bool = False,
         client_revoked: str = "",
     ) -> None:
-        """Load PEM files: ``client_ca`` has the authorities of client certificates,
-        ``client_revoked`` their revocation lists. Raises ``InvalidArgument``, which names the
+        """Load PEM files. ``client_ca`` has the authorities of client certificates,
+        ``client_revoked`` their revocation lists. Raises ``InvalidArgument``, whose text names the
         unusable file."""
         self._files = (certificate, key, client_ca)
         self._client_revoked = client_revoked
         self.revoked: frozenset[tuple[str, ...]] = frozenset()
-        """Revoked certificates, as ``penstock_server.runtime.access.access.issued_as`` gives
-        them."""
+        """Revoked certificates, in the form of
+        ``penstock_server.runtime.access.access.issued_as``."""
         self._client_required = client_required
         self.ends_us = 0
-        """When the realm's certificate ends, in microseconds since 1970."""
-        self._current = self._made()
-        self.context = self._made()
-        """The context for listeners: always the same object, which uses the newest files."""
-        # Each handshake begins with this context, and switches to the one loaded last.
-        self.context.sni_callback = self._take_current
+        """Time at which the realm's certificate expires, in microseconds since 1970."""
+        self._current = self._new_context()
+        self.context = self._new_context()
+        """The context for listeners. It is always the same object, and uses the newest files."""
+        # Each handshake begins with this context, and the callback switches to the newest one.
+        self.context.sni_callback = self._switch_to_current
 
     def reload(self) -> None:
-        """Load the files again for new connections; existing connections go on.
+        """Load the files again for new connections; existing connections stay open.
 
-        Raises ``InvalidArgument``: the old files stay in use.
+        Raises ``InvalidArgument`` if a file is not valid; the old files then stay in use.
         """
-        self._current = self._made()
+        self._current = self._new_context()
 
-    def _take_current(
+    def _switch_to_current(
         self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext
     ) -> None:
         connection.context = self._current
 
-    def _made(self) -> ssl.SSLContext:
+    def _new_context(self) -> ssl.SSLContext:
         certificate, key, client_ca = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A session resumed from a ticket would keep a certificate that is no longer trusted.
+        # A session resumed from a ticket would skip the check of a certificate that was revoked.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         _read("the certificate", certificate, lambda: context.load_cert_chain(certificate, key))
@@ -70,18 +70,18 @@ class Tls:
             self._read_revoked(context)
         elif self._client_revoked:
             raise InvalidArgument(
-                "listen.tls_client_revoked needs listen.tls_client_ca, the authorities that "
+                "listen.tls_client_revoked requires listen.tls_client_ca, the authorities that "
                 "issued these lists"
             )
         elif self._client_required:
             raise InvalidArgument(
-                "listen.tls_client_required needs listen.tls_client_ca, the authorities that "
-                "client certificates are checked against"
+                "listen.tls_client_required requires listen.tls_client_ca, the authorities that "
+                "verify client certificates"
             )
         return context
 
     def _read_revoked(self, context: ssl.SSLContext) -> None:
-        """Make handshakes check the revocation lists, and keep them for open sessions."""
+        """Load the revocation lists for handshakes, and store them for checks of open sessions."""
         file = self._client_revoked
         if not file:
             self.revoked = frozenset()
@@ -89,30 +89,31 @@ class Tls:
         what = "the revocation lists"
         _read(what, file, lambda: context.load_verify_locations(file))
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        found: list[tuple[str, ...]] = []
-        _read(what, file, lambda: found.extend(_listed(Path(file).read_bytes())))
-        self.revoked = frozenset(found)
+        revoked: list[tuple[str, ...]] = []
+        _read(what, file, lambda: revoked.extend(_revoked_in(Path(file).read_bytes())))
+        self.revoked = frozenset(revoked)
 
 
 def _ends_us(certificate: bytes) -> int:
-    """When the first certificate of a PEM file ends: those that follow are of its authorities."""
+    """Return the expiry time of the first certificate in a PEM file. The others are those of its
+    authorities."""
     from cryptography import x509
 
-    own = x509.load_pem_x509_certificates(certificate)[0]
-    return int(own.not_valid_after_utc.timestamp()) * 1_000_000
+    first = x509.load_pem_x509_certificates(certificate)[0]
+    return int(first.not_valid_after_utc.timestamp()) * 1_000_000
 
 
-def _listed(lists: bytes) -> Iterator[tuple[str, ...]]:
+def _revoked_in(lists: bytes) -> Iterator[tuple[str, ...]]:
     from cryptography import x509
 
     begin = b"-----BEGIN X509 CRL-----"
     parts = lists.split(begin)[1:]
     if not parts:
-        raise ValueError("it contains no X509 CRL")
+        raise ValueError("the file contains no X509 CRL")
     for part in parts:
-        each = x509.load_pem_x509_crl(begin + part)
-        issuer = sorted(str(name.value) for name in each.issuer)
-        yield from ((f"{entry.serial_number:X}", *issuer) for entry in each)
+        revocations = x509.load_pem_x509_crl(begin + part)
+        issuer = sorted(str(name.value) for name in revocations.issuer)
+        yield from ((f"{entry.serial_number:X}", *issuer) for entry in revocations)
 
 
 def _read(what: str, file: str, load: Any) -> None:
