@@ -61,10 +61,10 @@ def test_explicit_nulls_are_found_at_any_depth(first: int) -> None:
 
     if any(expected):
         assert result is not None
-        assert result.over(None, len(array)).to_pylist() == expected
+        assert result.column(None, len(array)).to_pylist() == expected
         stored = pa.array([["s"]] * len(array), pa.list_(pa.string()))
         joined = [paths or ["s"] for paths in expected]
-        assert result.over(stored, len(array)).to_pylist() == joined
+        assert result.column(stored, len(array)).to_pylist() == joined
     else:
         assert result is None
     assert explicit_nulls(array, NARROW, np.zeros(len(array), dtype=np.bool_)) is None

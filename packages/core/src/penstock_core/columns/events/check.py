@@ -106,7 +106,7 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
             f"{error.path} has type {error.kind}, which properties cannot have ({PROPERTY_TYPES})"
         ) from None
     checked = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
-    # Nested columns last, so that check_body() can see from the last entry whether there are any.
+    # Nested columns last, so that the last entry shows check_body() whether one exists.
     return tuple(sorted(checked, key=lambda column: column[1] in _NESTED))
 
 

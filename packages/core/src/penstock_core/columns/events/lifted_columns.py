@@ -134,7 +134,9 @@ def _sparse(
     if selected_columns.sparse is not None:
         dense = ~np.asarray(selected_columns.sparse.to_numpy(zero_copy_only=False), dtype=np.bool_)
     explicit = explicit_nulls(selected_columns.properties, shape, dense)
-    explicit_paths = [None] * count if explicit is None else explicit.over(None, count).to_pylist()
+    explicit_paths = (
+        [None] * count if explicit is None else explicit.column(None, count).to_pylist()
+    )
     for row in range(count):
         paths[row] += [*(new_nulls[row] or ()), *(explicit_paths[row] or ())]
     if any(paths):

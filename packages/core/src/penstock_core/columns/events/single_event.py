@@ -41,7 +41,7 @@ MESSAGE_BYTES_MAX: Final = 64 << 10
 
 COLUMNS_MAX: Final = 48
 TEMPLATES_MAX: Final = 64
-"""Most templates per schema, one for each combination of lengths. When there are more, all are
+"""Most templates per schema, one for each combination of lengths. Above the limit all are
 dropped and built again, which costs less than parsing one message."""
 _PLAIN: Final = (NO_OPTIONS, EventOptions(persistent=True))
 """Event options that need no column."""

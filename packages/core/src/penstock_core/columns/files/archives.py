@@ -157,7 +157,7 @@ class ArchiveLayout:
             dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)) is not None:
             stored = batch.column("nulls") if "nulls" in names else None
-            columns["nulls"] = paths.over(stored, len(dense))
+            columns["nulls"] = paths.column(stored, len(dense))
         if self._leaving:
             columns["more"] = spilled(batch, self._shape, self._leaving)
         return columns

@@ -347,8 +347,8 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
 
 
 def _converted(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type to which times, dates and decimals are converted without losing their meaning
-    (SEM E11), or None."""
+    """Return the target type of times, dates and decimals, which keeps their meaning (SEM E11);
+    None for other types."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     if pa.types.is_date(kind):

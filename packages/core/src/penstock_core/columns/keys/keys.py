@@ -123,8 +123,8 @@ class KeyIndex:
         self._pruned, self._pruned_bytes = PRUNE_MIN, PRUNE_BYTES_MIN
 
     def values_max(self, stored: IdSet) -> int:
-        """The number of values above which :meth:`prune` is worth its cost: it drops half of them
-        or more, or all."""
+        """Return the number of values above which :meth:`prune` is worth its cost, because it drops
+        at least half of them."""
         return 2 * len(stored) * len(self._keys) + PRUNE_MIN if stored else 0
 
     def reclaim(self, stored: IdSet) -> None:

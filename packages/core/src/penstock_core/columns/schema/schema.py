@@ -240,7 +240,7 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
     columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     new_nulls = explicit_nulls(batch.column("properties"), shape, dense)
     if new_nulls is not None:
-        columns["nulls"] = new_nulls.over(
+        columns["nulls"] = new_nulls.column(
             batch.column("nulls") if "nulls" in names else None, count
         )
     return columns

@@ -103,22 +103,24 @@ class NullPaths(NamedTuple):
     paths: pa.StringArray
     """The path of each null."""
 
-    def over(self, stored: pa.Array | None, count: int) -> pa.ListArray:
+    def column(self, stored: pa.Array | None, count: int) -> pa.ListArray:
         """Return the column ``nulls`` of ``count`` rows: the paths of rows with explicit nulls, and
-        for others what ``stored`` has."""
+        the ``stored`` paths of other rows."""
         counts = np.bincount(self.rows, minlength=count)
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(offsets), self.paths)
         if stored is None:
             stored = pa.nulls(count, lists.type)
         rows = np.arange(count)
-        both = pa.concat_arrays([lists, stored.cast(lists.type)])
-        return both.take(pa.array(np.where(counts > 0, rows, rows + count)))
+        candidates = pa.concat_arrays([lists, stored.cast(lists.type)])
+        return candidates.take(pa.array(np.where(counts > 0, rows, rows + count)))
 
 
 def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> NullPaths | None:
-    """Return the paths of all nulls in the rows selected by ``rows``; None if there are none. None
-    of these rows may be sparse."""
+    """Return the paths of all nulls in the rows selected by ``rows``, which must not be sparse.
+
+    None if these rows do not have nulls.
+    """
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
     collector = _NullCollector()
     collector.collect(array, shape, owners, path="")
@@ -136,8 +138,10 @@ Path = str | Callable[[int], str]
 
 
 class _NullCollector:
-    """Collects the paths of nulls. A path outside of lists is the same for all its rows, so these
-    nulls take no work for each of them."""
+    """Collects the paths of nulls.
+
+    A path outside of lists is the same for all its rows, so it takes no work per row.
+    """
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -145,7 +149,7 @@ class _NullCollector:
         self._codes: list[Indices] = []
 
     def paths(self) -> NullPaths | None:
-        """Return what was collected, by row; None if there are no nulls."""
+        """Return the collected paths, by row; None without nulls."""
         if not self._rows:
             return None
         rows = np.concatenate(self._rows)
@@ -161,8 +165,10 @@ class _NullCollector:
     def collect(
         self, array: pa.StructArray, shape: StructShape, owners: Indices, path: Path
     ) -> None:
-        """Add the paths of nulls in a struct. ``owners`` has the row of each element, -1 to skip
-        it."""
+        """Add the paths of nulls in a struct.
+
+        ``owners`` has the row of each element, -1 to skip it.
+        """
         fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
         for index, slot in enumerate(shape.slots):
             fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
@@ -175,7 +181,9 @@ class _NullCollector:
                 codes = np.zeros(len(elements), dtype=np.int64)
                 self._add(owners[elements], [key_path(path, logical)], codes)
             elif len(elements):
-                texts = [key_path(_path_of(path, at), logical) for at in elements.tolist()]
+                texts = [
+                    key_path(_path_of(path, element), logical) for element in elements.tolist()
+                ]
                 self._add(owners[elements], texts, np.arange(len(elements)))
             for inner, child in typed:
                 if is_struct(inner):
@@ -247,15 +255,15 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
 
 
 def _may_have_nulls(batch: pa.RecordBatch) -> Bools:
-    """Return a mask of the rows in which a null may be explicit: those that are not sparse, and
-    those that name their nulls."""
-    may = np.ones(batch.num_rows, dtype=np.bool_)
+    """Return a mask of the rows that may have explicit nulls: rows that are not sparse, and
+    rows that list their nulls."""
+    mask = np.ones(batch.num_rows, dtype=np.bool_)
     index = batch.schema.get_field_index("sparse")
     if index >= 0:
         flags = batch.column(index).fill_null(fill_value=False)
-        may = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        mask = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
     index = batch.schema.get_field_index("nulls")
-    return may if index < 0 else may | ~_is_null(batch.column(index))
+    return mask if index < 0 else mask | ~_is_null(batch.column(index))
 
 
 def typed_properties(

@@ -91,7 +91,7 @@ def _compared(
 
 
 def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
-    # Compare as floats first, then correct the few rows in which rounding can matter.
+    # Compare as floats first, then correct the few rows that rounding may affect.
     rounded = pc.cast(whole, pa.float64(), safe=False)
     outcome = getattr(pc, _FUNCTIONS[operator])(rounded, floating)
     if isinstance(whole, pa.Scalar) and whole.is_valid and abs(whole.as_py()) < _EXACT:

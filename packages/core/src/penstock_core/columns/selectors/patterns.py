@@ -228,8 +228,10 @@ class _Walk:
         self._last = rest.pop() if rest else None
         """The last piece; None if the pattern has no ``%``, so that the first piece is the whole
         pattern."""
-        self._middle = [piece for piece in rest if piece.size]
-        self._least = sum(piece.size for piece in (first, *rest, self._last or _Piece((), 0)))
+        self._middle = [middle_piece for middle_piece in rest if middle_piece.size]
+        self._least = sum(
+            middle_piece.size for middle_piece in (first, *rest, self._last or _Piece((), 0))
+        )
         texts = [run for part in pieces for run in part if run]
         self._longest = max(texts, key=len, default="")
 
