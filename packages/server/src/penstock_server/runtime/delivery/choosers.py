@@ -122,6 +122,7 @@ class Choosers:
                 yield known_rows, known_rows.chosen_as(use.selector.text, matched)
             if rest is None:
                 continue
+            # Everything behind waits, too, or the subscription would get events out of order.
             if not self._may_evaluate_now(rest, use.selector):
                 self._wait(
                     _Chooser(subscription, session, use, parts=deque((rest, *rows[i + 1 :])))

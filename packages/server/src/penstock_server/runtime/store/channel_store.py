@@ -205,7 +205,7 @@ class ChannelStore:
         if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
             self.removed((self._thinned,), stored)
             self._thinned, self._thinned_ids = UNTOUCHED, 0
-        elif lowest < self.sealed_through:
+        elif lowest < self.sealed_through:  # only marked: files are recounted when needed
             for file in self.files_for((around,)):
                 file.is_stale = True
 

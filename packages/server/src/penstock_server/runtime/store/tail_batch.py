@@ -143,6 +143,7 @@ class TailBatch:
         tail_batch = cls(
             span, at_us, schema_id, schema=schema, body=body.buffer, publisher=publisher
         )
+        # Not by the constructor, which would not count the schema that only this batch may use.
         if (batch := body.parsed) is not None:
             tail_batch._batch = batch
             _parsed.add(tail_batch, batch, len(body.schema_bytes))

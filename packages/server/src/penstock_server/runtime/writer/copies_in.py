@@ -97,6 +97,8 @@ class TakeCopies(Struct):
             new = copies.above(newest_id)
             if new is None:
                 continue
+            # Forced, because the events are stored at the node: refusing one would block all
+            # behind it in the outbox.
             group.publish(
                 channel_id,
                 [new.body],

@@ -75,7 +75,7 @@ def move(
             publishes = runs(chain.from_iterable(parts), dressed, known_outcomes)
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
-        match_cache.moved(channel_id, dead)
+        match_cache.moved(channel_id, dead)  # last, because the publishes use the results
     yield from _remaining(fact, unreadable, keep_dead=target is not None)
 
 
@@ -146,6 +146,7 @@ def by_publisher(
     if not publishers:
         yield "", batch
         return
+    # The usual case: one publisher of all events, recorded without spans.
     if len(publishers) == 1 and not publishers[0][1]:
         yield publishers[0][0], batch
         return

@@ -66,6 +66,7 @@ class CopyCandidates:
         self._masks: dict[str, Bools] = {}
         self._been: set[str] = stores_on_paths(batch)
         """The stores that some of its events have passed through."""
+        # The usual case: no event has been copied before, so there are no hops to count.
         self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
 
     @property
@@ -122,7 +123,7 @@ def copies(
         return
     channel = realm.channels[channel_id]
     name = channel.state.name
-    if reached is None:
+    if reached is None:  # not copies: each row is its own root, and has reached this store only
         reached = ReachedStores(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
     candidates = _candidates(span, bodies, reached, now_us=now_us, messages=messages_of(channel))
     for join in joins:
@@ -146,7 +147,7 @@ def copies(
         yield FollowingPublish(
             join.destination, copied, publisher, reached=reached.of_copies(copied_roots)
         )
-        if join.leads_out:
+        if join.leads_out:  # after the yield, so that the sender finds the copies
             realm.copied_out()
 
 
@@ -181,7 +182,7 @@ def _wanted(
     if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
         realm.joined(join).dropped += dropped
         wanted = wanted & ~stopped
-    if not join.archive:
+    if not join.archive:  # an archive keeps each copy (SEM L3)
         wanted = wanted & ~reached.has(name, candidate.roots)
     return wanted
 

@@ -85,6 +85,8 @@ class MatchCache:
         """Keep the results for stored events of a channel."""
         parts = self._parts.setdefault(channel_id, [])
         parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
+        # The new ones always stay: the work that is decided again would need them once more, and
+        # be held for ever.
         del parts[: -max(PARTS_MAX, len(bodies))]
         self.sweeping.discard(channel_id)
 

@@ -109,6 +109,7 @@ def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
     index = store.selectors
     if index is None:
         index = store.selectors = SelectorIndex()
+    # The channel notes the changes, so that a publish does not have to compare two sets.
     if channel.state.selectors_in_use.has_changed:
         for text, is_there in channel.state.selectors_in_use.changes():
             if is_there:

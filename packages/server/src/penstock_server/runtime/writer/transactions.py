@@ -68,6 +68,7 @@ class PublishTransaction(Struct):
         begun = group.state.transactions.begun(self.transaction)
         publishes = self._publishes()
         refuse_stopped(group, publishes)
+        # All checks come before the first publish, so that a refusal leaves nothing stored.
         check_available(group, self.leaving)
         if is_redrive(self.leaving):  # redriven events must not evict others (SEM T10)
             group.check(publishes, evicts=False)
