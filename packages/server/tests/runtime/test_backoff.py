@@ -1,4 +1,4 @@
-"""While the disk refuses, what has to be written is made anew less and less often."""
+"""While the disk fails, work is retried less and less often."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Refusing(MemoryBlobs):
         self.is_full = False
         self.refused = 0
         self.keeps = False
-        """Nothing can be deleted."""
+        """A disk on which files cannot be deleted."""
 
     async def delete(self, name: str) -> None:
         if self.keeps:
@@ -48,7 +48,7 @@ class Refusing(MemoryBlobs):
         await super().put(name, chunks)
 
 
-def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success() -> None:
+def test_pauses_double_up_to_a_bound_and_start_again_after_a_success() -> None:
     backoff = RetryPauses(5.0, 30.0)
 
     assert [backoff.failed() for _ in range(5)] == [5.0, 10.0, 20.0, 30.0, 30.0]
@@ -56,7 +56,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success() -> None:
     assert backoff.failed() == 5.0
 
 
-def test_a_first_pause_longer_than_the_bound_stays_what_it_is() -> None:
+def test_a_first_pause_longer_than_the_bound_is_kept() -> None:
     backoff = RetryPauses(60.0, 30.0)
 
     assert [backoff.failed(), backoff.failed()] == [60.0, 60.0]
@@ -65,7 +65,7 @@ def test_a_first_pause_longer_than_the_bound_stays_what_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", KINDS, ids=["one file", "files"])
 @simulated
-async def test_sealing_is_tried_rarely_and_goes_on_soon_when_there_is_room(
+async def test_sealing_is_retried_rarely_and_resumes_soon_after_space_is_free(
     storage: Storage,
 ) -> None:
     blobs = Refusing()
@@ -86,7 +86,7 @@ async def test_sealing_is_tried_rarely_and_goes_on_soon_when_there_is_room(
 
 @pytest.mark.slow
 @simulated
-async def test_maintenance_is_tried_rarely_and_goes_on_soon_when_there_is_room() -> None:
+async def test_maintenance_is_retried_rarely_and_resumes_soon_after_space_is_free() -> None:
     blobs = Refusing()
     async with living(MemoryJournal(), blobs, sealing=LIMITS) as realm:
         kept = Definition(
@@ -121,7 +121,7 @@ class BreaksDown(MemoryJournal):
 
 @simulated
 async def test_a_realm_ends_with_its_disk_also_while_a_file_is_rewritten() -> None:
-    """What is left of the file cannot be removed then; why all ends matters more."""
+    """The rest of the file cannot be removed then; the reason of the end matters more."""
     journal, blobs = BreaksDown(), Refusing()
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)

@@ -52,12 +52,12 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
         done = await realm.maintain("orders")
 
         (new,) = files(tmp_path)
-        left = [*range(5), *range(85, 100)]
-        assert ids_in(new) == left
+        remaining = [*range(5), *range(85, 100)]
+        assert ids_in(new) == remaining
         assert (done.bytes_before, done.bytes_after) == (before, new.stat().st_size)
         assert (done.events, done.reason) == (20, "")
         assert done.bytes_after < before / 3
-        assert list(await events(realm, ChannelId(1))) == left
+        assert list(await events(realm, ChannelId(1))) == remaining
         info = await locate(
             realm.shard,
             realm.dispatch,
@@ -67,17 +67,17 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
         assert info.sealed[0].path == str(new)
         await publish(realm, ChannelId(1), body([b"more"]))
         await sealed(realm, "orders")
-        assert ids_in(new) == [*left, 100]
+        assert ids_in(new) == [*remaining, 100]
     await realm.release()
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         assert realm.recovered.damage == []
-        assert list(await events(realm, ChannelId(1))) == [*left, 100]
+        assert list(await events(realm, ChannelId(1))) == [*remaining, 100]
     await realm.release()
 
 
 @simulated
-async def test_nothing_is_left_of_a_file_without_live_events(tmp_path: Path) -> None:
+async def test_a_file_without_live_events_is_removed(tmp_path: Path) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
@@ -93,7 +93,7 @@ async def test_nothing_is_left_of_a_file_without_live_events(tmp_path: Path) -> 
 
 
 @simulated
-async def test_where_there_is_nothing_to_do_it_says_why() -> None:
+async def test_maintenance_without_work_returns_the_reason() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("spindles", Definition(type="persistent"))
         await realm.create_channel("empty", SINGLE)
@@ -108,12 +108,15 @@ async def test_where_there_is_nothing_to_do_it_says_why() -> None:
 @pytest.mark.parametrize(
     "definition",
     [
-        *(Definition(type=each) for each in ("paged", "reliable", "simple", "off_heap")),
+        *(
+            Definition(type=channel_type)
+            for channel_type in ("paged", "reliable", "simple", "off_heap")
+        ),
         Definition(engine="merge", keys={"k": 1}),
     ],
 )
 @simulated
-async def test_where_there_are_no_segment_files_it_says_so(definition: Definition) -> None:
+async def test_maintenance_without_segment_files_returns_the_reason(definition: Definition) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("a", definition)
         await publish(realm, ChannelId(1), body([b"x"] * 10))
@@ -125,7 +128,7 @@ async def test_where_there_are_no_segment_files_it_says_so(definition: Definitio
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @simulated
-async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
+async def test_maintenance_starts_by_itself_during_traffic(seed: int) -> None:
     """Publishers publish and purgers purge while files are rewritten again and again."""
     random = Random(seed)
     blobs = MemoryBlobs()
@@ -146,14 +149,14 @@ async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
             if random.random() < 0.6:
                 first = random.choice(list(expected))
                 await realm.subscriptions.purge(ChannelId(1), first, first + 30, selector="")
-                for gone in range(first, first + 31):
-                    expected.pop(gone, None)
+                for event_id in range(first, first + 31):
+                    expected.pop(event_id, None)
             if random.random() < 0.1:
                 assert await events(realm, ChannelId(1)) == expected
             await pass_time(random.random() * 0.1)
-            found = await blobs.list("segments/")
-            names |= {info.name for info in found}
-            largest = max(largest, sum(info.size for info in found))
+            infos = await blobs.list("segments/")
+            names |= {info.name for info in infos}
+            largest = max(largest, sum(info.size for info in infos))
         await pass_time(2)
         assert await events(realm, ChannelId(1)) == expected
         assert len(names) > 3, "it was rewritten several times"
@@ -174,7 +177,7 @@ async def fill_with_dead_events(realm: RunningRealm) -> None:
 
 
 @simulated
-async def test_off_means_off() -> None:
+async def test_maintenance_can_be_turned_off() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=AT_ONCE) as realm:
         await fill_with_dead_events(realm)
         await pass_time(5)
@@ -182,7 +185,7 @@ async def test_off_means_off() -> None:
 
 
 @simulated
-async def test_it_starts_where_it_is_turned_on_later_though_nothing_else_happens() -> None:
+async def test_maintenance_starts_on_an_idle_channel_when_it_is_turned_on() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=AT_ONCE) as realm:
         await fill_with_dead_events(realm)
         await pass_time(5)
@@ -194,7 +197,7 @@ async def test_it_starts_where_it_is_turned_on_later_though_nothing_else_happens
 
 
 @simulated
-async def test_it_starts_after_a_restart_though_nothing_else_happens() -> None:
+async def test_maintenance_starts_on_an_idle_channel_after_a_restart() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     rarely = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=1_000_000))
     async with living(journal, blobs, sealing=rarely) as realm:
@@ -214,7 +217,9 @@ async def test_it_starts_after_a_restart_though_nothing_else_happens() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 @simulated
-async def test_what_is_published_and_purged_meanwhile_is_right_afterwards(seed: int) -> None:
+async def test_events_published_and_purged_during_maintenance_are_correct_afterwards(
+    seed: int,
+) -> None:
     random = Random(seed)
     blobs = MemoryBlobs()
     slow = SlowOffload(random, longest_s=1.0)
@@ -254,7 +259,7 @@ class SlowCopies(MemoryBlobs):
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_whoever_gives_up_a_maintenance_leaves_the_channel_its_file() -> None:
+async def test_a_cancelled_maintenance_keeps_the_channels_file() -> None:
     journal, blobs = SlowJournal(), SlowCopies()
     async with living(journal, blobs) as realm:
         await realm.create_channel("orders", SINGLE)
@@ -327,8 +332,8 @@ def test_a_crash_at_any_sync_of_a_maintenance_loses_nothing() -> None:
         store = open_store("/realm", disk)
         async with living(store.journal, store.blobs) as realm:
             assert realm.recovered.damage == []
-            left = [0, 1, 2, *range(13, 20)]
-            assert await events(realm, ChannelId(1)) == {i: b"%d" % (i // 5) for i in left}
+            remaining = [0, 1, 2, *range(13, 20)]
+            assert await events(realm, ChannelId(1)) == {i: b"%d" % (i // 5) for i in remaining}
             (info,) = await store.blobs.list("segments/")
             data = await store.blobs.get(info.name)
             rows = pa.ipc.open_file(pa.py_buffer(data)).read_all().num_rows

@@ -15,7 +15,7 @@ def with_durable(lives: Lives, name: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_durables_are_found_by_name_after_whatever_has_happened_to_them(end: End) -> None:
+async def test_durables_are_found_by_name_after_all_changes(end: End) -> None:
     lives = Lives()
     async with lives.life(end):
         for name in ("a", "b", "c", "d"):
@@ -40,7 +40,7 @@ async def test_durables_are_found_by_name_after_whatever_has_happened_to_them(en
 
 
 @simulated
-async def test_a_durable_that_does_not_outlive_the_realm_is_found_while_it_is_there() -> None:
+async def test_a_transient_durable_is_found_while_it_exists() -> None:
     lives = Lives()
     async with lives.life("snapshot"):
         await lives.create("a", type="transient")
@@ -48,5 +48,5 @@ async def test_a_durable_that_does_not_outlive_the_realm_is_found_while_it_is_th
         assert with_durable(lives, "mine") == ["a"]
 
     async with lives.life():
-        known = lives.realm.directory.channels[lives.number("a")].state.durables
-        assert with_durable(lives, "mine") == (["a"] if "mine" in known else [])
+        durables = lives.realm.directory.channels[lives.number("a")].state.durables
+        assert with_durable(lives, "mine") == (["a"] if "mine" in durables else [])

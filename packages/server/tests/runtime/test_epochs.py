@@ -34,7 +34,7 @@ from penstock_testing.engine import EngineServers, MemoryEngine
 from penstock_testing.loop import SimLoop, pass_time, simulated
 
 LATE = SealingLimits(interval_s=1e6)
-"""Nothing is sealed unless asked for."""
+"""Limits with which events are sealed only on request."""
 PERSISTENT = Definition(type="persistent", storage=Storage(events_per_spindle=10))
 ORDERS = ChannelId(1)
 
@@ -102,7 +102,7 @@ async def ten_at_a_time(realm: RunningRealm, times: int, *, begin: int = 0) -> d
 
 @pytest.mark.parametrize("frozen_at", ["snapshots/", "segments/"])
 @simulated
-async def test_a_starter_that_wakes_leaves_the_files_of_the_owner_after_it(frozen_at: str) -> None:
+async def test_a_resumed_start_keeps_the_files_of_the_next_owner(frozen_at: str) -> None:
     shard = Shard()
     epoch, journal, blobs = await shard.claimed()
     gate = Gate(blobs)
@@ -131,7 +131,7 @@ async def test_a_starter_that_wakes_leaves_the_files_of_the_owner_after_it(froze
 
 
 @simulated
-async def test_an_owner_removes_what_an_older_one_has_left_and_nobody_knows() -> None:
+async def test_an_owner_removes_strays_of_older_owners() -> None:
     shard = Shard()
     async with shard.owner() as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -149,7 +149,7 @@ async def test_an_owner_removes_what_an_older_one_has_left_and_nobody_knows() ->
 
 @pytest.mark.spec("N3")
 @simulated
-async def test_an_owner_refuses_a_journal_that_was_cut_behind_a_snapshot_it_does_not_see() -> None:
+async def test_an_owner_refuses_a_journal_trimmed_to_a_snapshot_that_it_cannot_read() -> None:
     shard = Shard()
     async with shard.owner() as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -187,7 +187,7 @@ async def test_files_and_snapshots_are_named_by_epoch() -> None:
 
 
 @simulated
-async def test_a_realm_that_is_alone_names_its_files_as_it_always_did() -> None:
+async def test_a_realm_without_a_cluster_keeps_its_file_names() -> None:
     journal, blobs = await MemoryEngine().journal(0, 1), MemoryBlobs()
     async with living(journal, blobs) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -203,7 +203,7 @@ async def test_a_realm_that_is_alone_names_its_files_as_it_always_did() -> None:
 
 
 @simulated
-async def test_a_realm_on_an_engine_wants_blobs_that_do_not_grow() -> None:
+async def test_a_realm_on_an_engine_requires_blobs_that_do_not_grow() -> None:
     journal = await MemoryEngine().journal(0, 1)
 
     with pytest.raises(IllegalState, match="blobs that do not grow"):
@@ -212,7 +212,7 @@ async def test_a_realm_on_an_engine_wants_blobs_that_do_not_grow() -> None:
 
 
 @simulated
-async def test_a_single_file_channel_is_kept_in_files_that_nobody_writes_again() -> None:
+async def test_a_single_file_channel_has_files_that_are_never_rewritten() -> None:
     shard = Shard()
     async with shard.owner() as realm:
         await realm.create_channel("orders", SINGLE)
@@ -285,7 +285,7 @@ async def test_two_snapshots_are_kept_and_the_journal_from_the_older_on() -> Non
 
 
 @simulated
-async def test_a_damaged_snapshot_loses_nothing_while_the_one_before_is_whole() -> None:
+async def test_a_damaged_snapshot_loses_no_events_if_the_older_one_is_intact() -> None:
     shard = Shard()
     written = {}
     async with shard.owner(sealing=LATE, orderly=False) as realm:
@@ -305,7 +305,7 @@ async def test_a_damaged_snapshot_loses_nothing_while_the_one_before_is_whole() 
 
 
 @simulated
-async def test_for_how_long_something_is_in_no_snapshot_is_told() -> None:
+async def test_the_realm_reports_for_how_long_blocks_are_in_no_snapshot() -> None:
     shard = Shard()
     async with shard.owner(sealing=LATE) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -327,7 +327,7 @@ async def test_for_how_long_something_is_in_no_snapshot_is_told() -> None:
               replace(LATE, interval_s=0.01, snapshot_interval_s=5.0)],
 )  # fmt: skip
 @simulated
-async def test_a_snapshot_covers_many_small_blocks_and_what_is_old(often: SealingLimits) -> None:
+async def test_snapshots_are_due_after_many_small_blocks_or_some_time(often: SealingLimits) -> None:
     shard = Shard()
     async with shard.owner(sealing=often, orderly=False) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -346,7 +346,7 @@ async def test_a_snapshot_covers_many_small_blocks_and_what_is_old(often: Sealin
 
 
 @simulated
-async def test_a_realm_that_is_alone_takes_no_snapshot_of_its_few_small_blocks() -> None:
+async def test_a_realm_without_a_cluster_takes_no_snapshot_of_a_few_small_blocks() -> None:
     often = replace(LATE, interval_s=0.01, snapshot_blocks_max=5, snapshot_interval_s=5.0)
     journal, blobs = await MemoryEngine().journal(0, 1), MemoryBlobs()
     async with living(journal, blobs, sealing=often, orderly=False) as realm:
@@ -359,7 +359,7 @@ async def test_a_realm_that_is_alone_takes_no_snapshot_of_its_few_small_blocks()
 
 
 @simulated
-async def test_who_hands_over_leaves_no_block_to_be_replayed() -> None:
+async def test_a_handover_leaves_no_block_to_replay() -> None:
     shard = Shard()
     async with shard.owner(sealing=LATE) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -371,7 +371,7 @@ async def test_who_hands_over_leaves_no_block_to_be_replayed() -> None:
 
 @pytest.mark.parametrize("more", [3, 60])
 @simulated
-async def test_who_has_prepared_its_end_takes_a_snapshot_of_many_blocks_only(more: int) -> None:
+async def test_a_prepared_end_takes_a_snapshot_only_of_many_blocks(more: int) -> None:
     shard = Shard()
     async with shard.owner(sealing=LATE) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -395,7 +395,7 @@ async def test_who_has_prepared_its_end_takes_a_snapshot_of_many_blocks_only(mor
 
 
 @simulated
-async def test_a_deposed_owner_that_takes_a_snapshot_costs_its_successor_nothing() -> None:
+async def test_a_snapshot_of_a_deposed_owner_does_not_harm_its_successor() -> None:
     shard = Shard()
     epoch, journal, blobs = await shard.claimed()
     gate = Gate(blobs)
@@ -449,7 +449,7 @@ class Vanishing:
 
 
 @simulated
-async def test_a_snapshot_that_is_replaced_while_it_is_read_is_looked_for_again() -> None:
+async def test_recovery_starts_again_if_its_snapshot_is_replaced() -> None:
     shard = Shard()
     async with shard.owner(sealing=LATE) as realm:
         await realm.create_channel("orders", PERSISTENT)
@@ -463,7 +463,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_looked_for_again(
         assert await events(realm, ORDERS) == {0: b"one"}
 
 
-def test_the_epoch_of_a_name_is_told_from_what_else_stands_there() -> None:
+def test_the_epoch_in_a_name_is_recognized() -> None:
     spindle = f"segments/orders/{0:020d}-{9:020d}"
 
     assert epoch_in(f"{spindle}.12.arrow") == 12
@@ -481,7 +481,7 @@ def test_the_epoch_of_a_name_is_told_from_what_else_stands_there() -> None:
         assert epoch_in(name) == 0, name
 
 
-def test_the_newest_snapshot_is_of_the_newest_block_and_then_of_the_newest_epoch() -> None:
+def test_the_newest_snapshot_has_the_newest_block_and_then_the_newest_epoch() -> None:
     names = [
         *FileNames(9).snapshots(8),
         *FileNames().snapshots(7),
@@ -516,7 +516,7 @@ class Ahead:
 
 @pytest.mark.parametrize("orderly", [True, False], ids=["snapshot", "journal"])
 @simulated
-async def test_time_does_not_go_back_where_the_next_owner_has_a_clock_that_is_behind(
+async def test_time_does_not_go_back_if_the_next_owners_clock_is_behind(
     orderly: bool,
 ) -> None:
     shard = Shard()
@@ -539,7 +539,7 @@ async def test_time_does_not_go_back_where_the_next_owner_has_a_clock_that_is_be
 
 
 @simulated
-async def test_a_realm_that_is_alone_takes_the_time_as_it_is() -> None:
+async def test_a_realm_without_a_cluster_uses_the_clock_unchanged() -> None:
     journal, blobs = await MemoryEngine().journal(0, 1), MemoryBlobs()
     async with living(journal, blobs, orderly=False, clock=Ahead(3_600)) as realm:
         await realm.create_channel("orders", PERSISTENT)

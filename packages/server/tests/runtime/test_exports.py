@@ -1,4 +1,4 @@
-"""Exports and imports on a simulated loop: what cannot be read, and what nobody asks for."""
+"""Exports and imports on a simulated loop: unreadable events and idle transfers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def rows_exported(realm: RunningRealm) -> int:
 
 
 @simulated
-async def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: Path) -> None:
+async def test_unreadable_events_fail_the_export_and_are_quarantined(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), RealDisk())
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SPINDLES)
@@ -73,7 +73,7 @@ async def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
 
 @pytest.mark.slow
 @simulated
-async def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+async def test_idle_transfers_expire() -> None:
     blobs = MemoryBlobs()
     async with living(MemoryJournal(), blobs) as realm:
         await realm.create_channel("orders", SPINDLES)
@@ -90,12 +90,12 @@ async def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
             state=described_state(b"state"),
             files=(),
         )
-        known = await realm.imports.begin("me", "new", manifest.encoded())
+        import_id = await realm.imports.begin("me", "new", manifest.encoded())
         await pass_time(IDLE_US / 1_000_000 + 5)
 
         assert (len(realm.exports), len(realm.imports)) == (0, 0)
         with pytest.raises(IllegalState, match="was not read for 300 s; start again"):
             await realm.exports.read("me", begun.export, 0, offset=0)
         with pytest.raises(IllegalState, match="got no data for 300 s; start again"):
-            await realm.imports.commit("me", known)
+            await realm.imports.commit("me", import_id)
         assert await realm.list_channels() == ["orders"]

@@ -21,15 +21,15 @@ BUSY = SealingLimits(
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> None:
+async def test_after_a_damaged_snapshot_journal_and_files_are_kept() -> None:
     lives = Lives()
     async with lives.life("snapshot"):
         await lives.create("orders", storage=Storage(events_per_spindle=0))
         await lives.put("orders", *named("in the snapshot"))
     async with lives.life():
         await lives.put("orders", *named("in the journal"))
-    both = await lives.store.blobs.list("snapshots/")
-    for snapshot in both:
+    snapshots = await lives.store.blobs.list("snapshots/")
+    for snapshot in snapshots:
         lives.disk.flip(f"/realm/{snapshot.name}", 100)
     lives.sealing = BUSY
     for _ in range(3):
@@ -38,15 +38,15 @@ async def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> No
             assert lives.realm.directory.find("orders") is None
             await lives.create(f"new{lives.realm.directory.next_channel_id}")
             await pass_time(1.0)
-        assert await lives.store.blobs.list("snapshots/") == both
-    kept = [each.name for each in lives.disk.list("/realm/journal")]
+        assert await lives.store.blobs.list("snapshots/") == snapshots
+    kept = [entry.name for entry in lives.disk.list("/realm/journal")]
     content = b"".join(lives.disk.content(f"/realm/journal/{name}") for name in kept)
     assert b"in the journal" in content
 
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_rewritten() -> None:
+async def test_files_that_may_have_unrecorded_events_are_neither_dropped_nor_rewritten() -> None:
     lives = Lives(sealing=BUSY)
     async with lives.life():
         await lives.create("orders", storage=Storage(events_per_spindle=0))
@@ -56,7 +56,7 @@ async def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_re
         await lives.put("gone", *named("only here"))
         await lives.sealed("gone")
     files = await lives.store.blobs.list("segments/")
-    damage = [each.name for each in await lives.store.blobs.list("snapshots/")]
+    damage = [info.name for info in await lives.store.blobs.list("snapshots/")]
     for name in damage:
         lives.disk.flip(f"/realm/{name}", 50)
     for _ in range(3):
@@ -73,14 +73,14 @@ async def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_re
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_files_are_kept_by_starts_that_follow_one_which_could_not_read_the_snapshot() -> None:
+async def test_files_kept_after_an_unreadable_snapshot_are_kept_by_later_starts() -> None:
     lives = Lives(sealing=BUSY)
     async with lives.life("snapshot"):
         await lives.create("orders")
         await lives.put("orders", *named("first"))
         await lives.sealed("orders")
     files = await lives.store.blobs.list("segments/")
-    unreadable = [each.name for each in await lives.store.blobs.list("snapshots/")]
+    unreadable = [info.name for info in await lives.store.blobs.list("snapshots/")]
     for name in unreadable:
         lives.disk.flip(f"/realm/{name}", 50)
     async with lives.life("closed", damaged=True):
@@ -99,23 +99,23 @@ async def test_files_are_kept_by_starts_that_follow_one_which_could_not_read_the
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_strays_that_a_damaged_state_did_not_know_are_kept_when_no_damage_is_left() -> None:
+async def test_strays_of_a_damaged_state_are_kept_after_the_damage_is_repaired() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
         await realm.create_channel("orders", Definition(type="persistent"))
-    lost, left = (f"segments/{name}.9/{0:020d}-{9:020d}.arrow" for name in ("lost", "left"))
+    lost, stray = (f"segments/{name}.9/{0:020d}-{9:020d}.arrow" for name in ("lost", "left"))
     await blobs.put(lost, [b"of a channel whose facts are lost"])
-    whole = journal._blocks[0]
+    block = journal._blocks[0]
     journal._blocks[0] = b"damaged"
     async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
         assert realm.recovered.has_gaps
-    await blobs.put(left, [b"of a crash"])
-    journal._blocks[0] = whole
+    await blobs.put(stray, [b"of a crash"])
+    journal._blocks[0] = block
 
     async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
         assert realm.recovered.damage == []
 
-    assert [each.name for each in await blobs.list("segments/")] == [lost]
+    assert [info.name for info in await blobs.list("segments/")] == [lost]
 
 
 @pytest.mark.spec("S1")
@@ -159,7 +159,7 @@ async def test_a_torn_tail_makes_no_damage_of_files_whose_events_have_left() -> 
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_what_a_damaged_file_shares_with_a_batch_in_memory_outlives_the_next_file() -> None:
+async def test_events_of_a_damaged_file_that_are_in_memory_outlive_the_next_file() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     limits = SealingLimits(interval_s=0.01)
     definition = Definition(type="persistent", storage=Storage(events_per_spindle=10))
@@ -169,8 +169,8 @@ async def test_what_a_damaged_file_shares_with_a_batch_in_memory_outlives_the_ne
         await publish(realm, ChannelId(1), body([b"over the end of a file"] * 3))
         await pass_time(1)
     ((name, file),) = blobs._blobs.items()
-    at = file.index(b"early")
-    blobs._blobs[name] = file[:at] + b"E" + file[at + 1 :]
+    offset = file.index(b"early")
+    blobs._blobs[name] = file[:offset] + b"E" + file[offset + 1 :]
 
     async with living(journal, blobs, sealing=limits) as realm:
         assert sorted(await events(realm, ChannelId(1))) == [9, 10, 11]

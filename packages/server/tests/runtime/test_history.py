@@ -1,10 +1,11 @@
-"""What flowed in the last 24 hours, as a realm remembers it until it stops."""
+"""The samples of the last 24 hours, which a realm keeps in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,11 @@ from penstock_testing.loop import SimLoop, pass_time, simulated
 
 STEP_S = STEP_US / 1_000_000
 ASKED = Limits(sweep_interval_s=1e6)
-"""A sample is taken only when somebody asks."""
+"""A realm that takes samples only when the test says so."""
 
 
 class SetForward:
-    """The loop's clock, after somebody has set it."""
+    """The loop's clock, which can be set."""
 
     def __init__(self) -> None:
         self.ahead_us = 0
@@ -57,13 +58,13 @@ async def next_step(steps: int = 1) -> None:
     await pass_time(left_us / 1_000_000 + (steps - 1) * STEP_S + 2)
 
 
-def told(lives: Lives, channel: str | None = None, durable: str | None = None) -> HistoryInfo:
+def history_of(lives: Lives, channel: str | None = None, durable: str | None = None) -> HistoryInfo:
     lives.realm.history.take()
     return lives.realm.history.read(channel, durable)
 
 
 @simulated
-async def test_rates_lag_and_latency_are_told_step_by_step() -> None:
+async def test_rates_lag_and_latency_are_recorded_step_by_step() -> None:
     async with life() as lives:
         await lives.create("orders")
         await lives.durable("orders", "billing")
@@ -75,26 +76,26 @@ async def test_rates_lag_and_latency_are_told_step_by_step() -> None:
         await worker.settle(0, 1, 2)
         await next_step(2)
 
-        of_orders, of_billing = told(lives, "orders"), told(lives, "orders", "billing")
+        of_orders, of_billing = history_of(lives, "orders"), history_of(lives, "orders", "billing")
 
         elapsed_s = pytest.approx(4 / STEP_S, rel=0.05)
         assert of_orders.published[-2:] == [elapsed_s, 0]
         assert of_billing.delivered[-2:] == [elapsed_s, 0]
         assert of_billing.acknowledged[-2:] == [pytest.approx(3 / STEP_S, rel=0.05), 0]
         assert of_billing.outstanding[-2:] == [1, 1], "what stands still is still owed"
-        assert of_orders.outstanding[-2:] == told(lives).outstanding[-2:] == [5, 5]
+        assert of_orders.outstanding[-2:] == history_of(lives).outstanding[-2:] == [5, 5]
         slow_ms, none = of_billing.delivery_ms[-2:]
         assert slow_ms is not None, "it was delivered"
         assert none is None
         assert 30_000 < slow_ms <= 60_000, "of the class that 30 s are in"
-        assert of_orders.delivery_ms[-2] == told(lives).delivery_ms[-2] == slow_ms
-        assert told(lives).published == of_orders.published
+        assert of_orders.delivery_ms[-2] == history_of(lives).delivery_ms[-2] == slow_ms
+        assert history_of(lives).published == of_orders.published
         assert of_billing.published == []
-        assert told(lives, "orders", "audit").outstanding[-2:] == [4, 4]
+        assert history_of(lives, "orders", "audit").outstanding[-2:] == [4, 4]
 
 
 @simulated
-async def test_what_there_was_at_the_start_is_lag_and_no_rate() -> None:
+async def test_events_from_before_the_start_count_as_lag_and_not_as_rate() -> None:
     async with life() as lives:
         await lives.create("orders")
         await lives.durable("orders", "billing")
@@ -104,62 +105,65 @@ async def test_what_there_was_at_the_start_is_lag_and_no_rate() -> None:
         begun_us = _loop().now_us()
         await next_step(2)
 
-        found = told(store, "orders")
+        history_info = history_of(store, "orders")
 
-        assert found.begun_us == begun_us, "it begins anew with the realm, and says so"
-        assert found.first_us == (begun_us // STEP_US + 1) * STEP_US
-        assert found.published == [0, 0]
-        assert found.outstanding == [3, 3]
+        assert history_info.begun_us == begun_us, "it begins anew with the realm, and says so"
+        assert history_info.first_us == (begun_us // STEP_US + 1) * STEP_US
+        assert history_info.published == [0, 0]
+        assert history_info.outstanding == [3, 3]
 
 
 @simulated
-async def test_a_channel_on_which_nothing_is_done_is_not_looked_at() -> None:
+async def test_an_idle_channel_is_not_sampled() -> None:
     async with life() as lives:
         for name in ("orders", "idle"):
             await lives.create(name)
             await lives.durable(name, "billing")
         await next_step(2)
         idle = lives.number("idle")
-        looked: list[int] = []
-        look = lives.realm.history._note_store
-        lives.realm.history._note_store = (  # type: ignore[method-assign]
-            lambda number, *more, **named: looked.append(number) or look(number, *more, **named)  # type: ignore[func-returns-value]
-        )
+        sampled: list[int] = []
+        note_store = lives.realm.history._note_store
+
+        def note_sampled(number: int, *values: Any, **keywords: Any) -> Any:
+            sampled.append(number)
+            return note_store(number, *values, **keywords)
+
+        lives.realm.history._note_store = note_sampled  # type: ignore[method-assign]
 
         for _ in range(3):
             await lives.put("orders", *named("x"))
             await next_step()
 
-        assert set(looked) == {lives.number("orders")}
-        assert told(lives, "idle").outstanding[-3:] == [0, 0, 0]
-        assert told(lives, "idle").published[-3:] == [0, 0, 0]
+        assert set(sampled) == {lives.number("orders")}
+        assert history_of(lives, "idle").outstanding[-3:] == [0, 0, 0]
+        assert history_of(lives, "idle").published[-3:] == [0, 0, 0]
         assert lives.realm.history._stores.keys() == {lives.number("orders")}
         assert idle not in lives.realm.history._owed
 
 
 @simulated
-async def test_a_day_is_kept_and_what_was_before_is_gone() -> None:
+async def test_samples_are_kept_for_a_day() -> None:
     async with life(limits=ASKED) as lives:
         await lives.create("orders")
-        told(lives)
+        history_of(lives)
         await lives.put("orders", *named("x"))
         await next_step()
-        told(lives)
+        history_of(lives)
         await next_step(STEPS - 1)
-        found = told(lives, "orders")
-        assert len(found.published) == STEPS
-        assert found.published[0] == pytest.approx(1 / STEP_S, abs=0.001)
-        assert set(found.published[1:]) == {0}
+        history_info = history_of(lives, "orders")
+        assert len(history_info.published) == STEPS
+        assert history_info.published[0] == pytest.approx(1 / STEP_S, abs=0.001)
+        assert set(history_info.published[1:]) == {0}
 
         await next_step(2)
 
-        assert set(told(lives, "orders").published) == {0}
-        assert len(told(lives).published) == STEPS
+        assert set(history_of(lives, "orders").published) == {0}
+        assert len(history_of(lives).published) == STEPS
         assert lives.realm.history._stores == {}, "of what is idle for a day nothing is kept"
 
 
 @simulated
-async def test_nothing_is_known_of_the_time_over_which_a_clock_was_set() -> None:
+async def test_steps_skipped_by_a_clock_set_forward_are_unknown() -> None:
     clock = SetForward()
     async with life(clock) as lives:
         await lives.create("orders")
@@ -170,53 +174,53 @@ async def test_nothing_is_known_of_the_time_over_which_a_clock_was_set() -> None
         await lives.put("orders", *named(*"ab"))
         await next_step()
 
-        published = told(lives, "orders").published
+        published = history_of(lives, "orders").published
         assert published[-7:-1] == [0, None, None, None, None, 0]
         assert published[-1] == pytest.approx(2 / STEP_S, rel=0.05)
         clock.ahead_us = 3 * STEPS * STEP_US
         await next_step()
-        assert told(lives).published.count(None) == STEPS - 2
+        assert history_of(lives).published.count(None) == STEPS - 2
 
 
 @simulated
-async def test_a_realm_that_looks_rarely_tells_the_mean() -> None:
+async def test_rare_samples_have_the_mean_of_their_steps() -> None:
     async with life(limits=ASKED) as lives:
         await lives.create("orders")
-        told(lives)
+        history_of(lives)
         await lives.put("orders", *named(*"abcde"))
 
         await next_step(5)
 
-        last = told(lives, "orders").published[-5:]
+        last = history_of(lives, "orders").published[-5:]
         assert last == [pytest.approx(1 / STEP_S, rel=0.05)] * 5
 
 
 @simulated
-async def test_what_is_deleted_takes_its_figures_along() -> None:
+async def test_deleted_channels_and_durables_lose_their_samples() -> None:
     async with life() as lives:
         await lives.create("orders")
         await lives.durable("orders", "billing")
         await lives.put("orders", *named("x"))
         await next_step()
-        assert told(lives).outstanding[-1] == 1
+        assert history_of(lives).outstanding[-1] == 1
 
         await lives.realm.delete_channel("orders")
         await next_step()
 
-        assert told(lives).outstanding[-1] == 0
+        assert history_of(lives).outstanding[-1] == 0
         with pytest.raises(NameDoesNotExist, match="orders"):
-            told(lives, "orders")
+            history_of(lives, "orders")
         kept = lives.realm.history
         assert (kept._stores, kept._counted, kept._owed) == ({}, {}, {})
         assert len(kept._durables) == 0
         await lives.create("orders")
-        assert set(told(lives, "orders").outstanding) == {0}
+        assert set(history_of(lives, "orders").outstanding) == {0}
         with pytest.raises(NameDoesNotExist, match="billing"):
-            told(lives, "orders", "billing")
+            history_of(lives, "orders", "billing")
 
 
 @simulated
-async def test_there_is_room_for_so_many_and_the_realm_counts_all(
+async def test_the_number_of_tracks_is_limited_and_the_realm_counts_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(history, "TRACKS_MAX", 2)
@@ -226,14 +230,14 @@ async def test_there_is_room_for_so_many_and_the_realm_counts_all(
             await lives.put(name, *named("x"))
         await next_step()
 
-        assert told(lives, "a").is_kept
-        assert told(lives, "b").is_kept
-        assert not told(lives, "c").is_kept
-        assert told(lives).published[-1] == pytest.approx(3 / STEP_S, rel=0.05)
+        assert history_of(lives, "a").is_kept
+        assert history_of(lives, "b").is_kept
+        assert not history_of(lives, "c").is_kept
+        assert history_of(lives).published[-1] == pytest.approx(3 / STEP_S, rel=0.05)
 
 
 @simulated
-async def test_a_queue_owes_what_nobody_has_taken() -> None:
+async def test_untaken_events_of_a_queue_are_outstanding() -> None:
     async with life() as lives:
         await lives.create("work", kind="queue")
         await lives.put("work", *named(*"abc"))
@@ -241,8 +245,8 @@ async def test_a_queue_owes_what_nobody_has_taken() -> None:
         await worker.has(2)
         await next_step()
 
-        assert told(lives, "work").acknowledged[-1] is not None
-        assert told(lives).outstanding[-1] == told(lives, "work").outstanding[-1]
+        assert history_of(lives, "work").acknowledged[-1] is not None
+        assert history_of(lives).outstanding[-1] == history_of(lives, "work").outstanding[-1]
 
 
 class Turns:
@@ -259,7 +263,7 @@ class Turns:
 
 @asynccontextmanager
 async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
-    """A realm in which a step is over that much was done in, and of which no sample is taken."""
+    """A realm with much activity in a past step, of which no sample was taken."""
     async with life(limits=ASKED) as lives:
         for number in range(channels):
             await lives.create(f"c{number}")
@@ -271,22 +275,24 @@ async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
 
 
 @simulated
-async def test_a_sample_of_many_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sample_of_many_channels_lets_other_tasks_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(history, "SAMPLED_A_TURN", 10)
     async with many() as lives:
         turns = Turns()
-        other = asyncio.get_running_loop().create_task(turns.take())
+        task = asyncio.get_running_loop().create_task(turns.take())
 
         await lives.realm.history.take_in_turns()
-        other.cancel()
+        task.cancel()
 
         assert turns.count >= 30 * (4 + 1) // 10, "durables count as well as channels"
-        assert told(lives).outstanding[-1] == 30 * 4
-        assert told(lives, "c29").outstanding[-1] == 4
+        assert history_of(lives).outstanding[-1] == 30 * 4
+        assert history_of(lives, "c29").outstanding[-1] == 4
 
 
 @simulated
-async def test_half_a_sample_is_not_told() -> None:
+async def test_an_incomplete_sample_is_not_returned() -> None:
     async with many() as lives:
         kept = lives.realm.history
         before = kept.read()
@@ -297,14 +303,14 @@ async def test_half_a_sample_is_not_told() -> None:
         kept.take()
         after = kept.read()
 
-        assert {len(each.outstanding) for each in during} == {len(before.outstanding)}
+        assert {len(info.outstanding) for info in during} == {len(before.outstanding)}
         assert during[0] == before
         assert len(after.outstanding) > len(before.outstanding)
         assert after.outstanding[-1] == 30 * 4
 
 
 @simulated
-async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with() -> None:
+async def test_a_cancelled_sample_is_continued_by_the_next_call() -> None:
     async with many() as lives:
         kept = lives.realm.history
         leaving = asyncio.get_running_loop().create_task(kept.take_in_turns())
@@ -321,7 +327,7 @@ async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with
 
 
 @simulated
-async def test_a_channel_deleted_between_two_turns_takes_its_figures_along() -> None:
+async def test_a_channel_deleted_during_a_sample_loses_its_samples() -> None:
     async with many() as lives:
         kept = lives.realm.history
         kept._begin()
@@ -333,7 +339,7 @@ async def test_a_channel_deleted_between_two_turns_takes_its_figures_along() -> 
 
         assert kept.read().outstanding[-1] == 28 * 4 + 1
         assert {*kept._stores} == {
-            lives.number(f"c{each}") for each in range(30) if each not in (0, 7)
+            lives.number(f"c{index}") for index in range(30) if index not in (0, 7)
         }
         await next_step()
         kept.take()

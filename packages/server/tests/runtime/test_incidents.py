@@ -1,4 +1,4 @@
-"""A background task survives what it cannot do for one channel, and goes on with the others."""
+"""A background task survives a failure for one channel, and continues with the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BadFact(Exception):
 
 
 class Bad:
-    """Something in a channel that whoever looks at it fails on."""
+    """An object in a channel that raises an error in every task that reads it."""
 
     def __getattr__(self, name: str) -> Any:
         raise BadFact(name)
@@ -101,7 +101,7 @@ async def snapshots_again(realm: RunningRealm) -> None:
 
 
 async def history_elsewhere(realm: RunningRealm) -> None:
-    assert sum(each or 0 for each in realm.history.read("good").published)
+    assert sum(rate or 0 for rate in realm.history.read("good").published)
 
 
 async def maintained_elsewhere(realm: RunningRealm) -> None:
@@ -131,7 +131,7 @@ async def filled(realm: RunningRealm) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 @simulated
-async def test_what_a_task_cannot_do_for_a_channel_is_an_incident_and_the_others_have_it_done(
+async def test_a_failure_for_one_channel_is_an_incident_and_the_task_serves_the_others(
     task: str,
 ) -> None:
     breaks, name, is_done_elsewhere = TASKS[task]
@@ -144,15 +144,15 @@ async def test_what_a_task_cannot_do_for_a_channel_is_an_incident_and_the_others
                 await realm._sealer._reporting(realm.snapshot)
             await pass_time(STEP_US / 1e6 + 1.0)
 
-            incidents = [each for each in realm.incidents.open() if each.task == task]
-            assert [each.channel for each in incidents] == [name]
-            lines = [each for each in logged if each["event"] == "task.failed"]
+            incidents = [incident for incident in realm.incidents.open() if incident.task == task]
+            assert [incident.channel for incident in incidents] == [name]
+            lines = [line for line in logged if line["event"] == "task.failed"]
             assert [
                 (line["incident"], line["channel"]) for line in lines if line["task"] == task
             ] == [(incidents[0].incident, name)], "it is logged once"
             await publish(realm, ChannelId(2), body([b"more"]))
             await is_done_elsewhere(realm)
-    assert not [each for each in logged if each["event"] == "shard.broken"]
+    assert not [line for line in logged if line["event"] == "shard.broken"]
     async with living(journal, blobs) as realm:  # the realm was closed in order
         assert await events(realm, ChannelId(4))
 
@@ -179,7 +179,7 @@ async def test_every_background_task_is_run_again_after_an_unforeseen_failure(
         monkeypatch.setattr(realm.shard, "run", asyncio.Event().wait)  # the real one runs
         running = asyncio.get_running_loop().create_task(realm.run())
         await pass_time(1.0)
-        assert {each.task for each in realm.incidents.open()} == set(tasks)
+        assert {incident.task for incident in realm.incidents.open()} == set(tasks)
         await pass_time(RETRY_FIRST_S)
         assert begun == dict.fromkeys(tasks, 2)
         await pass_time(RETRY_FIRST_S)
@@ -189,7 +189,7 @@ async def test_every_background_task_is_run_again_after_an_unforeseen_failure(
 
 
 @simulated
-async def test_a_step_of_the_regular_work_that_fails_keeps_no_other_from_being_done(
+async def test_a_failing_step_of_the_regular_work_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:

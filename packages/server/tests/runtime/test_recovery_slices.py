@@ -12,7 +12,7 @@ A_SLICE = 4
 
 
 @simulated
-async def test_others_have_a_turn_after_each_slice_and_not_after_each_step() -> None:
+async def test_other_tasks_run_after_each_slice_and_not_after_each_step() -> None:
     the_loop().shuffles = False
     done: list[int] = []
     seen: list[int] = []

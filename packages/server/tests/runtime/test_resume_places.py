@@ -25,7 +25,7 @@ def test_a_place_belongs_to_the_newest_subscription() -> None:
     assert 13 not in places
 
 
-def test_a_place_that_is_over_is_forgotten_and_can_be_taken_anew() -> None:
+def test_an_expired_place_is_forgotten_and_can_be_taken_again() -> None:
     places = ResumePlaces()
     places.take(CHANNEL, "mine", 10)
     places.take(OTHER, "mine", 11)

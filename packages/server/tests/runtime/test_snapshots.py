@@ -56,7 +56,7 @@ async def _with_one_event(
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_before() -> None:
+async def test_events_after_a_snapshot_survive_if_their_schema_is_in_the_snapshot() -> None:
     journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
@@ -85,7 +85,7 @@ class FreesSlowly(MemoryJournal):
 
 
 @simulated
-async def test_others_publish_while_files_are_deleted_that_a_snapshot_left_behind() -> None:
+async def test_publishes_continue_while_files_replaced_by_a_snapshot_are_deleted() -> None:
     journal, blobs, clock = FreesSlowly(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     realm, running = await _with_one_event(journal, blobs, clock, sealing=SealingLimits())
@@ -113,7 +113,7 @@ class BreaksOff(MemoryBlobs):
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> None:
+async def test_a_snapshot_succeeds_after_an_interrupted_one() -> None:
     journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
@@ -139,7 +139,7 @@ class Slow(MemoryBlobs):
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_it() -> None:
+async def test_a_snapshot_waits_for_a_sealing_in_progress_and_does_not_copy_its_events() -> None:
     journal, blobs, clock = MemoryJournal(), Slow(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     sealing = SealingLimits(segment_bytes_max=1, snapshot_tail_bytes_max=0, interval_s=0.1)
@@ -150,7 +150,7 @@ async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_
     await realm.snapshot()
 
     names = [
-        each.name for folder in ("segments/", "snapshots/") for each in await blobs.list(folder)
+        info.name for folder in ("segments/", "snapshots/") for info in await blobs.list(folder)
     ]
     held = {name: bytes(await blobs.get(name)) for name in names}
     with_data = [name.partition("/")[0] for name, content in held.items() if DATA in content]
@@ -166,7 +166,7 @@ async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_
 
 @pytest.mark.spec("S1")
 @simulated
-async def test_whoever_gives_up_a_snapshot_leaves_the_files_of_events_to_the_next() -> None:
+async def test_a_cancelled_snapshot_leaves_event_files_to_the_next_one() -> None:
     journal, blobs, clock = SlowJournal(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     sealing = SealingLimits(snapshot_tail_bytes_max=0)
@@ -177,7 +177,7 @@ async def test_whoever_gives_up_a_snapshot_leaves_the_files_of_events_to_the_nex
     await pass_time(0.1)
     given_up = clock.create_task(realm.snapshot())
     await pass_time(0.1)
-    made = [each.name for each in await blobs.list("segments/")]
+    made = [info.name for info in await blobs.list("segments/")]
     assert made, "its fact waits for the journal"
     given_up.cancel()
     await asyncio.wait([given_up])
@@ -185,8 +185,8 @@ async def test_whoever_gives_up_a_snapshot_leaves_the_files_of_events_to_the_nex
     await realm.snapshot()
 
     await busy
-    left = [each.name for each in await blobs.list("segments/")]
-    assert set(left) > set(made), "that of the other channel came to it, and none has gone"
+    remaining = [info.name for info in await blobs.list("segments/")]
+    assert set(remaining) > set(made), "that of the other channel came to it, and none has gone"
     running.cancel()
     await asyncio.wait([running])
     again = await RunningRealm.open(

@@ -22,12 +22,12 @@ FILTERS = st.tuples(
 @pytest.mark.spec("F6")
 @settings(max_examples=examples(200))
 @given(st.lists(NAMES, max_size=20), FILTERS)
-def test_a_filter_finds_the_names_that_it_takes(names: list[str], text: str) -> None:
+def test_a_filter_finds_all_matching_names(names: list[str], text: str) -> None:
     tree = TopicTree(names)
 
-    found = list(tree.find(text))
+    matches = list(tree.find(text))
 
-    assert sorted(found) == sorted(each for each in set(names) if topic_matches(text, each))
+    assert sorted(matches) == sorted(name for name in set(names) if topic_matches(text, name))
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,7 @@ def test_a_filter_finds_the_names_that_it_takes(names: list[str], text: str) -> 
         ("else/+/#", 0, 0),
     ],
 )
-def test_a_look_up_comes_through_what_matches_and_not_through_what_there_is(
-    text: str, found: int, steps: int
-) -> None:
+def test_a_search_visits_matching_branches_only(text: str, found: int, steps: int) -> None:
     kinds = ("temp", "state")
     tree = TopicTree(
         f"site/{n}/{m}/{kind}" for n in range(500) for m in range(10) for kind in kinds
@@ -53,10 +51,10 @@ def test_a_look_up_comes_through_what_matches_and_not_through_what_there_is(
     assert len(tree) == 10_000
 
 
-def test_events_that_are_near_to_each_other_are_read_together() -> None:
+def test_events_with_near_ids_are_read_together() -> None:
     event_ids = [5, 6, 6 + NEAR, 500, 501, 502]
 
-    found = [event_ids[first:end] for first, end in stretches_of(event_ids)]
+    stretches = [event_ids[first:end] for first, end in stretches_of(event_ids)]
 
-    assert found == [[5, 6], [6 + NEAR], [500, 501, 502]]
+    assert stretches == [[5, 6], [6 + NEAR], [500, 501, 502]]
     assert list(stretches_of([])) == []

@@ -1,4 +1,4 @@
-"""What a session has begun is its own, and ends when nobody asks for it any more."""
+"""Transfers belong to the session that began them, and end with it or when they are idle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def begun(watch: Watch) -> TransferRegistry[Transfer]:
     return TransferRegistry("export", 2, watch, ends="has ended, or nobody read from it")
 
 
-def test_only_the_session_that_began_it_may_take_it_up() -> None:
+def test_only_the_session_that_began_a_transfer_can_continue_it() -> None:
     exports = begun(Watch())
     one = Transfer("ann")
     name = exports.add(one)
@@ -36,7 +36,7 @@ def test_only_the_session_that_began_it_may_take_it_up() -> None:
         exports.find("bob", name)
 
 
-def test_no_more_are_under_way_than_may_be() -> None:
+def test_the_number_of_transfers_is_limited() -> None:
     exports = begun(Watch())
     names = [exports.add(Transfer("ann")) for _ in range(2)]
 
@@ -47,18 +47,18 @@ def test_no_more_are_under_way_than_may_be() -> None:
     assert exports.remove(names[0]) is None, "it is gone already"
 
 
-def test_what_ends_with_a_session_is_what_it_began() -> None:
+def test_a_session_ends_only_its_transfers() -> None:
     exports = begun(Watch())
     name = exports.add(Transfer("ann"))
-    other = exports.add(Transfer("bob"))
+    bobs_export = exports.add(Transfer("bob"))
 
     exports.leave("ann")
     with pytest.raises(IllegalState):
         exports.find("ann", name)
-    assert exports.find("bob", other).session == "bob"
+    assert exports.find("bob", bobs_export).session == "bob"
 
 
-def test_what_a_request_works_with_does_not_expire_and_counts_from_its_end() -> None:
+def test_a_transfer_in_use_does_not_expire_and_its_idle_time_starts_at_the_end() -> None:
     watch = Watch()
     exports = begun(watch)
     transfer = Transfer("ann")

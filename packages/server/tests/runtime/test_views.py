@@ -1,4 +1,4 @@
-"""What a channel looks like from outside."""
+"""The description of a channel for clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_last_event_id_is_minus_one_before_first_use_and_never_goes_back(sta
 
 
 @pytest.mark.spec("T1", "T8")
-def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_lost() -> None:
+def test_events_about_to_move_to_the_dead_event_store_are_neither_available_nor_lost() -> None:
     definition = Definition(ttl=1_000, dead_event_store="dead")
     play = Play(ChannelMachine("orders", definition, rules()))
     play.do(publish(3))
@@ -47,7 +47,7 @@ def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_
 
 @pytest.mark.parametrize("selector", ["", "n > 1"])
 def test_a_durable_is_described_without_a_list_of_all_it_has(selector: str) -> None:
-    """It may have a million ranges, and metrics describe it every few seconds."""
+    """A durable may have a million ranges, and metrics describe it every few seconds."""
     play = Play(ChannelMachine("orders", Definition(), rules()))
     play.do(AddDurable("d", "shared", selector=selector))
     play.do(publish(20_000, matched={selector: (span(0, 19_999),)} if selector else {}))
