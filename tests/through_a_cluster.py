@@ -64,7 +64,7 @@ WHY_NOT: Final = {
     "test_a_memory_channel_refuses_what_does_not_fit_and_forgets_nothing": "events of a cluster do "
     "not count against the limits of memory (SEM C5)",
     "test_on_a_realm_without_a_cluster_nothing_is_made_cluster_wide": "it is about one machine",
-    "test_what_differs_from_what_was_given_is_told_and_nothing_changes": "a store of a cluster is "
+    "test_different_attributes_are_named_and_nothing_changes": "a store of a cluster is "
     "cluster-wide (SEM C5)",
     "test_it_outlives_a_restart_and_a_backup": "a cluster is backed up from its engine",
     "test_replaced_events_are_told_from_the_others_of_their_channel": "it looks at the files of a "

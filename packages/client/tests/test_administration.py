@@ -265,7 +265,7 @@ def test_an_attribute_that_cannot_be_says_what_may(
         {"sync_each_write": True, "cache_on_reload": True},
     ],
 )
-def test_every_attribute_is_as_it_was_given(session: Session, chosen: Any) -> None:
+def test_every_attribute_has_the_value_given(session: Session, chosen: Any) -> None:
     session.channels.create("dead")
     storage: Any = {
         **chosen,

@@ -236,7 +236,7 @@ def test_a_session_that_is_closed_with_events_in_its_hands_gives_them_back(
 
 @pytest.mark.spec("D15")
 @pytest.mark.parametrize(("kind", "client"), PAIRS)
-def test_only_who_received_an_event_may_settle_it(
+def test_only_the_receiver_of_an_event_may_settle_it(
     realm: penstock.Realm, kind: str, client: str
 ) -> None:
     async def live(session: Any) -> None:

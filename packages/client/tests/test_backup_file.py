@@ -62,7 +62,7 @@ def test_a_file_that_ends_early_or_was_altered_leaves_nothing(tmp_path: Path, ba
         (b'{"version": "\xc1"}', "the manifest must be UTF-8"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_told_by_what_is_wrong_in_it(
+def test_an_error_about_an_unreadable_manifest_names_the_fault(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     folder = tmp_path / "backup"

@@ -22,7 +22,9 @@ LONG = "1h"
 
 @pytest.mark.spec("D18")
 @in_world
-async def test_a_poison_event_waits_longer_each_time_and_holds_up_nobody(world: World) -> None:
+async def test_a_poison_event_waits_longer_each_time_and_delays_no_other_event(
+    world: World,
+) -> None:
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders")
         team = await orders.durables.create(

@@ -58,7 +58,7 @@ async def cancelled_after(turns: int, work: Coroutine[Any, Any, Any]) -> None:
 
 @pytest.mark.spec("D5")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_cancelled_fetch_would_have_got_is_for_the_next_one(
+def test_events_of_a_cancelled_fetch_are_returned_by_the_next(
     realm: penstock.Realm, kind: penstock.DurableType
 ) -> None:
     async def live(session: aio.Session) -> None:

@@ -104,7 +104,7 @@ async def test_a_close_waits_for_a_slow_realm(world: World) -> None:
 
 @pytest.mark.slow
 @in_world
-async def test_a_close_that_is_not_confirmed_says_so(world: World) -> None:
+async def test_a_close_without_confirmation_raises_an_error(world: World) -> None:
     async with aio.connect(URL) as there:
         orders = await there.channels.create("orders")
         await orders.durables.create("billing")
@@ -165,7 +165,7 @@ async def test_where_nobody_answers_a_close_ends_all_the_same(world: World) -> N
 
 @pytest.mark.parametrize("seed", range(5))
 @in_world
-async def test_a_session_nobody_closed_ends_in_order_with_its_loop(world: World, seed: int) -> None:
+async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, seed: int) -> None:
     """``asyncio.run`` cancels the session's task at its end; the session then closes in order."""
     async with aio.connect(URL) as there:
         orders = await there.channels.create("orders")

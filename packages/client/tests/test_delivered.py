@@ -98,9 +98,7 @@ def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_agai
 
 
 @pytest.mark.spec("D9")
-def test_what_a_batch_settles_is_what_it_holds_however_its_ids_are_known(
-    session: Session, orders: Channel
-) -> None:
+def test_a_batch_settles_exactly_its_events(session: Session, orders: Channel) -> None:
     """The ids come from the delivery, from its first and last row, from joined deliveries or from
     the id column: for whole batches, parts of them, and batches without recalled events."""
     orders.publish_many([penstock.Event(properties={"n": n}) for n in range(60)])

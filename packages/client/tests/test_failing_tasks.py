@@ -26,7 +26,7 @@ async def ended(work: Coroutine[Any, Any, None], **more: Any) -> None:
 
 
 @simulated
-async def test_a_failure_is_told_when_it_happens_and_not_when_somebody_awaits() -> None:
+async def test_a_failure_is_reported_when_it_happens_and_not_at_an_await() -> None:
     told: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     heard: list[BaseException] = []
@@ -118,7 +118,7 @@ def test_a_producer_tells_of_events_that_it_cannot_even_encode(session: penstock
     assert isinstance(told[0].__cause__, IndexError)
 
 
-def test_a_handler_that_is_given_nothing_more_is_told_of(session: penstock.Session) -> None:
+def test_a_handler_that_receives_no_more_events_is_reported(session: penstock.Session) -> None:
     channel = session.channels.create("orders")
     durable = channel.durables.create("d")
     channel.publish(b"")

@@ -52,7 +52,7 @@ def test_what_was_held_comes_back_counted(lake: Durable) -> None:
 
 
 @pytest.mark.spec("D14")
-def test_nobody_else_gets_in(lake: Durable, there: Session) -> None:
+def test_a_hold_refuses_other_clients(lake: Durable, there: Session) -> None:
     other = there.channels.get("orders").durables.get("lake")
     with lake.hold():
         with pytest.raises(DurableInUse, match="held as a whole"):
@@ -144,7 +144,7 @@ def test_whoever_deletes_the_durable_ends_the_hold(lake: Durable, orders: Channe
 
 
 @pytest.mark.slow
-def test_a_lost_connection_gives_back_and_the_hold_goes_on(
+def test_a_lost_connection_returns_taken_events_and_the_hold_continues(
     realm: penstock.Realm, relay: Relay, there: Session
 ) -> None:
     orders = there.channels.create("orders")

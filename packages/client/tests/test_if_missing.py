@@ -13,7 +13,7 @@ from tests.access.realms import QUICK
 
 
 @pytest.mark.spec("C3")
-def test_a_channel_that_is_there_is_given_out_with_its_events(session: Session) -> None:
+def test_if_missing_returns_an_existing_channel_with_its_events(session: Session) -> None:
     first = session.channels.create("orders", if_missing=True, ttl=60_000, keys={"sku": 2})
     first.publish(b"one", properties={"sku": "a1"})
 
@@ -24,7 +24,7 @@ def test_a_channel_that_is_there_is_given_out_with_its_events(session: Session) 
 
 
 @pytest.mark.spec("C3")
-def test_attributes_that_are_not_given_may_be_what_they_are(session: Session) -> None:
+def test_attributes_not_given_are_not_compared(session: Session) -> None:
     session.channels.create("dead")
     session.queues.create(
         "work", dead_event_store="dead", max_deliveries=3, storage={"sync": "none"}
@@ -46,7 +46,7 @@ def test_attributes_that_are_not_given_may_be_what_they_are(session: Session) ->
         ({"capacity": 9, "archive": "a"}, "capacity is 0, not 9, its archive is '', not"),
     ],
 )
-def test_what_differs_from_what_was_given_is_told_and_nothing_changes(
+def test_different_attributes_are_named_and_nothing_changes(
     session: Session, given: dict[str, object], says: str
 ) -> None:
     before = session.channels.create("orders").info().definition
@@ -58,7 +58,7 @@ def test_what_differs_from_what_was_given_is_told_and_nothing_changes(
 
 
 @pytest.mark.spec("C3")
-def test_a_name_of_another_kind_is_still_taken(session: Session) -> None:
+def test_a_name_of_another_kind_is_refused_with_if_missing(session: Session) -> None:
     session.queues.create("orders")
 
     with pytest.raises(penstock.NameAlreadyBound, match="orders is a queue, not a channel"):
@@ -66,7 +66,7 @@ def test_a_name_of_another_kind_is_still_taken(session: Session) -> None:
 
 
 @pytest.mark.spec("D2")
-def test_a_durable_that_is_there_stays_where_it_is(session: Session) -> None:
+def test_if_missing_returns_an_existing_durable_at_its_position(session: Session) -> None:
     orders = session.channels.create("orders")
     orders.durables.create("billing", type="serial", strict_order=True)
     orders.publish(b"one")
@@ -100,7 +100,7 @@ def test_times_are_compared_however_they_are_written(session: Session) -> None:
 
 
 @pytest.mark.spec("L1")
-def test_a_join_that_is_there_is_given_out(session: Session) -> None:
+def test_if_missing_returns_an_existing_join(session: Session) -> None:
     session.channels.create("orders")
     session.queues.create("work")
     made = session.joins.create("orders", "work", selector="a = 1", if_missing=True)
@@ -112,7 +112,7 @@ def test_a_join_that_is_there_is_given_out(session: Session) -> None:
         session.joins.create("orders", "nowhere", if_missing=True)
 
 
-def test_users_and_groups_that_are_there_are_given_out() -> None:
+def test_if_missing_returns_existing_users_and_groups() -> None:
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm, realm.connect() as session:
         access = session.access
         made = access.create_user("alice", if_missing=True)

@@ -33,7 +33,7 @@ async def turn() -> None:
 
 @pytest.mark.spec("N2", "N4")
 @on_a_loop
-async def test_an_interruption_is_told_once_and_again_where_the_reason_is_another() -> None:
+async def test_an_interruption_is_reported_once_and_again_when_its_reason_changes() -> None:
     listeners, told = SessionListeners(), Told()
     listeners.on_interruption.append(told.append)
 
@@ -60,7 +60,7 @@ async def test_that_another_node_may_know_more_is_no_reason_of_its_own() -> None
 
 @pytest.mark.spec("N2")
 @on_a_loop
-async def test_a_session_that_has_waited_in_vain_ends_with_what_was_in_its_way() -> None:
+async def test_a_session_that_cannot_reconnect_ends_with_the_reason() -> None:
     listeners, failure = SessionListeners(), CannotConnect("nobody answered")
 
     assert listeners.ended_by(failure) is failure
@@ -73,7 +73,7 @@ async def test_a_session_that_has_waited_in_vain_ends_with_what_was_in_its_way()
 
 
 @on_a_loop
-async def test_a_listener_that_raises_harms_nobody() -> None:
+async def test_an_error_in_a_listener_does_not_affect_the_session() -> None:
     listeners, told = SessionListeners(), Told()
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))

@@ -18,7 +18,7 @@ def orders(there: Session) -> Channel:
 
 
 @pytest.mark.spec("J2", "J3")
-def test_events_reach_those_who_are_there_and_stay_for_nobody(orders: Channel) -> None:
+def test_events_reach_connected_subscribers_and_are_not_kept(orders: Channel) -> None:
     assert orders.publish(b"nobody") == 0
     with orders.subscribe(start="earliest") as subscription:
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(1_000)])

@@ -93,7 +93,7 @@ def test_workers_beside_each_other_keep_each_lane_in_order(durable: Durable) -> 
 
 
 @pytest.mark.spec("D11")
-def test_a_lane_somebody_is_stuck_with_stops_nobody_else(orders: Channel) -> None:
+def test_a_blocked_lane_does_not_stop_other_lanes(orders: Channel) -> None:
     stock(orders)
     durable = orders.durables.create("d", type="serial", order_by="sku")
     with durable.subscribe(window=1) as stuck:

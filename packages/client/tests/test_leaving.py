@@ -123,7 +123,7 @@ def test_it_is_so_after_a_restart(tmp_path: Path) -> None:
         assert session.channels.get("dead").info().counters.redriven == 1
 
 
-def test_a_store_that_is_gone_is_named(client: Session) -> None:
+def test_an_error_about_a_deleted_store_names_it(client: Session) -> None:
     dead = client.channels.get("dead")
     unit = client.transaction()
     unit.redrive(dead, [0])

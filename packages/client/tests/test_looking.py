@@ -16,7 +16,7 @@ def session(realm: penstock.Realm) -> Session:
     return realm.connect()
 
 
-def test_a_queue_is_browsed_by_id_and_nothing_is_taken(session: Session) -> None:
+def test_a_queue_is_browsed_by_id_without_removing_events(session: Session) -> None:
     work = session.queues.create("work")
     work.push_many([penstock.Event(b"%d" % n) for n in range(5)])
 

@@ -376,7 +376,7 @@ def test_acknowledging_by_id_does_not_overtake_a_rollback(
 
 
 @pytest.mark.spec("D11")
-def test_what_a_cancelled_fetch_has_left_does_not_overtake_a_rollback(
+def test_events_of_a_cancelled_fetch_do_not_overtake_a_rollback(
     realm: penstock.Realm,
 ) -> None:
     async def live(session: aio.Session) -> None:

@@ -126,7 +126,9 @@ def test_a_transaction_outlives_a_restart_of_the_realm(tmp_path: Path, size: int
 
 
 @pytest.mark.spec("Q3")
-def test_a_commit_of_what_went_back_with_the_connection_says_so(relay: Relay, work: Queue) -> None:
+def test_a_commit_of_events_returned_with_the_connection_raises_an_error(
+    relay: Relay, work: Queue
+) -> None:
     work.push_many([penstock.Event()] * 3)
     with work.reader(transactional=True) as reader:
         assert len(reader.fetch(3, WAIT_S)) == 3
@@ -185,7 +187,7 @@ def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown(
 
 
 @pytest.mark.spec("Q1")
-def test_a_plain_reader_goes_on_over_lost_connections(
+def test_a_plain_reader_continues_after_lost_connections(
     relay: Relay, work: Queue, there: Session
 ) -> None:
     writer = there.queues.get("work")

@@ -291,7 +291,7 @@ def test_an_export_holds_states_and_an_import_goes_on_from_them(
 
 
 @pytest.mark.spec("K2")
-def test_updates_are_for_merge_channels(session: Session, orders: Channel) -> None:
+def test_updates_need_a_merge_channel(session: Session, orders: Channel) -> None:
     delta = penstock.Event(properties={"a": 1}, is_delta=True)
     queue = session.queues.create("jobs")
 
@@ -364,7 +364,9 @@ def test_the_state_as_of_an_event_comes_from_an_archive(
 
 
 @pytest.mark.spec("K5")
-def test_a_state_that_is_gone_says_what_is(session: Session, rates: Channel) -> None:
+def test_an_error_about_a_missing_state_names_the_existing_one(
+    session: Session, rates: Channel
+) -> None:
     eur = rates.register("EUR", ask=2.0)
     eur.update(ask=5.0)
     session.channels.create("history")

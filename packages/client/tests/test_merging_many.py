@@ -15,7 +15,7 @@ LEFT = 10
 
 @pytest.mark.spec("K2", "K3", "K4", "T9")
 @pytest.mark.parametrize("kind", ["persistent", "reliable", "off_heap", "paged"])
-def test_keys_that_left_are_forgotten_and_the_others_known(
+def test_keys_that_left_are_forgotten_and_the_others_kept(
     session: Session, kind: penstock.ChannelType
 ) -> None:
     rates = session.channels.create("rates", engine="merge", keys={"n": 1}, type=kind)

@@ -64,7 +64,7 @@ def test_selectors_read_the_fields_wherever_there_are_selectors(
 
 
 @pytest.mark.spec("P2")
-def test_a_type_nobody_described_is_stored_and_unknown(orders: Channel) -> None:
+def test_a_type_without_a_descriptor_is_stored_and_unknown(orders: Channel) -> None:
     orders.publish(b"\x01", headers={"message_type": "shop.Nothing"})
     orders.publish(b"\x01")
     strange, plain = orders.browse(start=3)

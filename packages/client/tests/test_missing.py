@@ -28,7 +28,7 @@ def fill(channel: Channel, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_cause_is_told_from_the_others_and_survives_a_restart(tmp_path: Path) -> None:
+def test_causes_of_removal_are_distinguished_and_survive_a_restart(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         before = _made(session)
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:

@@ -24,7 +24,7 @@ async def test_async_with_opens_a_session_and_closes_it(realm: penstock.Realm) -
 
 
 @on_a_loop
-async def test_it_may_be_awaited_and_closed_by_whoever_opened_it(realm: penstock.Realm) -> None:
+async def test_it_may_be_awaited_and_closed_by_its_caller(realm: penstock.Realm) -> None:
     url = realm.listen()
 
     session = await aio.connect(url)

@@ -161,7 +161,7 @@ def test_what_no_durable_may_be_is_refused_without_any_channel(session: Session)
 
 
 @pytest.mark.spec("D22")
-def test_creating_if_missing_gives_out_what_is_there(session: Session) -> None:
+def test_creating_if_missing_returns_an_existing_pattern_durable(session: Session) -> None:
     first = session.durables.create("a/*", "billing", if_missing=True)
 
     assert session.durables.create("a/*", "billing", if_missing=True) == first

@@ -142,7 +142,7 @@ def test_a_deleted_channel_leaves_quietly_and_one_of_its_name_is_a_new_one(
 
 
 @pytest.mark.spec("D21")
-def test_a_pattern_that_is_none_is_refused_in_words(session: Session) -> None:
+def test_an_invalid_pattern_is_refused_with_an_explanation(session: Session) -> None:
     with pytest.raises(InvalidName, match="cannot be"):
         session.subscribe("orders/../*")
     with pytest.raises(InvalidArgument, match="the list of channels is empty"):

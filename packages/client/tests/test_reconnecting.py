@@ -143,7 +143,9 @@ def test_what_may_not_be_done_twice_is_reported_as_unknown(
 
 @pytest.mark.slow
 @pytest.mark.spec("E6")
-def test_a_subscription_goes_on_where_it_was(relay: Relay, orders: Channel, there: Session) -> None:
+def test_a_subscription_continues_after_a_reconnect(
+    relay: Relay, orders: Channel, there: Session
+) -> None:
     writer = there.channels.get("orders")
     ids: list[int] = []
     with orders.subscribe(start="earliest", selector="n <> 7") as subscription:
@@ -159,7 +161,7 @@ def test_a_subscription_goes_on_where_it_was(relay: Relay, orders: Channel, ther
 
 
 @pytest.mark.spec("D13")
-def test_a_durable_subscription_takes_its_seat_again_and_old_acks_hurt_nobody(
+def test_a_durable_subscription_takes_its_seat_again_and_ignores_old_acks(
     relay: Relay, orders: Channel, session: Session
 ) -> None:
     reports: list[penstock.PenstockError] = []
@@ -248,7 +250,7 @@ def test_an_exclusive_seat_survives_its_connection(relay: Relay, orders: Channel
             subscription.ack([event_id])
 
 
-def test_a_fetch_goes_on_over_a_lost_connection(
+def test_a_fetch_continues_after_a_lost_connection(
     relay: Relay, orders: Channel, there: Session
 ) -> None:
     durable = orders.durables.create("d")
@@ -314,7 +316,7 @@ def test_a_realm_that_does_not_come_back_is_reported_to_all_who_wait(relay: Rela
 
 
 @pytest.mark.slow
-def test_another_realm_at_the_same_address_is_not_taken_for_the_first(relay: Relay) -> None:
+def test_a_different_realm_at_the_same_address_is_refused(relay: Relay) -> None:
     with (
         penstock.Realm() as other,
         penstock.connect(relay.url, reconnect_timeout=0.2) as session,

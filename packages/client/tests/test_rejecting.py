@@ -104,7 +104,7 @@ def test_without_a_dead_event_store_it_is_refused_and_still_in_hand(orders: Chan
 
 
 @pytest.mark.spec("T11", "D15")
-def test_only_what_is_in_hand_can_be_rejected(session: Session, mail: Channel) -> None:
+def test_only_held_events_can_be_rejected(session: Session, mail: Channel) -> None:
     team = mail.durables.create("team", start="earliest")
     (event, other) = team.fetch(2, timeout=WAIT_S)
     event.rollback()

@@ -105,7 +105,7 @@ async def _first(reader: aio.Reader, count: int) -> Any:
 
 @pytest.mark.spec("R1")
 @in_world
-async def test_a_request_without_a_reply_ends_in_time_and_its_late_reply_reaches_nobody(
+async def test_a_request_without_a_reply_ends_in_time_and_its_late_reply_is_dropped(
     world: World,
 ) -> None:
     async with aio.connect(URL) as server, aio.connect(URL) as client:

@@ -84,7 +84,7 @@ def test_many_at_once_wait_together_and_a_mix_is_refused(orders: Channel) -> Non
 
 
 @pytest.mark.parametrize("moment", [True, "tomorrow", float("inf"), 1e300])
-def test_a_time_that_is_none_is_refused(orders: Channel, moment: object) -> None:
+def test_an_invalid_time_is_refused(orders: Channel, moment: object) -> None:
     with pytest.raises(penstock.InvalidEvent, match=r"deliver_at .* is no"):
         orders.publish(b"", deliver_at=moment)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(penstock.InvalidEvent, match="time zone"):

@@ -72,7 +72,9 @@ def test_a_time_is_that_of_the_first_event_published_then_or_later(kept: Channel
     assert billing.seek(times[-1] + timedelta(days=1), preview=True).position == 7
 
 
-def test_a_preview_changes_nothing_and_tells_what_is_gone(session: Session, kept: Channel) -> None:
+def test_a_preview_changes_nothing_and_names_missing_events(
+    session: Session, kept: Channel
+) -> None:
     billing = kept.durables.create("billing")
     drain(kept, "billing")
     kept.purge(start=0, end=1)
@@ -142,7 +144,7 @@ def test_whoever_is_subscribed_goes_on_from_there(kept: Channel, type: str) -> N
     assert (first, second) == ([0, 1, 2, 3, 4, 5], [4, 5])
 
 
-def test_what_is_gone_is_refused_with_the_cause(session: Session) -> None:
+def test_seeking_a_removed_event_names_the_cause(session: Session) -> None:
     orders = session.channels.create("orders")
     billing = orders.durables.create("billing")
     orders.publish_many([penstock.Event()] * 3)

@@ -42,7 +42,7 @@ def test_a_session_outlives_the_closing_of_another(realm: penstock.Realm) -> Non
         assert second.info().connections == 1
 
 
-def test_closing_the_realm_wakes_who_still_waits(realm: penstock.Realm) -> None:
+def test_closing_the_realm_wakes_waiting_calls(realm: penstock.Realm) -> None:
     session = realm.connect()
     subscription = session.channels.create("orders").subscribe().open()
     with ThreadPoolExecutor(1) as pool:
@@ -53,7 +53,7 @@ def test_closing_the_realm_wakes_who_still_waits(realm: penstock.Realm) -> None:
             waiting.result(30)
 
 
-def test_closing_a_session_wakes_who_still_waits_in_another_thread(session: Session) -> None:
+def test_closing_a_session_wakes_waiting_calls_of_other_threads(session: Session) -> None:
     subscription = session.channels.create("orders").subscribe().open()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(subscription.next_batch)
@@ -123,7 +123,7 @@ def test_a_session_is_of_no_use_after_a_fork(session: Session) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_reconnect_timeout_that_is_none_is_refused(timeout: float) -> None:
+def test_an_invalid_reconnect_timeout_is_refused(timeout: float) -> None:
     with pytest.raises(penstock.InvalidArgument, match=r"reconnect_timeout is .*; give seconds"):
         penstock.connect("penstock://localhost:1", reconnect_timeout=timeout)
 

@@ -318,7 +318,7 @@ async def test_a_reader_neither_rejects_nor_extends_what_went_back_with_its_conn
 
 
 @in_world
-async def test_a_handler_goes_on_over_a_lost_connection(world: World) -> None:
+async def test_a_handler_continues_after_a_lost_connection(world: World) -> None:
     heard: list[str] = []
     counts: list[int] = []
     async with aio.connect(URL) as session:

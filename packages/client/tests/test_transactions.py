@@ -81,7 +81,7 @@ def test_what_has_ended_says_how(session: Session, orders: Channel) -> None:
 
 
 @pytest.mark.spec("X2")
-def test_another_session_knows_too_and_nobody_knows_what_never_was(
+def test_another_session_knows_the_outcome_but_not_of_an_unknown_transaction(
     realm: penstock.Realm, orders: Channel
 ) -> None:
     with orders.transaction() as tx:

@@ -21,7 +21,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
         ("penstock://[::1]", RealmUrl((Address("::1", 9_000),))),
     ],
 )
-def test_a_url_names_addresses_and_who_asks(text: str, expected: RealmUrl) -> None:
+def test_a_url_names_addresses_and_the_user(text: str, expected: RealmUrl) -> None:
     assert parse_url(text) == expected
 
 

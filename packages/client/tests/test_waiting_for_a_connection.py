@@ -114,7 +114,7 @@ def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
 
 @pytest.mark.spec("X3")
 @on_a_loop
-async def test_a_call_that_was_given_up_before_it_was_sent_is_never_done(
+async def test_a_call_cancelled_before_it_was_sent_is_never_done(
     relay: Relay, there: Session
 ) -> None:
     async with penstock.aio.connect(relay.url) as session:

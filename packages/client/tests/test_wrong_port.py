@@ -33,9 +33,7 @@ def refusal(url: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["penstock", "penstocks"])
-def test_the_port_of_the_console_is_told_from_the_realms(
-    realm: penstock.Realm, scheme: str
-) -> None:
+def test_the_port_of_the_console_is_recognized(realm: penstock.Realm, scheme: str) -> None:
     said = refusal(f"{scheme}://127.0.0.1:{port_of(realm.listen_http())}")
 
     assert "an HTTP server answers there, such as the web console" in said

@@ -317,7 +317,7 @@ def test_delta_tables_are_read_by_delta_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parquet_tables_are_read_by_who_only_looks_at_the_folder(tmp_path: Path) -> None:
+def test_parquet_tables_are_read_by_programs_that_only_list_the_folder(tmp_path: Path) -> None:
     table = Table.open(str(tmp_path / "t"), "parquet", ["day"])
     table.append(rows(0, 3, day=[DAY, DAY, DAY]), "app", 0)
     table.append(rows(3, 4, day=[DAY]), "app", 1)
@@ -370,7 +370,7 @@ def test_a_delta_path_that_others_would_misread_is_refused(tmp_path: Path) -> No
         assert Table.found(table.uri).to_arrow().num_rows == 1
 
 
-def test_a_full_disk_is_told_with_the_table(tmp_path: Path, format: Format) -> None:
+def test_an_error_about_a_full_disk_names_the_table(tmp_path: Path, format: Format) -> None:
     table = Table.open(str(tmp_path / "t"), format)
     table.append(rows(0, 1), "app", 0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
