@@ -12,6 +12,7 @@ from penstock_core.access.lockout import (
     LockoutRules,
     network_of,
 )
+from penstock_core.access.rights import NAME_LENGTH_MAX
 
 S = 1_000_000
 MANY = [f"user{number}" for number in range(3 * HOST_FACTOR)]
@@ -187,3 +188,14 @@ def test_a_count_near_its_limit_is_not_pushed_out_by_made_up_names() -> None:
 
     assert len(subject) <= KNOWN_MAX
     assert fail(subject, "alice", OTHER, times=1) == [Locked("user", "alice", 10.0)]
+
+
+@pytest.mark.spec("A4")
+def test_names_too_long_for_a_user_share_a_count() -> None:
+    subject = lockout()
+    for number in range(3):
+        fail(subject, "x" * (65_536 + number), f"10.0.2.{number}", times=1)
+
+    assert subject.wait_s("y" * 70_000, OTHER, 0) == 10.0
+    assert subject.wait_s("x" * NAME_LENGTH_MAX, OTHER, 0) == 0
+    assert len(subject) == 4, "three hosts, and one count of the names"

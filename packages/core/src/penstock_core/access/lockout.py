@@ -17,6 +17,8 @@ from itertools import islice
 
 from msgspec import Struct
 
+from penstock_core.access.rights import NAME_LENGTH_MAX
+
 KNOWN_MAX = 10_000
 """Most counts, and most remembered pairs of user and host; the least recently used are dropped."""
 LOOKED_AT = 64
@@ -24,6 +26,8 @@ LOOKED_AT = 64
 lock is dropped."""
 HOST_FACTOR = 10
 """A host is locked after this many times the failures that lock a user."""
+OVERLONG = "\0"
+"""The user in the keys of all names that are too long for a user."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
 
 _S = 1_000_000
@@ -125,6 +129,8 @@ class Lockout:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
+        if len(user) > NAME_LENGTH_MAX:  # no such user exists, and keys must have bounded sizes
+            user = OVERLONG
         where = network_of(host)
         is_local = where in LOCAL_HOSTS or where.startswith("127.")
         if is_local or (user, where) in self._known:

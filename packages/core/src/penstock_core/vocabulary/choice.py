@@ -25,6 +25,8 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 WILD_IN_EXPRESSION_MAX: Final = 2
 """Most wildcards of a pattern that is matched by a regular expression; more make it too slow."""
+PATTERNS_KEPT_MAX: Final = 1_024
+"""Patterns whose parsed form a process keeps. A pattern stands for at most 255 characters."""
 TERMS_MAX: Final = 64
 """Most names and patterns in a choice that a realm evaluates whenever a channel is created."""
 
@@ -111,7 +113,7 @@ def fits(name: str, pattern: str) -> bool:
     return _leads_to_end(tokens, name)
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=PATTERNS_KEPT_MAX)
 def _tokens(pattern: str) -> tuple[tuple[str, bool], ...]:
     """Return the characters and wildcards of a pattern, each with whether it is a wildcard."""
     tokens: list[tuple[str, bool]] = []
@@ -131,7 +133,7 @@ def _literal(part: str) -> str:
     return unicodedata.normalize("NFC", unescaped(part))
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=PATTERNS_KEPT_MAX)
 def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(
         "".join(_WILD.get(part) or re.escape(_literal(part)) for part in _pieces(pattern))

@@ -17,7 +17,12 @@ from penstock_core.columns.protobuf import (
     checked_descriptors,
     descriptor_set,
 )
-from penstock_core.columns.protobuf.descriptors import COLUMN_LEVELS_MAX, DESCRIPTORS_BYTES_MAX
+from penstock_core.columns.protobuf.descriptors import (
+    COLUMN_LEVELS_MAX,
+    DESCRIPTORS_BYTES_MAX,
+    DESCRIPTORS_KEPT_BYTES_MAX,
+    descriptors_of,
+)
 from penstock_core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 from penstock_core.vocabulary.nesting import NESTING_MAX
 from tests.protocols import ORDER, a_chain, shop
@@ -238,3 +243,15 @@ def test_a_set_is_made_of_a_module_or_a_message_class() -> None:
     assert descriptor_set(shop()) == shop()
     with pytest.raises(TypeError, match="int is not a descriptor set"):
         descriptor_set(5)
+
+
+def test_parsed_descriptors_are_kept_up_to_their_bytes() -> None:
+    def padded(number: int) -> bytes:
+        files = descriptor_pb2.FileDescriptorSet.FromString(shop())
+        files.file[-1].source_code_info.location.add(leading_comments=f"{number}" + "x" * 900_000)
+        return files.SerializeToString()
+
+    for number in range(6):
+        assert "shop.Order" in descriptors_of(padded(number))
+
+    assert len(descriptors_of) <= DESCRIPTORS_KEPT_BYTES_MAX // 900_000

@@ -154,8 +154,23 @@ def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
     return arrays
 
 
-@lru_cache(maxsize=16)
+_ABSENT_ROWS_MAX: Final = 16_384
+"""Most rows of a cached column without values."""
+_ABSENT_MAX: Final = 16
+"""Most cached columns without values."""
+
+
 def _absent(name: str, count: int) -> pa.Array:
+    """Return a column without values."""
+    return _cached_absent(name, count) if count <= _ABSENT_ROWS_MAX else _new_absent(name, count)
+
+
+@lru_cache(maxsize=_ABSENT_MAX)
+def _cached_absent(name: str, count: int) -> pa.Array:
+    return _new_absent(name, count)
+
+
+def _new_absent(name: str, count: int) -> pa.Array:
     kind = BODY.get(name)
     assert kind is not None, f"a stored batch has {name}"
     return pa.array([b""] * count, kind) if name == "data" else pa.nulls(count, kind)

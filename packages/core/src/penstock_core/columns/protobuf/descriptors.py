@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock_core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 from penstock_core.vocabulary.nesting import NESTING_MAX
+from penstock_core.vocabulary.text_cache import TextCache
 
 DESCRIPTORS_BYTES_MAX: Final = 960 << 10
 """Largest size of a channel's descriptors in bytes. The limit exists because they are part of its
 description."""
-
+DESCRIPTORS_KEPT_BYTES_MAX: Final = 4 << 20
+"""Bytes of the descriptors that a process keeps parsed; others are parsed again for each use."""
 FIELDS_MAX: Final = 10_000
 """Most fields of a message, including the fields of nested messages.
 
@@ -216,10 +217,8 @@ class Descriptors:
             raise InvalidEvent(f"unknown message type {name!r}; the descriptors have {shown}")
 
 
-@lru_cache(maxsize=64)
-def descriptors_of(serialized: bytes) -> Descriptors:
-    """Return the message types of a channel's descriptors. Results are cached."""
-    return Descriptors(serialized)
+descriptors_of: Final = TextCache(Descriptors, DESCRIPTORS_KEPT_BYTES_MAX)
+"""Returns the message types of a channel's descriptors. Results are cached."""
 
 
 def checked_descriptors(serialized: bytes) -> None:

@@ -6,15 +6,19 @@ an unknown type, or with bytes that do not match its type, has nulls: "unknown" 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock_core.columns.protobuf.descriptors import Descriptors, descriptors_of
+from penstock_core.columns.protobuf.descriptors import (
+    DESCRIPTORS_KEPT_BYTES_MAX,
+    Descriptors,
+    descriptors_of,
+)
 from penstock_core.columns.schema import compute as pc
 from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.text_cache import TextCache
 
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""
@@ -118,9 +122,9 @@ def _data(batch: pa.RecordBatch) -> Any:
     return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
 
 
-@lru_cache(maxsize=64)
-def _fields_of(serialized: bytes) -> MessageFields:
-    return MessageFields(descriptors_of(serialized))
+_fields_of: Final = TextCache(
+    lambda serialized: MessageFields(descriptors_of(serialized)), DESCRIPTORS_KEPT_BYTES_MAX
+)
 
 
 def fields_of(serialized: bytes) -> MessageFields | None:

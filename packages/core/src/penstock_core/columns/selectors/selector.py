@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
 
@@ -41,6 +39,7 @@ from penstock_core.columns.selectors.summaries import statistics_in
 from penstock_core.columns.selectors.tokens import LENGTH_MAX
 from penstock_core.columns.selectors.topic_search import topic_search_work
 from penstock_core.columns.selectors.wording import canonical
+from penstock_core.vocabulary.text_cache import TextCache
 
 _STORED_CHARACTERS_MAX: Final = 1 << 21
 """Most characters of the stored texts whose selectors are cached. A compiled selector can take 500
@@ -48,7 +47,6 @@ bytes per character."""
 _COSTS_CHARACTERS_MAX: Final = 1 << 23
 """Most characters of the stored texts whose costs are cached."""
 
-T = TypeVar("T")
 
 REPEATED_WORK = 256
 """Work of a comparison that copies a value for each element of an array, in comparisons: the
@@ -137,45 +135,6 @@ class Selector:
 
     def __hash__(self) -> int:
         return hash(self.text)
-
-
-class TextCache(Generic[T]):
-    """A function of a text that caches its results for the most recently used texts.
-
-    It keeps texts of at most ``characters_max`` characters together, and the last text in any case.
-    Threads may share it: each step on the dictionary is one atomic call, and the total is
-    recomputed where it matters.
-    """
-
-    def __init__(self, compute: Callable[[str], T], characters_max: int) -> None:
-        self._compute = compute
-        self._characters_max = characters_max
-        self._results: OrderedDict[str, T] = OrderedDict()
-        self._characters = 0
-
-    def __call__(self, text: str) -> T:
-        result = self._results.get(text)
-        if result is None:
-            result = self._compute(text)
-            self.keep(text, result)
-            return result
-        with suppress(KeyError):  # another thread may have dropped it
-            self._results.move_to_end(text)
-        return result
-
-    def keep(self, text: str, result: T) -> None:
-        """Cache a result that was computed elsewhere."""
-        # Another thread has cached the text in the meantime: count its characters once.
-        if self._results.setdefault(text, result) is not result:
-            return
-        self._characters += len(text)
-        if self._characters <= self._characters_max:
-            return
-        characters = sum(map(len, tuple(self._results)))
-        # Drop down to three quarters, so that the total is not recomputed for each new text.
-        while characters > self._characters_max * 3 // 4 and len(self._results) > 1:
-            characters -= len(self._results.popitem(last=False)[0])
-        self._characters = characters
 
 
 selector_of: Final = TextCache(lambda text: Selector(text, is_stored=True), _STORED_CHARACTERS_MAX)

@@ -8,6 +8,8 @@ from penstock_server.runtime.store.large_blocks import BLOCK_BYTES_MAX
 from penstock_server.runtime.subscriptions.lease_book import LeaseLimits
 from penstock_server.runtime.writer.placement import MemoryLimits
 
+BACKLOG_BYTES_MAX = 64 << 20
+
 
 class Limits(Struct, frozen=True):
     """Limits and intervals of a realm."""
@@ -16,7 +18,7 @@ class Limits(Struct, frozen=True):
     memory: MemoryLimits = MemoryLimits()
     """Limits for each kind of memory (SEM C6)."""
     stage_bytes_max: int = 2 << 30
-    backlog_bytes_max: int = 64 << 20
+    backlog_bytes_max: int = BACKLOG_BYTES_MAX
     """Bytes of waiting publishes above which connections are not read."""
     tail_bytes_max: int = 512 << 20
     """Bytes of unsealed events above which publishers wait for the sealing."""
