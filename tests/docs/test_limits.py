@@ -116,7 +116,7 @@ NO_MEMORY: Final = {
         "penstock_core.columns.schema.layout._SHOWN_MAX",
         "penstock_core.columns.schema.property_names._SHOWN_MAX",
         "penstock_core.columns.selectors.faults._SHOWN_MAX",
-        "penstock_core.columns.selectors.faults._FOUND_MAX",
+        "penstock_core.columns.selectors.faults._ACTUAL_MAX",
         "penstock_core.columns.selectors.summaries.BYTES_MAX",
         "penstock_core.columns.selectors.summaries.DISTINCT_MAX",
         "penstock_core.columns.selectors.summaries.TEXT_MAX",

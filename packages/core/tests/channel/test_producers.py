@@ -6,6 +6,7 @@ import pytest
 
 from packages.core.tests.plays import play_of
 from penstock_core.access.name_owners import owned, with_content
+from penstock_core.channel import producers as module
 from penstock_core.channel.producers import (
     FORGET_AFTER_US,
     LASTING_FORGET_AFTER_US,
@@ -186,3 +187,32 @@ def test_contents_are_forgotten_with_their_publishes() -> None:
     assert restored.state() == producers.state()
     with pytest.raises(SequenceTooOld):
         producers.stored_as(with_content("txn:query", "c1"), 1)
+
+
+def test_producers_silent_for_longest_keep_their_newest_publishes_above_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ALL_REMEMBERED_MAX", 200)
+    producers = Producers()
+    for name in "abc":
+        for sequence in range(80):
+            producers.stored(name, sequence, Span(sequence, sequence + 1), at_us=ord(name))
+
+    assert producers.stored_as("c", 0) == Span(0, 1)
+    assert producers.stored_as("a", 79) == Span(79, 80)
+    with pytest.raises(SequenceTooOld):
+        producers.stored_as("a", 0)
+
+
+def test_a_channel_remembers_a_bounded_number_of_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ALL_REMEMBERED_MAX", 200)
+    producers = Producers()
+    for producer in range(50):
+        for sequence in range(60):
+            producers.stored(f"p{producer}", sequence, Span(0, 1), at_us=producer)
+
+    kept = [entry for _, _, _, recent in producers.remembered() for entry in recent]
+    assert len(kept) <= 200
+    assert all(producers.stored_as(f"p{producer}", 59) for producer in range(50))

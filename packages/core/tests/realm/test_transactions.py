@@ -7,9 +7,11 @@ import pytest
 from penstock_core.access.name_owners import owned
 from penstock_core.ids.ids import Span
 from penstock_core.messages.transactions import Ended
+from penstock_core.realm import transactions as module
 from penstock_core.realm.transactions import (
     OPEN_MAX_US,
     OPEN_OF_ONE_MAX,
+    OPEN_STORES_OF_ONE_MAX,
     REMEMBERED_US,
     TransactionTable,
 )
@@ -148,3 +150,37 @@ def test_one_user_has_only_so_many_open_and_keeps_nobody_out() -> None:
     transactions.begin(owned("t", "bob"), NOW, [])
     transactions.apply(Ended(owned("t0", "alice"), NOW, committed=False))
     transactions.begin(owned("one more", "alice"), NOW, [])
+
+
+@pytest.mark.spec("X2")
+def test_the_oldest_outcomes_of_a_user_are_forgotten_above_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ENDED_OF_ONE_MAX", 20)
+    transactions = ledger()
+    transactions.apply(Ended(owned("first", "bob"), NOW, committed=True))
+    for number in range(25):
+        name = owned(f"t{number}", "alice")
+        transactions.apply(Ended(name, NOW + number, committed=True, spans=((1, Span(0, 1)),)))
+
+    assert len(transactions.state()) <= 11
+    assert transactions.ended(owned("t24", "alice")) is not None
+    assert transactions.ended(owned("first", "bob")) is not None, "other users keep theirs"
+    with pytest.raises(NoSuchTransaction):
+        transactions.ended(owned("t0", "alice"))
+
+
+@pytest.mark.spec("X1")
+def test_the_stores_of_open_transactions_are_limited_and_given_back() -> None:
+    transactions = ledger()
+    stores = range(OPEN_STORES_OF_ONE_MAX // 10)
+    for number in range(10):
+        transactions.begin(owned(f"t{number}", "alice"), NOW, stores)
+    transactions.begin(owned("t0", "alice"), NOW, stores)
+    with pytest.raises(LimitReached, match="would name 100001 channels"):
+        transactions.begin(owned("more", "alice"), NOW, [1])
+    transactions.begin(owned("more", "bob"), NOW, [1])
+
+    transactions.apply(Ended(owned("t0", "alice"), NOW, committed=False))
+    transactions.begin(owned("more", "alice"), NOW, [1])
+    transactions.begin(owned("late", "alice"), NOW + OPEN_MAX_US + 1, stores)

@@ -8,7 +8,7 @@ from packages.server.tests.runtime.living import body
 from penstock_core.access.name_owners import owned
 from penstock_core.vocabulary.errors import MemoryLimit, NoSuchStage
 from penstock_server.runtime.store.bodies import Body
-from penstock_server.runtime.writer.stages import Stages
+from penstock_server.runtime.writer.stages import STAGE_BYTES, Stages
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 
 def stages(of: int) -> Stages:
     """Return stages with room for ``of`` bodies of :func:`one`."""
-    return Stages(Clock(), of * one().weight)
+    return Stages(Clock(), of * (STAGE_BYTES + one().weight))
 
 
 def one() -> Body:
@@ -38,7 +38,7 @@ def test_a_user_may_stage_half_of_the_bytes_and_gets_them_back() -> None:
 
     kept.drop([owned("a", "alice")])
     kept.put(owned("c", "alice"), 1, [one()])
-    assert kept.size == 3 * one().weight
+    assert kept.size == 3 * (STAGE_BYTES + one().weight)
 
 
 def test_a_commit_drops_other_attempts_of_its_user_only() -> None:
@@ -61,3 +61,14 @@ def test_without_users_all_bytes_may_be_staged() -> None:
 
     with pytest.raises(MemoryLimit, match="0 of"):
         kept.put("e", 1, [one()])
+
+
+def test_many_small_stages_count_with_the_memory_that_each_takes() -> None:
+    kept = stages(of=4)
+    small = body([b""])
+    fitting = 4 * (STAGE_BYTES + one().weight) // (STAGE_BYTES + small.weight)
+    for number in range(fitting):
+        kept.put(f"s{number}", 1, [small])
+
+    with pytest.raises(MemoryLimit):
+        kept.put("more", 1, [small])

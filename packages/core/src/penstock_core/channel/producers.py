@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock_core.access.name_owners import (
     CONTENT_MARK,
@@ -52,6 +52,14 @@ NAMES_MAX = 100_000
 longest is dropped."""
 
 
+ALL_REMEMBERED_MAX = 1_000_000
+"""Most ranges of ids of remembered publishes, of all producers of a channel. Beyond it, the
+producers that have been silent for longest keep only their newest publishes."""
+
+SILENT_REMEMBERED = (64, 1)
+"""Publishes that such a producer keeps, and those it keeps if that is still too much."""
+
+
 class _ProducerMemory(Generic[Ids]):
     __slots__ = ("at_us", "contents", "forgotten", "recent")
 
@@ -67,11 +75,13 @@ class _ProducerMemory(Generic[Ids]):
 class Remembered(Generic[Ids]):
     """Publishes by producer and sequence. All of it is hard state and part of every snapshot."""
 
-    __slots__ = ("_by_name", "_lasting", "_pruned_us")
+    __slots__ = ("_by_name", "_lasting", "_pruned_us", "_size")
 
     def __init__(self) -> None:
         self._by_name: dict[str, _ProducerMemory[Ids]] = {}
         self._pruned_us = 0
+        self._size = 0
+        """Ranges of ids of all remembered publishes."""
         self._lasting: dict[str, set[str]] = {}
         """Names of producers that belong to pipelines, by user."""
 
@@ -152,17 +162,41 @@ class Remembered(Generic[Ids]):
             recent.append((sequence, ids))
         else:
             insort(recent, (sequence, ids), key=lambda entry: entry[0])
+        self._size += _size_of(ids)
         if content:
             memory.contents[sequence] = content
         lasting = name.startswith(LASTING_PREFIX)
         limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
         if len(recent) >= 2 * limit:
-            memory.forgotten = recent[-limit - 1][0]
-            del recent[:-limit]
-            for old in [number for number in memory.contents if number <= memory.forgotten]:
-                del memory.contents[old]
+            self._shorten(memory, limit)
+        if self._size > ALL_REMEMBERED_MAX:
+            self._forget_old(name)
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             self._prune(at_us)
+
+    def _shorten(self, memory: _ProducerMemory[Ids], count: int) -> None:
+        """Keep the newest ``count`` publishes of a producer."""
+        if len(memory.recent) <= count:
+            return
+        self._size -= sum(_size_of(ids) for _, ids in memory.recent[:-count])
+        memory.forgotten = memory.recent[-count - 1][0]
+        del memory.recent[:-count]
+        for old in [number for number in memory.contents if number <= memory.forgotten]:
+            del memory.contents[old]
+
+    def _forget_old(self, newest: str) -> None:
+        """Keep fewer publishes of the producers that have been silent for longest, pipelines
+        last."""
+
+        def order(name: str) -> tuple[bool, int, str]:
+            return name.startswith(LASTING_PREFIX), self._by_name[name].at_us, name
+
+        names = sorted(self._by_name.keys() - {newest}, key=order)
+        for count in SILENT_REMEMBERED:
+            for name in names:
+                if self._size <= ALL_REMEMBERED_MAX * 9 // 10:
+                    return
+                self._shorten(self._by_name[name], count)
 
     def lower(self, now_us: int) -> None:
         """Set times of publishes later than ``now_us`` to ``now_us``: the clock was ahead in an
@@ -194,7 +228,8 @@ class Remembered(Generic[Ids]):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        del self._by_name[name]
+        memory = self._by_name.pop(name)
+        self._size -= sum(_size_of(ids) for _, ids in memory.recent)
         if name.startswith(LASTING_PREFIX):
             self._lasting[owner_of(name)].discard(name)
 
@@ -232,7 +267,13 @@ class Remembered(Generic[Ids]):
             return
         memory: _ProducerMemory[Ids] = _ProducerMemory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
+        self._size += sum(_size_of(ids) for _, ids in recent)
         self._added(name, memory)
+
+
+def _size_of(ids: Any) -> int:
+    """The number of ranges in the answer of a publish."""
+    return 1 if type(ids) is Span else len(ids)
 
 
 class Producers(Remembered[Span]):

@@ -6,7 +6,9 @@ How one ended is a fact, remembered for a day.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +29,11 @@ OPEN_MAX_US = REMEMBERED_US
 
 OPEN_OF_ONE_MAX = 10_000
 """Transactions one user may have open; all of them, where the realm does not know its users."""
+OPEN_STORES_OF_ONE_MAX: Final = 100_000
+"""Stores with room at the begin, of all open transactions of one user."""
+ENDED_OF_ONE_MAX: Final = 1_000_000
+"""Outcomes and ranges of ids of one user that are remembered; beyond it, the oldest tenth is
+forgotten."""
 
 
 class OpenTransaction(Struct, frozen=True):
@@ -39,6 +46,10 @@ class TransactionTable:
     def __init__(self) -> None:
         self._open: dict[str, OpenTransaction] = {}
         self._ended: dict[str, Ended] = {}
+        self._open_stores = 0
+        """Stores in all open transactions."""
+        self._ended_sizes: Counter[str] = Counter()
+        """Outcomes and ranges of ids, by user."""
 
     # --- asking --------------------------------------------------------------------------
 
@@ -83,9 +94,12 @@ class TransactionTable:
         known = self._open.get(transaction)
         if known is None:
             self._refuse_more(owner_of(transaction))
+        before = frozenset[int]()
         if known is not None:
-            at_us, below = known.at_us, known.below_capacity | below
-        self._open[transaction] = OpenTransaction(at_us, below)
+            at_us, before = known.at_us, known.below_capacity
+        self._refuse_stores(owner_of(transaction), len(below - before))
+        self._open[transaction] = OpenTransaction(at_us, before | below)
+        self._open_stores += len(below - before)
 
     def _refuse_more(self, owner: str) -> None:
         """Raises ``LimitReached``."""
@@ -97,10 +111,30 @@ class TransactionTable:
                 f"{own} transactions are open, which is the limit; commit or abort some"
             )
 
+    def _refuse_stores(self, owner: str, more: int) -> None:
+        """Raises ``LimitReached``."""
+        if self._open_stores + more <= OPEN_STORES_OF_ONE_MAX:
+            return
+        own = sum(
+            len(opened.below_capacity)
+            for name, opened in self._open.items()
+            if owner_of(name) == owner
+        )
+        if own + more > OPEN_STORES_OF_ONE_MAX:
+            raise LimitReached(
+                f"the open transactions would name {own + more} channels and queues; allowed are "
+                f"{OPEN_STORES_OF_ONE_MAX}: commit or abort some"
+            )
+
     def apply(self, ended: Ended) -> None:
-        self._open.pop(ended.transaction, None)
+        self._close(ended.transaction)
+        self._forget_ended(ended.transaction)
         self._ended[ended.transaction] = ended
+        owner = owner_of(ended.transaction)
+        self._ended_sizes[owner] += _size_of(ended)
         self._forget(ended.at_us)
+        if self._ended_sizes[owner] > ENDED_OF_ONE_MAX:
+            self._forget_oldest(owner)
 
     def lower(self, now_us: int) -> None:
         """Take transactions that ended later than ``now_us`` as ended then: an earlier start of the
@@ -110,18 +144,46 @@ class TransactionTable:
                 self._ended[name] = replace(ended, at_us=now_us)
 
     def _forget(self, now_us: int) -> None:
-        _drop_before(self._ended, now_us - REMEMBERED_US)
-        _drop_before(self._open, now_us - OPEN_MAX_US)
+        for name in _before(self._ended, now_us - REMEMBERED_US):
+            self._forget_ended(name)
+        for name in _before(self._open, now_us - OPEN_MAX_US):
+            self._close(name)
+
+    def _close(self, transaction: str) -> None:
+        opened = self._open.pop(transaction, None)
+        if opened is not None:
+            self._open_stores -= len(opened.below_capacity)
+
+    def _forget_ended(self, transaction: str) -> None:
+        ended = self._ended.pop(transaction, None)
+        if ended is not None:
+            owner = owner_of(transaction)
+            self._ended_sizes[owner] -= _size_of(ended)
+            if not self._ended_sizes[owner]:
+                del self._ended_sizes[owner]
+
+    def _forget_oldest(self, owner: str) -> None:
+        """Forget the oldest outcomes of a user, a tenth at a time, because all are examined."""
+        for name in [name for name in self._ended if owner_of(name) == owner]:
+            if self._ended_sizes[owner] <= ENDED_OF_ONE_MAX * 9 // 10:
+                return
+            self._forget_ended(name)
 
     def state(self) -> tuple[Ended, ...]:
         return tuple(self._ended.values())
 
 
-def _drop_before(known: dict[str, OpenTransaction] | dict[str, Ended], horizon_us: int) -> None:
-    """Drop old entries. They are in the order of time, so only those that are dropped are
-    examined."""
-    while known:
-        oldest = next(iter(known))
-        if known[oldest].at_us > horizon_us:
-            return
-        del known[oldest]
+def _size_of(ended: Ended) -> int:
+    return 1 + len(ended.spans)
+
+
+def _before(
+    known: Mapping[str, OpenTransaction] | Mapping[str, Ended], horizon_us: int
+) -> list[str]:
+    """The names of old entries. They are in the order of time, so only those are examined."""
+    names: list[str] = []
+    for name, entry in known.items():
+        if entry.at_us > horizon_us:
+            break
+        names.append(name)
+    return names

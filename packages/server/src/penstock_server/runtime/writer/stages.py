@@ -25,6 +25,10 @@ STAGE_LIFETIME_US = 3_600 * 1_000_000
 """Microseconds after which a stage that was not committed is dropped."""
 
 
+STAGE_BYTES = 1 << 10
+"""Bytes of memory that a stage takes in addition to its events, as they count in the limits."""
+
+
 class _Stage(Struct):
     channel_id: int
     bodies: Sequence[Body]
@@ -49,7 +53,7 @@ class Stages:
         upload may be repeated. Raises ``MemoryLimit``."""
         if stage in self._by_id:
             return
-        size = sum(body.weight for body in bodies)
+        size = STAGE_BYTES + sum(body.weight for body in bodies)
         owner = owner_of(stage)
         owner_bytes = self._of_owners.get(owner, 0) + size
         # Half at most, so that one user cannot keep all others from staging.
