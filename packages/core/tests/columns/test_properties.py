@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from packages.core.tests.columns.properties import row_properties
+from penstock_core.columns.events import body as body_module
 from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.check import check_body
 from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema import properties as properties_module
 from penstock_core.columns.schema.properties import NO_PROPERTIES, property_columns
 from penstock_core.vocabulary.errors import InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
@@ -202,3 +204,13 @@ def test_a_narrow_number_keeps_its_field_next_to_another_type(number: Any) -> No
     assert [row_properties(batch, row) for row in range(4)] == rows
     fields = {field.name: field.type for field in batch.schema.field("properties").type}
     assert pa.scalar(number).type in fields.values()
+
+
+def test_combinations_of_names_are_kept_within_a_number_of_fields() -> None:
+    for number in range(300):
+        row = {f"{number}-{column}": column for column in range(250)}
+        assert body_of([Event(properties=row)]).num_rows == 1
+
+    most = 16_384 + 65 * 251
+    assert sum(map(len, properties_module._plans)) <= most
+    assert body_module._cached_fields() <= most

@@ -324,3 +324,26 @@ def test_frames_without_their_end_share_the_room_of_their_user() -> None:
         assert not listener.incomplete._held
 
     with_peers(story)
+
+
+def test_requests_with_large_headers_count_until_they_are_answered() -> None:
+    async def story(first: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        listener = first.connection.listener
+        listener.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
+        peers = [Peer(listener, f"s{number}") for number in range(3)]
+        await pass_time(1)
+        scattered = tuple(Span(event_id, event_id + 1) for event_id in range(0, 80_000, 2))
+        for peer in peers:
+            peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=1)))
+            peer.say(wire.Asked(2, Settle(1, scattered)))
+        assert [peer.wire.is_read for peer in peers] == [True, False, False]
+
+        for peer in peers:
+            assert sorted(await peer.answered(2)) == [1, 2]
+        await pass_time(1)
+        assert all(peer.wire.is_read for peer in peers)
+        for peer in peers:
+            peer.connection.connection_lost(None)
+        assert not listener.incomplete._held
+
+    with_peers(story)

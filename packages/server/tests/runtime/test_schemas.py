@@ -193,3 +193,17 @@ async def test_schemas_count_against_the_limit_of_unsealed_bytes() -> None:
 
         assert lives.realm.waiting_bytes <= 100_000
         assert len(await lives.stored("kept")) == 60
+
+
+def test_wide_schemas_of_deliveries_are_kept_within_a_number_of_bytes() -> None:
+    def wide(number: int) -> pa.Schema:
+        names = [f"{number}-{column}".ljust(255, "x") for column in range(200)]
+        return pa.schema([(name, pa.int64()) for name in names])
+
+    schemas = Schemas()
+    first = schemas.transient(wide(0))
+    for number in range(1, 100):
+        schemas.transient(wide(number))
+
+    assert len(schemas._transient) * 200 * 255 < schemas_module.TRANSIENT_BYTES_MAX
+    assert schemas.transient(wide(0)) > first, "it is announced again, under another number"

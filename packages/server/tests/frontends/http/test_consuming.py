@@ -18,6 +18,7 @@ from packages.server.tests.frontends.http.known import Known
 from packages.server.tests.frontends.http.test_hanging_up import ask, hang_up
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.subscriptions import lease_book
 from penstock_server.runtime.subscriptions.lease_fetch import ChannelFetch
 from tests.patience import until
 
@@ -448,3 +449,19 @@ def test_a_lease_is_its_users(realm_of_users: Any) -> None:
     session.access.revoke("bob@*", channel="orders")
     assert settle(bob, theirs, "ack", all=True).code == "access-denied"
     until(lambda: ids(fetch(ann, count=1)) == [1])
+
+
+@pytest.mark.spec("H2")
+def test_leases_that_have_ended_are_remembered_up_to_their_size(
+    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_book, "ENDED_SIZE_MAX", 7)
+    orders.durables.create("team")
+    publish(orders, 3)
+    leases = [fetch(web, count=1)["lease"] for _ in range(3)]
+    for lease in leases:
+        assert settle(web, lease, "ack", all=True).status == 200
+
+    assert settle(web, leases[0], "ack", all=True).code == "lease-ended"
+    for lease in leases[1:]:
+        assert settle(web, lease, "ack", all=True).document["left"] == 0

@@ -40,6 +40,8 @@ MESSAGE_BYTES_MAX: Final = 64 << 10
 """Largest message in bytes that is encoded from a template."""
 
 COLUMNS_MAX: Final = 48
+NAMES_MAX: Final = 64
+"""Most property names per schema whose column is cached."""
 TEMPLATES_MAX: Final = 64
 """Most templates per schema, one for each combination of lengths. Above the limit all are
 dropped and built again, which costs less than parsing one message."""
@@ -183,6 +185,8 @@ class SingleEventCodec:
         try:
             return self._by_name[name]
         except KeyError:
+            if len(self._by_name) >= NAMES_MAX:
+                self._by_name.clear()
             index = self._by_name[name] = self._find(name)
             return index
 

@@ -62,6 +62,11 @@ _FAST: Final[dict[type, pa.DataType]] = {
 }
 
 _PLANS_MAX: Final = 1024
+_PLANS_FIELDS_MAX: Final = 16_384
+"""Most fields of the cached plans, beside those of the 64 newest. A name has at most 255
+characters."""
+_COUNTED_EVERY: Final = 64
+"""The fields are counted whenever so many plans are new."""
 _Plan = tuple[pa.StructType, list[pa.DataType]]
 _plans: dict[tuple[Any, ...], _Plan] = {}
 
@@ -138,7 +143,9 @@ def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | No
         return None
     for name in names:
         check_property_name(name)
-    if len(_plans) >= _PLANS_MAX:
+    count = len(_plans)
+    is_counted = count % _COUNTED_EVERY == 0
+    if count >= _PLANS_MAX or (is_counted and sum(map(len, _plans)) > _PLANS_FIELDS_MAX):
         _plans.clear()
     types = [kind for kind in kinds if kind is not None]
     plan = _plans[key] = (pa.struct(list(zip(names, types, strict=True))), types)

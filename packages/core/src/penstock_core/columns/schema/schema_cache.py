@@ -43,7 +43,7 @@ class SchemaMemo(Generic[Computed]):
                     self._entries = (entry, *rest)
                 return value
         value = self._compute(schema)
-        size = _size_of(schema)
+        size = fields_bytes(schema)
         new_entries = [(schema, value, size)]
         for entry in entries[: ENTRIES_MAX - 1]:
             size += entry[2]
@@ -54,7 +54,7 @@ class SchemaMemo(Generic[Computed]):
         return value
 
 
-def _size_of(schema: pa.Schema) -> int:
+def fields_bytes(schema: pa.Schema) -> int:
     """Return the approximate size in bytes of a schema's fields, including fields of structs."""
     size = 0
     pending = list(schema)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
-from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.columns.schema.schema_cache import SchemaMemo, fields_bytes
 
 TRANSIENT_FROM = 1 << 32
 """Numbers from here on are for schemas that the server makes for deliveries and never stores."""
@@ -25,6 +25,8 @@ PARSED_FACTOR: Final = 8
 TRANSIENT_MAX: Final = 1_024
 """Limit on the schemas of deliveries. At the limit all are forgotten, and later deliveries announce
 theirs again under new numbers."""
+TRANSIENT_BYTES_MAX: Final = 4 << 20
+"""Bytes of the fields of these schemas. Clients choose the names, and which columns have values."""
 
 Recorded = tuple[int, pa.Schema]
 """The number of a recorded schema, and the schema."""
@@ -50,6 +52,7 @@ class Schemas:
         self._unweighed: dict[int, int] = {}
         """Bytes of memory of schemas that were not charged to a batch yet."""
         self._transient: dict[pa.Schema, int] = {}
+        self._transient_bytes = 0
         self._transient_numbers = SchemaMemo(self._number_transient)
         self._next = 1
         self._next_transient = TRANSIENT_FROM
@@ -118,8 +121,14 @@ class Schemas:
         if schema_id is None:
             schema_id = self._next_transient
             self._next_transient = schema_id + 1
-            if len(self._transient) >= TRANSIENT_MAX:
+            size = fields_bytes(schema)
+            if (
+                len(self._transient) >= TRANSIENT_MAX
+                or self._transient_bytes + size > TRANSIENT_BYTES_MAX
+            ):
                 self._transient.clear()
+                self._transient_bytes = 0
+            self._transient_bytes += size
             self._transient[schema] = schema_id
         return schema_id
 

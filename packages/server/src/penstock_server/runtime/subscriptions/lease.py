@@ -26,6 +26,8 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 BYTES_MAX: Final = 32 << 20
 """Bytes after which a batch ends; a single event may be larger."""
+EXTENSIONS_MAX: Final = 1_000
+"""Different times of the events of a part; the oldest are forgotten."""
 _DONE: Final[dict[How, str]] = {
     "ack": "acknowledged",
     "roll_back": "rolled back",
@@ -90,6 +92,11 @@ class EventLease:
     def is_full(self) -> bool:
         """Whether the answer has reached its size limit."""
         return self.bytes >= BYTES_MAX
+
+    @property
+    def size(self) -> int:
+        """A measure of its memory: its parts, and the ranges or bitmaps of their ids."""
+        return sum([part.size for part in self._parts.values()])
 
     def has(self, channel: ChannelId) -> bool:
         """Whether the lease has a part for this channel."""
@@ -252,9 +259,26 @@ class LeasePart:
         return self.began_us + self.lease_ms * 1_000
 
     def extend(self, ids: IdSet, until_us: int) -> None:
-        """Extend the time of these events; an earlier ``until_us`` shortens nothing."""
-        # Bounded, because a client may extend as often as it likes; old extensions have passed.
-        self._extended = [*self._extended[-1_000:], (until_us, ids.copy())]
+        """Extend the time of these events to ``until_us``; none gets less time than it had.
+
+        Each event is in one entry, so that repeated requests take no more memory.
+        """
+        ids = ids.copy()
+        kept = []
+        for earlier_us, own in self._extended[-EXTENSIONS_MAX:]:
+            if earlier_us > until_us:
+                ids.discard_all(own)
+            else:
+                own.discard_all(ids)
+            if own:
+                kept.append((earlier_us, own))
+        self._extended = [*kept, (until_us, ids)] if ids else kept
+
+    @property
+    def size(self) -> int:
+        """A measure of its memory: itself, and the ranges or bitmaps of its ids."""
+        sets = (self.ids, self.lost, *self.done.values(), *(own for _, own in self._extended))
+        return 1 + sum([ids.pieces for ids in sets])
 
     def until_us(self, ids: IdSet) -> int:
         """Return the time at which the last of ``ids`` goes back."""

@@ -43,6 +43,8 @@ SOON_S: Final = 0.001
 """Shorter times are not waited for: a clock may be too coarse to show that they have passed."""
 ENDED_MAX: Final = 10_000
 """Ended leases that are remembered, so that a repeated request gets the first answer again."""
+ENDED_SIZE_MAX: Final = 200_000
+"""Channels of these leases, and ranges or bitmaps of ids of their events."""
 OVERTIME_US: Final = 2_000_000
 """Microseconds after which a lease ends that has events without a deadline (transient events)."""
 
@@ -67,7 +69,9 @@ class LeaseBook:
         self.subscriptions = subscriptions
         self._limits = limits
         self._open: dict[str, EventLease] = {}
-        self._over: OrderedDict[str, EventLease] = OrderedDict()
+        self._over: OrderedDict[str, tuple[EventLease, int]] = OrderedDict()
+        """Leases that are over, each with its size when it ended."""
+        self._over_size = 0
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
         """Set and replaced whenever a lease has ended, because its seat is free then."""
@@ -123,7 +127,7 @@ class LeaseBook:
     def named(self, name: str, owner: str) -> EventLease | None:
         """Return the lease of this name, open or recently ended, if it was answered and belongs to
         ``owner``; else None."""
-        lease = self._open.get(name) or self._over.get(name)
+        lease = self._open.get(name) or self._over.get(name, (None, 0))[0]
         if lease is None or lease.terms.owner != owner or not lease.is_answered:
             return None
         return lease
@@ -260,9 +264,12 @@ class LeaseBook:
         for part in lease.parts:
             self.leave_seat(part)
         if lease.is_answered:
-            self._over[lease.name] = lease
-            if len(self._over) > ENDED_MAX:
-                self._over.popitem(last=False)
+            size = lease.size
+            self._over[lease.name] = lease, size
+            self._over_size += size
+            while len(self._over) > ENDED_MAX or self._over_size > ENDED_SIZE_MAX:
+                _, (_, forgotten_size) = self._over.popitem(last=False)
+                self._over_size -= forgotten_size
         self._wake()
 
     def _wake(self) -> None:
