@@ -456,7 +456,7 @@ def test_a_channel_that_cannot_bury_is_not_made_for_a_pattern_that_has_to() -> N
 def test_what_was_consumed_does_not_come_again_and_is_counted() -> None:
     play = durable_play("shared", 5, events=3)
     play.do(Ack(1, (span(0),)))
-    with pytest.raises(IllegalState, match=r"event 0 of orders is gone \(consumed\)"):
+    with pytest.raises(IllegalState, match=r"event 0 of orders is not stored \(consumed\)"):
         play.do(Seek("d", 0, is_exact=True))
     play.do(Seek("d", 1))
 
@@ -523,7 +523,7 @@ def test_only_the_newest_value_of_a_key_comes_again() -> None:
     play = durable_play("shared", 5, keys={"k": 1}, retain_consumed=True, events=1)
     play.do(publish(1, superseded=(span(0),)))
     play.do(Ack(1, (span(1),)))
-    with pytest.raises(IllegalState, match=r"event 0 of orders is gone \(replaced\)"):
+    with pytest.raises(IllegalState, match=r"event 0 of orders is not stored \(replaced\)"):
         play.do(Seek("d", 0, is_exact=True))
 
     assert delivered(play.do(Seek("d", 0))) == {1: [1]}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-Text = TypeVar("Text", str, bytes)
+Text = TypeVar("Text", bound=str | bytes)
 T = TypeVar("T")
 
 

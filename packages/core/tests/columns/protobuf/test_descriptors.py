@@ -249,7 +249,7 @@ def test_parsed_descriptors_are_kept_up_to_their_bytes() -> None:
     def padded(number: int) -> bytes:
         files = descriptor_pb2.FileDescriptorSet.FromString(shop())
         files.file[-1].source_code_info.location.add(leading_comments=f"{number}" + "x" * 900_000)
-        return files.SerializeToString()
+        return bytes(files.SerializeToString())
 
     for number in range(6):
         assert "shop.Order" in descriptors_of(padded(number))

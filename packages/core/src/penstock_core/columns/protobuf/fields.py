@@ -122,7 +122,7 @@ def _data(batch: pa.RecordBatch) -> Any:
     return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
 
 
-_fields_of: Final = TextCache(
+_fields_of: Final[TextCache[bytes, MessageFields]] = TextCache(
     lambda serialized: MessageFields(descriptors_of(serialized)), DESCRIPTORS_KEPT_BYTES_MAX
 )
 

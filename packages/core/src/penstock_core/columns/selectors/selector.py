@@ -137,7 +137,9 @@ class Selector:
         return hash(self.text)
 
 
-selector_of: Final = TextCache(lambda text: Selector(text, is_stored=True), _STORED_CHARACTERS_MAX)
+selector_of: Final[TextCache[str, Selector]] = TextCache(
+    lambda text: Selector(text, is_stored=True), _STORED_CHARACTERS_MAX
+)
 """Returns the selector of a stored text, cached so that it is not parsed at every publish. Raises
 ``InvalidSelector``."""
 
@@ -168,12 +170,18 @@ def _repeats_values(node: Expression) -> bool:
     return has_elements and len(values) > 1
 
 
-work_of: Final = TextCache(lambda text: selector_of(text).work, _COSTS_CHARACTERS_MAX)
+work_of: Final[TextCache[str, int]] = TextCache(
+    lambda text: selector_of(text).work, _COSTS_CHARACTERS_MAX
+)
 """Returns the cached ``work`` of the selector of a stored text."""
-stamped_of: Final = TextCache(lambda text: selector_of(text).stamped, _COSTS_CHARACTERS_MAX)
+stamped_of: Final[TextCache[str, frozenset[str]]] = TextCache(
+    lambda text: selector_of(text).stamped, _COSTS_CHARACTERS_MAX
+)
 """Returns the cached predicates of a stored selector that depend on columns stamped by the
 realm."""
-row_bytes_of: Final = TextCache(lambda text: selector_of(text).row_bytes, _COSTS_CHARACTERS_MAX)
+row_bytes_of: Final[TextCache[str, int]] = TextCache(
+    lambda text: selector_of(text).row_bytes, _COSTS_CHARACTERS_MAX
+)
 """Returns the cached ``row_bytes`` of the selector of a stored text."""
 
 
