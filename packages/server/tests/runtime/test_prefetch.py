@@ -161,6 +161,20 @@ async def test_paged_events_are_not_prefetched(used: list[Span], kind: str) -> N
     assert used == []
 
 
+@simulated
+async def test_events_of_large_batches_in_memory_are_not_prefetched(
+    used: list[Span], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "BATCH_BYTES_MAX", 100)
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        client = Client()
+        await windows(realm, client, 5)
+
+        assert client.got == [ten(first) for first in range(0, 60, WINDOW)]
+    assert used == []
+
+
 def test_prefetched_events_and_channels_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = ReadAhead()
     monkeypatch.setattr(prefetch, "CHANNELS_MAX", 2)

@@ -28,7 +28,7 @@ from penstock_core.wire.native.frames import (
     frame,
 )
 from penstock_server.frontends.native.deliveries import Deliveries
-from penstock_server.frontends.native.requests import Requests
+from penstock_server.frontends.native.requests import LARGE_HEADER_BYTES, LargeHeaders, Requests
 from penstock_server.frontends.native.schemas import SchemaTable
 from penstock_server.frontends.native.sign_in import NativeSignIn
 from penstock_server.frontends.shared.backpressure import ReadThrottle
@@ -62,6 +62,10 @@ class Connection(asyncio.BufferedProtocol):
     """The native connection of one client."""
 
     protocol = "native"
+    number = 0
+    """Connection number, unique until the realm restarts; administrators use it as an id."""
+    _counts_answers: bool
+    """Whether an answer ends what is counted for its request."""
     _last_request = 0
     """Highest number of a request that was begun."""
     _publishes = False
@@ -78,11 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         """The caller of operations; None until the connection is welcomed."""
         self.limits = listener.limits.each
         self._quota = Quota(self.limits) if self.limits.are_set else None
+        self._counts_answers = self._quota is not None
+        self._large_headers = LargeHeaders()
         self._signing_in: NativeSignIn | None = None
         self._owners_sent: wire.Owners | None = None
         """The owners sent last to a client that follows them; None if it does not follow."""
-        self.number = 0
-        """Connection number, unique until the realm restarts; administrators use it as an id."""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
         """The realm's number of each subscription, by the client's number; 0 while it is being
@@ -147,7 +151,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while reader.holds_bytes and (parsed := reader.next_frame()) is not None:
                 header, body = parsed
-                self._receive(wire.decode_from_client(header), body)
+                message = wire.decode_from_client(header)
+                if len(header) > LARGE_HEADER_BYTES and isinstance(message, wire.Asked):
+                    self._counts_answers = True
+                    self._large_headers.add(message.number, len(header))
+                self._receive(message, body)
                 count += 1
                 if count == FRAMES_A_TURN:
                     return reader.holds_bytes
@@ -420,9 +428,9 @@ class Connection(asyncio.BufferedProtocol):
         Its whole length is counted at once, so that a frame that has begun can always be received
         completely.
         """
-        if not (self._reader.holds_bytes or self._incomplete.counted):
+        if not (self._reader.holds_bytes or self._incomplete.counted or self._large_headers.bytes):
             return True
-        return self._incomplete.fits(self._reader.incomplete_bytes)
+        return self._incomplete.fits(self._reader.incomplete_bytes + self._large_headers.bytes)
 
     def stop_reading(self) -> None:
         """Begin no more requests, because the listener is draining."""
@@ -485,8 +493,8 @@ class Connection(asyncio.BufferedProtocol):
         """Queue a frame; the frames of one turn of the loop are sent together."""
         if self._transport is None:
             return
-        if self._quota is not None and isinstance(message, wire.Done | wire.Failed):
-            self._quota.end_request(message.request)
+        if self._counts_answers and isinstance(message, wire.Done | wire.Failed):
+            self._answered(message.request)
         self._out += frame(wire.encode(message), *bodies)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -497,6 +505,12 @@ class Connection(asyncio.BufferedProtocol):
                 # Only the transport notices that the peer does not read. Without this flush, one
                 # turn of the loop could queue any number of deliveries.
                 self.flush()
+
+    def _answered(self, request: int) -> None:
+        """Stop counting a request that gets its answer."""
+        if self._quota is not None:
+            self._quota.end_request(request)
+        self._large_headers.answered(request)
 
     def flush(self) -> None:
         """Send the queued frames."""

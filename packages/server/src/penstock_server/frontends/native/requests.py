@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -41,6 +41,31 @@ from penstock_server.runtime.operations.door import (
     watch_channels,
 )
 from penstock_server.runtime.store.bodies import Body
+
+LARGE_HEADER_BYTES: Final = 8 << 10
+"""Headers of at most so many bytes are not counted while their request is in progress."""
+HEADER_FACTOR: Final = 8
+"""Bytes of memory for each byte of a header: its ranges of ids are objects."""
+
+
+class LargeHeaders:
+    """Memory of the requests in progress of a connection whose headers are large."""
+
+    __slots__ = ("_sizes", "bytes")
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        """By request number."""
+        self.bytes = 0
+
+    def add(self, request: int, size: int) -> None:
+        """Count a header of ``size`` bytes until its request is answered."""
+        self._sizes[request] = self._sizes.get(request, 0) + HEADER_FACTOR * size
+        self.bytes += HEADER_FACTOR * size
+
+    def answered(self, request: int) -> None:
+        """Stop counting the header of a request, if it was large."""
+        self.bytes -= self._sizes.pop(request, 0)
 
 
 class Requests:

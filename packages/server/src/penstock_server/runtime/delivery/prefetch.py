@@ -20,6 +20,8 @@ from penstock_server.runtime.store.state import RealmState
 
 BYTES_MAX = 1 << 20
 """Larger deliveries are not prefetched: they are few, so prefetching would save little."""
+BATCH_BYTES_MAX = 8 << 20
+"""Events of larger batches in memory are not prefetched: they keep the whole batch in memory."""
 CHANNELS_MAX = 64
 """Most channels with prefetched events; the one that has waited longest is dropped first."""
 
@@ -76,10 +78,16 @@ class ReadAhead:
             spans = channel.state.stored.within(span).spans
             if spans != (span,) or not _keeps_still(channel, store):
                 continue
-            if any(not file.is_open for file in store.files_for(spans)):
+            files = list(store.files_for(spans))
+            if any(not file.is_open for file in files):
                 continue
             rows = store.read(spans, damage)
-            if not damage.ids and sum([len(part.body) for part in rows]) <= BYTES_MAX:
+            keeps_much = not files and any(
+                part.batch.get_total_buffer_size() > BATCH_BYTES_MAX for part in rows
+            )
+            if keeps_much or damage.ids:
+                continue
+            if sum([len(part.body) for part in rows]) <= BYTES_MAX:
                 self._ready[channel_id] = spans, rows
 
     def forget(self, channel_id: int) -> None:

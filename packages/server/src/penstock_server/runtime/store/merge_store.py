@@ -20,7 +20,7 @@ from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.outgoing_batch import MERGE_ROWS_MAX, OutgoingBatch, spans_in
-from penstock_server.runtime.store.recent_deltas import Raw, Recent
+from penstock_server.runtime.store.recent_deltas import Raw, RealmsRecent, Recent
 from penstock_server.runtime.store.sealed_file import Damage, Publishers, SealedFile
 from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
@@ -36,12 +36,14 @@ GONE_MIN: Final = 4_096
 class MergeStore(ChannelStore):
     """States and deltas of one merge channel. It has the bytes; the rules are in the core."""
 
-    def __init__(self, meter: Meter, keys: Mapping[str, int], home: Home) -> None:
+    def __init__(
+        self, meter: Meter, keys: Mapping[str, int], home: Home, recent: RealmsRecent
+    ) -> None:
         super().__init__(meter, keys)
         (key,) = keys
         self.states = States(key)
         self.keys: KeyIndex = KeyIndex(keys, self.states.values)
-        self.recent = Recent()
+        self.recent = Recent(recent)
         self._home = home
         self._pending: list[Raw] = []
         self._pending_rows = 0

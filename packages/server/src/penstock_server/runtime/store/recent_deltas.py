@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from penstock_server.runtime.store.tail_batch import TailBatch, stored_together
 KEPT_BYTES_MAX: Final = 2 << 20
 """Bytes of publishes kept besides the newest one. Subscribers further behind get full events."""
 KEPT_PIECES_MAX: Final = 8_192
+REALM_BYTES_MAX: Final = 256 << 20
+"""Most bytes of the publishes that all merge channels of a realm keep. Above it, the channels with
+most drop theirs, down to three quarters."""
 AS_THEY_CAME_MIN: Final = 64
 """Batches with fewer events on average are merged before they are sent."""
 
@@ -50,31 +54,66 @@ class Stretch(NamedTuple):
         return only_deltas
 
 
+class RealmsRecent:
+    """The newest published batches of all merge channels of a realm."""
+
+    def __init__(self) -> None:
+        self._channels: WeakSet[Recent] = WeakSet()
+        self._bytes = 0
+        """At least the bytes that they keep; computed again when it reaches the limit."""
+
+    def open(self, recent: Recent) -> None:
+        """Count the batches of one more channel."""
+        self._channels.add(recent)
+
+    def grown(self, newest: Recent, size: int) -> None:
+        """Count a batch; other channels drop theirs if it is too much."""
+        self._bytes += size
+        if self._bytes <= REALM_BYTES_MAX:
+            return
+        self._bytes = sum(recent.bytes for recent in self._channels)
+        others = sorted(self._channels - {newest}, key=lambda recent: recent.bytes)
+        while others and self._bytes > REALM_BYTES_MAX * 3 // 4:
+            largest = others.pop()
+            self._bytes -= largest.bytes
+            largest.clear(largest.end)
+
+
 class Recent:
     """The newest published batches of a channel, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, realms: RealmsRecent) -> None:
+        self._realms = realms
+        realms.open(self)
         self._kept: list[Raw] = []
         self._firsts: list[int] = []
-        self._bytes = 0
+        self.bytes = 0
+        """Bytes of the kept batches."""
         self.first = 0
         """All publishes from this id on are kept."""
 
     def add(self, raw: Raw) -> None:
         self._kept.append(raw)
         self._firsts.append(raw.tail_batch.first)
-        self._bytes += len(raw.tail_batch.body)
-        if self._bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_PIECES_MAX:
+        size = len(raw.tail_batch.body)
+        self.bytes += size
+        if self.bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_PIECES_MAX:
             self._forget()
+        self._realms.grown(self, size)
+
+    @property
+    def end(self) -> int:
+        """The id behind the newest kept publish."""
+        return self._kept[-1].tail_batch.end if self._kept else self.first
 
     def _forget(self) -> None:
         """Drop the older half at once, because deleting from the front of a list one by one would
         cost more than the memory does."""
         dropped = 0
         while dropped < len(self._kept) - 1 and (
-            self._bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - dropped > KEPT_PIECES_MAX // 2
+            self.bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - dropped > KEPT_PIECES_MAX // 2
         ):
-            self._bytes -= len(self._kept[dropped].tail_batch.body)
+            self.bytes -= len(self._kept[dropped].tail_batch.body)
             dropped += 1
         del self._kept[:dropped], self._firsts[:dropped]
         self.first = self._firsts[0]
@@ -82,7 +121,7 @@ class Recent:
     def clear(self, first: int) -> None:
         """Drop all publishes, whose slots were renumbered. Publishes from ``first`` on are kept
         from now on."""
-        self._kept, self._firsts, self._bytes, self.first = [], [], 0, first
+        self._kept, self._firsts, self.bytes, self.first = [], [], 0, first
 
     def since(self, first: int) -> Stretch | None:
         """Return the publishes from ``first`` on; None if some are no longer kept."""

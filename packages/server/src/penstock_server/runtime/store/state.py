@@ -50,6 +50,7 @@ from penstock_server.runtime.store.file_names import FileNames
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.merging import kept_states, take_in_kept
 from penstock_server.runtime.store.newer_facts import AgreedFormat, NewestFormat
+from penstock_server.runtime.store.recent_deltas import RealmsRecent
 from penstock_server.runtime.store.records import BodyRef, FactRecord
 from penstock_server.runtime.store.schemas import Schemas
 from penstock_server.runtime.store.sealed_file import SealedFile
@@ -109,6 +110,7 @@ class RealmState:
         self._with_durable: dict[str, dict[int, None]] = {}
         """The stores with a durable of a name. The readers of queues are left out."""
         self._joined: dict[tuple[int, int], Copied] = {}
+        self._recent = RealmsRecent()
         self._file_sums: dict[str, BlobSum] = {}
         self.file_names = FileNames()
         """The names of the files of this realm."""
@@ -391,7 +393,9 @@ class RealmState:
         self.directory.apply(fact)
         keys = fact.definition.keys
         if (state := self.channels[fact.number].state).engine.merges:
-            self.stores[fact.number] = MergeStore(self.meter, keys, state.type.home)
+            self.stores[fact.number] = MergeStore(
+                self.meter, keys, state.type.home, recent=self._recent
+            )
         else:
             self.stores[fact.number] = ChannelStore(self.meter, keys)
 

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,14 @@ from penstock_core.columns.selectors.outcomes import Key, PredicateOutcomes
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 
+T = TypeVar("T")
+
 PARTS_MAX: Final = 64
 """Batches of one channel that results are kept for; older ones are evaluated again."""
+
+REALM_BYTES_MAX: Final = 256 << 20
+"""Bytes of the batches of all channels that results are kept for, and of the merged states. Above
+it, the channels whose results are oldest are evaluated again."""
 
 
 class NeedsEvaluation(Exception):
@@ -83,11 +89,20 @@ class MatchCache:
 
     def keep(self, channel_id: int, bodies: Sequence[Body]) -> None:
         """Keep the results for stored events of a channel."""
-        parts = self._parts.setdefault(channel_id, [])
+        parts = self._parts.pop(channel_id, [])
         parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
         # The new ones always stay: the work that is decided again would need them once more, and
         # be held for ever.
         del parts[: -max(PARTS_MAX, len(bodies))]
+        size = sum([part.body.weight for part in parts])
+        while len(parts) > len(bodies) and size > REALM_BYTES_MAX:
+            size -= parts.pop(0).body.weight
+        self._parts[channel_id] = parts
+        sizes = {
+            kept_id: sum([part.body.weight for part in kept])
+            for kept_id, kept in self._parts.items()
+        }
+        _keep_newest(self._parts, sizes)
         self.sweeping.discard(channel_id)
 
     def moved(self, channel_id: int, spans: Spans) -> None:
@@ -101,7 +116,12 @@ class MatchCache:
 
     def keep_states(self, channel_id: int, states: Sequence[Body]) -> None:
         """Keep the results for the merged states that a publish to a channel leads to."""
+        self._states.pop(channel_id, None)
         self._states[channel_id] = states
+        sizes = {
+            kept_id: sum([body.weight for body in kept]) for kept_id, kept in self._states.items()
+        }
+        _keep_newest(self._states, sizes)
 
     def states(self, channel_id: int, merged: Sequence[Body]) -> Sequence[Body] | None:
         """Return the cached bodies of ``merged`` states and drop them. None if these states were
@@ -112,6 +132,16 @@ class MatchCache:
             for before, now in zip(cached, merged, strict=True)
         )
         return cached if are_same else None
+
+
+def _keep_newest(by_channel: dict[int, T], sizes: Mapping[int, int]) -> None:
+    """Drop the oldest entries above :data:`REALM_BYTES_MAX`; the newest one stays."""
+    size = sum(sizes.values())
+    for channel_id in list(by_channel)[:-1]:
+        if size <= REALM_BYTES_MAX:
+            return
+        size -= sizes[channel_id]
+        del by_channel[channel_id]
 
 
 def _around(ids: Int64s) -> Span:
