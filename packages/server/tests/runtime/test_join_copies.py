@@ -265,3 +265,21 @@ def test_after_a_power_cut_at_any_sync_each_event_has_its_copy() -> None:
         return confirmed
 
     assert len({simulate(life(good), Random(good)) for good in range(10)}) > 4
+
+
+@pytest.mark.spec("L1")
+@simulated
+async def test_the_counters_of_a_join_are_dropped_with_its_stores() -> None:
+    lives = Lives()
+    async with lives.life("closed"):
+        for _ in range(3):
+            await lives.create("orders")
+            await lives.create("copy")
+            await join(lives, "orders", "copy")
+            await lives.put("orders", *named("a"))
+            (info,) = await lives.realm.joins.list()
+            assert info.copied == 1
+            await lives.realm.delete_channel("orders")
+            await lives.realm.delete_channel("copy")
+
+        assert not lives.realm.shard.state._joined

@@ -417,6 +417,9 @@ class RealmState:
                 self._forget_durable(name, fact.number)
         self.directory.apply(fact)
         self.to_open.discard(fact.number)
+        self._joined = {
+            stores: copied for stores, copied in self._joined.items() if fact.number not in stores
+        }
         if store := self.stores.pop(fact.number, None):
             store.discard()
             self.freed.discard(fact.number)
