@@ -100,8 +100,8 @@ def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -
     rows = [" ".join(row.split()) for row in ran.stdout.splitlines()]
     assert "cluster penstock, format 1" in rows
     assert any(row.startswith("owner n1, epoch 4, lease ") and "s left" in row for row in rows)
-    assert "engine memory 1, 2 of 3 servers, a majority is there, memory leads" in rows
-    assert "damage none told" in rows
+    assert "engine memory 1, 2 of 3 servers, with a majority, leader: memory" in rows
+    assert "damage none reported" in rows
     assert any(row.startswith("n1 owner 1.0 +0.0 s") for row in rows)
     assert any(row.startswith("n2 stands by 1.0") for row in rows)
     assert "server-1 leads 1 memory" in rows
@@ -127,7 +127,7 @@ def test_status_of_no_cluster_says_so(run: Run) -> None:
     ran = run("status")
 
     assert ran.exit_code == 0
-    assert "penstock: there is none of this name on the engine (cluster.name)" in ran.stdout
+    assert "penstock: the engine has no cluster of this name (cluster.name)" in ran.stdout
     assert json.loads(run("status", "--json").stdout)["found"] is False
 
 

@@ -119,7 +119,7 @@ def test_a_takeover_by_force_asks_first(
 ) -> None:
     unasked = run("take-over", "n2")
     assert unasked.exit_code == 2
-    assert "Have n2 take the realm over by force?" in unasked.stderr
+    assert "Make n2 take over the realm by force?" in unasked.stderr
     assert "pass --yes" in " ".join(unasked.stderr.replace("│", " ").split())
     monkeypatch.setattr(confirmation, "has_terminal", lambda: True)
     refused = CliRunner().invoke(
@@ -173,7 +173,7 @@ def test_a_node_that_is_gone_is_removed(
 
     ran = run("remove", "n3")
 
-    assert ran.stdout == "n3 is no node of the cluster any more\n"
+    assert ran.stdout == "n3 is no longer a node of the cluster\n"
     assert "n3" not in run("status").stdout
     assert json.loads(run("status", "--json").stdout)["owner"] == "n1"
 

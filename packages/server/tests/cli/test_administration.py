@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("command", [("info",), ("realm", "show")])
-def test_the_realm_says_what_it_is(
+def test_realm_show_describes_the_realm(
     penstock_command: Run, session: penstock.Session, orders: Channel, work: Queue, command: str
 ) -> None:
     shown = penstock_command(*command).stdout
@@ -41,7 +41,7 @@ def test_memory_is_shown_by_kind(penstock_command: Run, session: penstock.Sessio
     assert rows["paged"].endswith(" of 4.0 GiB for paged channels, on disk")
 
 
-def test_as_json_it_says_the_same(penstock_command: Run, session: penstock.Session) -> None:
+def test_json_output_has_the_same_facts(penstock_command: Run, session: penstock.Session) -> None:
     shown = json.loads(penstock_command("realm", "show", "--format", "json").stdout)
 
     assert (shown["identity"], shown["connections"]) == (session.realm_id, 2)

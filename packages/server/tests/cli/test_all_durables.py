@@ -22,7 +22,7 @@ KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 @pytest.mark.spec("D5", "D14", "D16", "D17")
 @pytest.mark.parametrize("engine", ["default", pytest.param("jms", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_word_does_what_it_says(
+def test_each_option_has_its_effect(
     penstock_command: Run, session: penstock.Session, kind: str, engine: penstock.Engine
 ) -> None:
     def run(*words: str) -> Any:

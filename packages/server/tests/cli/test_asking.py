@@ -197,7 +197,7 @@ def test_at_a_terminal_a_person_may_say_no(
 
 
 @pytest.mark.slow
-def test_the_question_says_what_would_be_gone(url: str) -> None:
+def test_the_question_names_the_data_that_would_be_removed(url: str) -> None:
     def said(command: str) -> str:
         return " ".join(run(url, command).stderr.split())
 

@@ -31,7 +31,7 @@ def test_every_attribute_has_an_option(kind: Kind, others: set[str]) -> None:
 
 
 @pytest.mark.spec("C3")
-def test_edit_has_all_but_what_is_fixed() -> None:
+def test_edit_has_all_attributes_that_are_not_fixed() -> None:
     new, old = (
         {each.name for each in attributes_of("channel", new=is_new)} for is_new in (True, False)
     )
@@ -39,7 +39,7 @@ def test_edit_has_all_but_what_is_fixed() -> None:
     assert new - old == {"type", "engine", "keys", "start_event_id"}
 
 
-def test_storage_properties_are_told_from_the_others() -> None:
+def test_storage_properties_are_separated_from_the_others() -> None:
     in_storage = {each.name for each in ATTRIBUTES if each.in_storage}
 
     assert in_storage == set(Storage.__struct_fields__)

@@ -48,13 +48,13 @@ def test_a_backoff_is_one_text(text: str, expected: dict[str, Any] | None) -> No
         ("most=5m", "lacks the length of the first wait; add it, as in first=1s"),
     ],
 )
-def test_what_is_no_backoff_is_refused_and_named(text: str, said: str) -> None:
+def test_an_invalid_backoff_is_refused_and_named(text: str, said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
         parsers.backoff(text)
 
 
 @pytest.mark.spec("D18", "D17")
-def test_a_durable_is_made_with_a_backoff_and_shows_what_waits(
+def test_a_durable_with_a_backoff_shows_its_waiting_events(
     penstock_command: Run, session: Session
 ) -> None:
     orders = session.channels.create("mail")
@@ -82,7 +82,7 @@ def test_a_durable_is_made_with_a_backoff_and_shows_what_waits(
 
 
 @pytest.mark.spec("D18")
-def test_a_durable_without_one_says_so(penstock_command: Run, session: Session) -> None:
+def test_a_durable_without_a_backoff_shows_none(penstock_command: Run, session: Session) -> None:
     session.channels.create("mail")
     penstock_command("durable", "create", "mail", "d")
     shown = penstock_command("durable", "show", "mail", "d").stdout
@@ -107,7 +107,7 @@ def test_a_queue_has_one_and_it_can_be_edited(penstock_command: Run, session: Se
 
 
 @pytest.mark.spec("D18", "Q3")
-def test_what_is_read_and_given_back_may_wait(penstock_command: Run, work: Queue) -> None:
+def test_rolled_back_events_may_wait(penstock_command: Run, work: Queue) -> None:
     read = ("queue", "read", "work", "--transactional", "--rollback", "--window", "2")
     penstock_command(*read, "--delay", "1h", "--timeout", "30")
 
@@ -118,7 +118,7 @@ def test_what_is_read_and_given_back_may_wait(penstock_command: Run, work: Queue
 
 
 @pytest.mark.spec("T11")
-def test_what_is_read_may_be_rejected(penstock_command: Run, session: Session, work: Queue) -> None:
+def test_read_events_may_be_rejected(penstock_command: Run, session: Session, work: Queue) -> None:
     session.channels.create("dead")
     read = ("queue", "read", "work", "--transactional", "--count", "2")
     refused = penstock_command(*read, "--reject", "too late")
@@ -139,9 +139,7 @@ def test_what_is_read_may_be_rejected(penstock_command: Run, session: Session, w
 
 
 @pytest.mark.spec("D19", "Q2")
-def test_what_is_read_and_not_committed_in_time_goes_back(
-    penstock_command: Run, session: Session
-) -> None:
+def test_events_not_committed_in_time_go_back(penstock_command: Run, session: Session) -> None:
     session.queues.create("slow").push(b"one")
     read = ("queue", "read", "slow", "--window", "2", "--ack-timeout", "100ms")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.commands import Run
 
 
-def test_a_channel_is_made_with_the_attributes_that_were_given(
+def test_a_channel_is_created_with_the_attributes_on_the_command_line(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     made = penstock_command(
@@ -54,7 +54,7 @@ def test_the_list_has_a_line_for_each_channel(penstock_command: Run, orders: Cha
     assert stored.split()[:5] == ["orders", "persistent", "5", "0", "4"]
 
 
-def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run) -> None:
+def test_an_empty_list_shows_the_create_command(penstock_command: Run) -> None:
     assert "penstock channel create" in penstock_command("channel", "list").stdout
 
 
@@ -108,7 +108,7 @@ def test_the_sum_for_programs_has_every_term(
     assert dead.info().events == 2
 
 
-def test_show_says_what_a_full_channel_does(penstock_command: Run) -> None:
+def test_show_has_the_behaviour_of_a_full_channel(penstock_command: Run) -> None:
     penstock_command("channel", "create", "prices", "--capacity", "1")
 
     shown = penstock_command("channel", "show", "prices").stdout
@@ -117,7 +117,9 @@ def test_show_says_what_a_full_channel_does(penstock_command: Run) -> None:
     assert "ids           none yet\n" in shown
 
 
-def test_edit_changes_only_what_was_given(penstock_command: Run, orders: Channel) -> None:
+def test_edit_changes_only_the_attributes_on_the_command_line(
+    penstock_command: Run, orders: Channel
+) -> None:
     orders.edit(capacity=100)
 
     changed = penstock_command("channel", "edit", "orders", "--ttl", "1h", "--honour-capacity")
@@ -144,7 +146,7 @@ def test_edit_of_nothing_is_wrong_usage(penstock_command: Run, orders: Channel) 
         ([], "5 events"),
     ],
 )
-def test_purge_removes_and_says_how_many(
+def test_purge_prints_the_number_of_removed_events(
     penstock_command: Run, orders: Channel, options: list[str], removed: str
 ) -> None:
     purged = penstock_command("channel", "purge", "orders", "--yes", *options)
@@ -153,7 +155,7 @@ def test_purge_removes_and_says_how_many(
     assert orders.info().counters.purged == int(removed.split()[0])
 
 
-def test_missing_says_which_ids_have_no_event_and_why(
+def test_missing_lists_ids_without_an_event_by_cause(
     penstock_command: Run, orders: Channel
 ) -> None:
     nothing = penstock_command("channel", "missing", "orders").stdout
@@ -171,7 +173,7 @@ def test_missing_says_which_ids_have_no_event_and_why(
     assert json.loads(some.stdout) == [{"cause": "purged", "ids": 1, "which": [[2, 3]]}]
 
 
-def test_a_deleted_channel_is_gone(
+def test_a_deleted_channel_no_longer_exists(
     penstock_command: Run, session: penstock.Session, orders: Channel
 ) -> None:
     deleted = penstock_command("channel", "delete", "orders", "--yes")
@@ -329,7 +331,7 @@ def test_a_dead_event_store_can_be_taken_away(
 
 
 @pytest.mark.parametrize("option", [["--type", "simple"], ["--key", "a=1"], ["--engine", "jms"]])
-def test_what_is_for_ever_is_no_option_of_edit(
+def test_fixed_attributes_are_not_options_of_edit(
     penstock_command: Run, orders: Channel, option: list[str]
 ) -> None:
     refused = penstock_command("channel", "edit", "orders", *option)
@@ -364,7 +366,7 @@ def test_a_key_given_twice_is_wrong_usage(penstock_command: Run) -> None:
         ("mixed", " B of it in memory"),
     ],
 )
-def test_show_says_where_events_are(
+def test_show_has_the_place_of_the_events(
     penstock_command: Run, session: penstock.Session, type: penstock.ChannelType, storage: str
 ) -> None:
     session.channels.create("c", type=type).publish(b"x", persistent=False)
@@ -375,7 +377,7 @@ def test_show_says_where_events_are(
     assert line.endswith(storage)
 
 
-def test_show_counts_what_waits_for_its_time(penstock_command: Run, orders: Channel) -> None:
+def test_show_counts_scheduled_events(penstock_command: Run, orders: Channel) -> None:
     penstock_command("publish", "orders", "later", "--deliver-at", "+1h")
 
     shown = penstock_command("channel", "show", "orders").stdout
@@ -399,9 +401,7 @@ def test_maintenance_rewrites_a_single_file() -> None:
     assert done.stdout.endswith(" now, 10 events\n")
 
 
-def test_maintenance_says_why_there_was_nothing_to_do(
-    penstock_command: Run, orders: Channel
-) -> None:
+def test_maintain_prints_why_nothing_was_done(penstock_command: Run, orders: Channel) -> None:
     done = penstock_command("channel", "maintain", "orders")
 
     assert done.stdout.startswith("channel orders: nothing to do; orders is kept in files of")
@@ -423,7 +423,7 @@ def test_a_realm_is_named_before_the_command_or_among_its_options(
 
 
 @pytest.mark.spec("C2")
-def test_a_name_that_is_read_as_another_one_is_told(penstock_command: Run) -> None:
+def test_a_normalized_name_is_reported(penstock_command: Run) -> None:
     made = penstock_command("channel", "create", "a b//c")
 
     assert made.stdout.startswith("channel a b/c created")

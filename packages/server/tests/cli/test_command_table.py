@@ -12,7 +12,7 @@ from scripts.packages import ROOT
 from scripts.weight.source import workspace_sources
 
 
-def test_what_modules_register_is_what_the_table_says() -> None:
+def test_modules_register_the_commands_of_the_table() -> None:
     registered = {name: each for each in set(places().values()) for name in commands_of(each)}
 
     assert registered == places()

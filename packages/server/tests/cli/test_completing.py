@@ -117,7 +117,7 @@ def test_bash_itself_takes_a_word_for_the_name(session: penstock.Session, url: s
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_offered_what_their_scripts_hand_on_whole(
+def test_other_shells_get_only_names_that_their_scripts_pass_on_unchanged(
     realm: penstock.Realm, session: penstock.Session, shell: str
 ) -> None:
     session.channels.create("two words").durables.create("\\$(reboot)")

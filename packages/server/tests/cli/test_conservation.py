@@ -43,7 +43,7 @@ def test_each_term_is_in_the_sum(name: str) -> None:
 
 
 @pytest.mark.spec("T8")
-def test_what_is_about_to_die_is_in_the_sum() -> None:
+def test_overdue_events_are_in_the_sum() -> None:
     info = info_of(Counters(published=1_003), events=1_000, overdue=3)
 
     assert equation(info) == "1,003 published = 1,000 live + 3 overdue"

@@ -68,7 +68,7 @@ def test_a_realm_that_has_the_directory_open_is_named(tmp_path: Path, settings: 
     assert found(after)["format"]["status"] == "ok"
 
 
-def test_a_newer_format_is_a_failure_that_says_what_to_do() -> None:
+def test_a_newer_format_is_a_failure_with_a_remedy() -> None:
     newer = checks.format_of(Path("/realm"), 9, 2)
 
     assert newer.status == "failed"
@@ -77,7 +77,7 @@ def test_a_newer_format_is_a_failure_that_says_what_to_do() -> None:
     assert checks.format_of(Path("/realm"), None, 2).status == "failed"
 
 
-def test_a_realm_without_amqp_is_in_order_and_is_told_how_to_get_it() -> None:
+def test_a_missing_amqp_package_is_ok_and_has_its_install_command() -> None:
     without = checks.amqp(None)
 
     assert without.status == "ok"
@@ -85,7 +85,7 @@ def test_a_realm_without_amqp_is_in_order_and_is_told_how_to_get_it() -> None:
     assert checks.amqp("0.40.0").found == "python-qpid-proton 0.40.0"
 
 
-def test_somebody_elses_directory_is_a_failure(tmp_path: Path, settings: Path) -> None:
+def test_a_directory_that_is_not_a_realm_is_a_failure(tmp_path: Path, settings: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.tex").write_text("")
 
@@ -122,7 +122,7 @@ def test_bad_settings_are_a_failure_and_the_rest_is_still_looked_at(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("days", "status"), [(-1, "failed"), (5, "warning"), (100, "ok")])
-def test_certificates_are_told_when_they_end(tmp_path: Path, days: int, status: str) -> None:
+def test_certificates_are_shown_with_their_expiry(tmp_path: Path, days: int, status: str) -> None:
     file = Authority(tmp_path, "authority").certificate("realm", days=days)
     wanted = {"listen.tls_certificate": str(file[0]), "listen.tls_key": str(file[1])}
 

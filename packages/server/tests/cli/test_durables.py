@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from tests.commands import Run
 
 
-def test_a_durable_is_made_and_says_what_waits_for_it(
-    penstock_command: Run, orders: Channel
-) -> None:
+def test_create_prints_the_outstanding_events(penstock_command: Run, orders: Channel) -> None:
     made = penstock_command(
         "durable", "create", "orders", "billing", "--from", "1", "--selector", "price < 3"
     )
@@ -24,7 +22,7 @@ def test_a_durable_is_made_and_says_what_waits_for_it(
     assert orders.durables.get("billing").info().selector == "price < 3"
 
 
-def test_a_volatile_exclusive_durable_may_be_asked_for(
+def test_a_volatile_exclusive_durable_may_be_created(
     penstock_command: Run, orders: Channel
 ) -> None:
     penstock_command("durable", "create", "orders", "d", "--type", "exclusive", "--volatile")
@@ -57,13 +55,13 @@ def test_the_list_has_a_line_for_each_durable(penstock_command: Run, orders: Cha
     assert billing.endswith("price > 1")
 
 
-def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
+def test_an_empty_list_shows_the_create_command(penstock_command: Run, orders: Channel) -> None:
     listed = penstock_command("durable", "list", "orders")
 
     assert listed.stdout == "no durables; create one with: penstock durable create orders NAME\n"
 
 
-def test_show_counts_what_is_outstanding(penstock_command: Run, orders: Channel) -> None:
+def test_show_counts_outstanding_events(penstock_command: Run, orders: Channel) -> None:
     durable = orders.durables.create("billing", type="shared")
     with durable.subscribe(window=2) as held:
         held.next_batch(timeout=5.0)
@@ -86,7 +84,7 @@ def test_show_as_json_has_the_same_numbers(penstock_command: Run, orders: Channe
 
 
 @pytest.mark.spec("D16")
-def test_browse_prints_what_is_outstanding_and_changes_nothing(
+def test_browse_prints_outstanding_events_and_changes_nothing(
     penstock_command: Run, orders: Channel
 ) -> None:
     durable = orders.durables.create("billing", type="shared", selector="price > 1")
@@ -97,7 +95,7 @@ def test_browse_prints_what_is_outstanding_and_changes_nothing(
     assert (durable.info().outstanding, durable.info().redelivered) == (3, 0)
 
 
-def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> None:
+def test_browse_without_events_prints_a_message(penstock_command: Run, orders: Channel) -> None:
     orders.durables.create("billing", type="shared", start="latest")
 
     printed = penstock_command("durable", "browse", "orders", "billing")
@@ -106,7 +104,7 @@ def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> No
 
 
 @pytest.mark.spec("D11")
-def test_strict_order_may_be_asked_for_and_is_shown(penstock_command: Run, orders: Channel) -> None:
+def test_strict_order_may_be_set_and_is_shown(penstock_command: Run, orders: Channel) -> None:
     penstock_command("durable", "create", "orders", "d", "--type", "serial", "--strict-order")
     penstock_command("durable", "create", "orders", "e", "--type", "serial")
 
@@ -121,7 +119,7 @@ def test_strict_order_may_be_asked_for_and_is_shown(penstock_command: Run, order
 
 
 @pytest.mark.spec("D11", "D17")
-def test_lanes_may_be_asked_for_and_are_shown(penstock_command: Run, orders: Channel) -> None:
+def test_lanes_may_be_set_and_are_shown(penstock_command: Run, orders: Channel) -> None:
     penstock_command("durable", "create", "orders", "d", "--type", "serial", "--order-by", "sku")
 
     shown = penstock_command("durable", "show", "orders", "d").stdout
@@ -165,7 +163,7 @@ def test_an_administrator_frees_an_exclusive_durable(
         assert audit.info().clients == ()
 
 
-def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> None:
+def test_a_deleted_durable_no_longer_exists(penstock_command: Run, orders: Channel) -> None:
     orders.durables.create("billing", type="shared")
 
     deleted = penstock_command("durable", "delete", "orders", "billing", "-y")

@@ -95,7 +95,7 @@ def test_nothing_is_said_of_files_where_there_are_none(penstock_command: Run, ty
     assert not {"sync", "files", "reading"} & {line.split()[0] for line in shown.splitlines()}
 
 
-def test_a_queue_says_when_its_events_are_dead(
+def test_a_queue_shows_when_its_events_are_dead(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     session.channels.create("dead")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spec("L1")
-def test_a_join_copies_what_is_published_from_now_on(
+def test_a_join_copies_events_published_from_now_on(
     penstock_command: Run, session: penstock.Session, orders: Channel
 ) -> None:
     copies = session.channels.create("copies")
@@ -52,7 +52,7 @@ def test_the_list_as_json_is_one_document(
     assert (listed["source"], listed["destination"], listed["archive"]) == ("orders", "work", True)
 
 
-def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run) -> None:
+def test_an_empty_list_shows_the_create_command(penstock_command: Run) -> None:
     assert "penstock join create" in penstock_command("join", "list").stdout
 
 
@@ -67,7 +67,7 @@ def test_a_deleted_join_copies_no_more(penstock_command: Run, orders: Channel, w
 
 
 @pytest.mark.spec("E3")
-def test_a_copy_says_where_it_came_from(
+def test_a_copy_is_printed_with_its_origin(
     penstock_command: Run, session: penstock.Session, orders: Channel
 ) -> None:
     session.channels.create("copies")

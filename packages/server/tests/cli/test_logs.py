@@ -68,7 +68,7 @@ class Person:
         return OBEYED
 
 
-def test_a_name_somebody_has_chosen_is_shown_and_not_obeyed() -> None:
+def test_control_characters_in_a_name_are_escaped() -> None:
     out = io.StringIO()
     configure("info", "text", out)
     log = structlog.get_logger()
@@ -104,7 +104,7 @@ def test_the_text_of_an_error_begins_no_line_of_the_log(logged_by: str) -> None:
     assert "2026-01-01 [info] forged" in lines[-1]
 
 
-def test_json_lines_keep_what_was_chosen_in_printable_characters() -> None:
+def test_json_lines_have_the_same_name_in_printable_characters() -> None:
     out = io.StringIO()
     configure("info", "json", out)
     try:
@@ -151,7 +151,7 @@ def test_a_traceback_is_a_value_in_json() -> None:
     assert "ValueError: bad" in json.loads(out.getvalue())["exception"]
 
 
-def test_what_the_application_has_set_up_stays() -> None:
+def test_the_configuration_of_the_application_is_kept() -> None:
     structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
     chosen = structlog.get_config()["processors"]
 
@@ -189,7 +189,7 @@ def written(out: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_a_storm_of_one_event_is_cut_short_and_told_and_others_are_written() -> None:
+def test_a_storm_of_one_event_is_limited_and_reported_and_other_events_are_logged() -> None:
     out, clock = io.StringIO(), Clock()
     configure("info", "json", out, steady_us=clock)
     log = structlog.get_logger()
@@ -209,7 +209,7 @@ def test_a_storm_of_one_event_is_cut_short_and_told_and_others_are_written() -> 
     assert left_out["level"] == "warning"
 
 
-def test_storms_that_go_on_are_told_second_by_second_and_nothing_is_forgotten() -> None:
+def test_a_long_storm_is_reported_every_second_and_all_lines_are_counted() -> None:
     out, clock = io.StringIO(), Clock()
     configure("info", "json", out, steady_us=clock)
     log = structlog.get_logger()
@@ -234,7 +234,7 @@ def test_storms_that_go_on_are_told_second_by_second_and_nothing_is_forgotten() 
 
 
 @simulated
-async def test_the_end_of_a_storm_is_told_though_nothing_else_is_logged() -> None:
+async def test_the_end_of_a_storm_is_reported_without_other_log_lines() -> None:
     out, clock = io.StringIO(), Clock()
     configure("info", "json", out, steady_us=clock)
 
@@ -245,7 +245,7 @@ async def test_the_end_of_a_storm_is_told_though_nothing_else_is_logged() -> Non
     assert written(out)[-1]["lines"] == 3
 
 
-def test_whoever_asks_for_debug_gets_all_of_it() -> None:
+def test_debug_lines_are_not_limited() -> None:
     out = io.StringIO()
     configure("debug", "json", out, steady_us=Clock())
 

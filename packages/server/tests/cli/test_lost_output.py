@@ -52,7 +52,7 @@ def shell(server: ServerProcess) -> Shell:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.spec("Q1")
-def test_what_is_not_printed_stays_on_its_queue(session: penstock.Session, shell: Shell) -> None:
+def test_events_not_printed_stay_on_their_queue(session: penstock.Session, shell: Shell) -> None:
     queue = session.queues.create("work")
     queue.push_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
     read = "penstock queue read work --timeout 0.5 --format json"
@@ -106,9 +106,7 @@ def test_an_argument_that_is_not_utf_8_is_data(session: penstock.Session, shell:
 
 
 @pytest.mark.spec("E2")
-def test_what_is_browsed_as_json_can_be_published_as_it_was(
-    session: penstock.Session, shell: Shell
-) -> None:
+def test_browsed_json_can_be_published_unchanged(session: penstock.Session, shell: Shell) -> None:
     source = session.channels.create("source")
     copy = session.channels.create("copy")
     properties = {"raw": b"\x00\xff", "x": float("inf"), "list": [float("-inf"), b"a"]}

@@ -49,7 +49,7 @@ def test_deltas_are_published_and_shown_merged(
 
 @pytest.mark.spec("K3")
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_subscriber_sees_what_is_a_delta(
+def test_a_subscriber_sees_which_events_are_deltas(
     penstock_command: Run, rates: Channel, merged: bool
 ) -> None:
     eur = rates.register("EUR", bid=1.5, ask=2.5)
@@ -99,7 +99,7 @@ def test_the_state_of_a_key_now_and_before(
     assert "name an archive" in gone.stderr
 
 
-def test_wrong_usage_is_said(penstock_command: Run, rates: Channel, session: Session) -> None:
+def test_wrong_usage_is_explained(penstock_command: Run, rates: Channel, session: Session) -> None:
     session.channels.create("plain")
     on_plain = penstock_command("publish", "plain", "--delta", "-p", "a=1")
     without_key = penstock_command("publish", "rates", "--delta", "-p", "a=1")

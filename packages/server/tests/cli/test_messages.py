@@ -98,7 +98,7 @@ def test_lines_of_messages_are_published(penstock_command: Run, store: str, tmp_
     ]
 
 
-def test_what_was_printed_is_published_again(
+def test_a_printed_message_can_be_published_again(
     penstock_command: Run, described: str, tmp_path: Path
 ) -> None:
     for name in ("orders", "copies"):
@@ -124,7 +124,7 @@ def test_what_was_printed_is_published_again(
         (("--message", "shop.Order", "--file", "x.csv"), "messages are read from lines of JSON"),
     ],
 )
-def test_what_is_no_such_message_is_not_published(
+def test_data_that_is_not_such_a_message_is_not_published(
     penstock_command: Run, store: str, arguments: tuple[str, ...], complaint: str
 ) -> None:
     refused = penstock_command(*publishing(store), *arguments)
@@ -144,7 +144,7 @@ def test_a_bad_line_is_named(penstock_command: Run, store: str, tmp_path: Path) 
     assert "line 2: not a shop.Order" in refused.output
 
 
-def test_a_channel_without_descriptors_says_what_to_do(
+def test_without_descriptors_the_error_has_a_remedy(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     session.channels.create("bare")

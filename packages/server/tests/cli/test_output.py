@@ -119,7 +119,7 @@ OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
 """What a terminal obeys, or shows in another order."""
 
 
-def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     write(f"größe 日 {OBEYED}\nnext line")
     note(OBEYED)
     TextTable(("name",)).write([(OBEYED,)])
@@ -139,7 +139,7 @@ def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str
     assert msgspec.json.decode(document.splitlines()[-1]) == {"name": OBEYED}
 
 
-def test_no_command_says_what_a_terminal_would_obey(
+def test_no_command_prints_terminal_control_characters(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     orders = session.channels.create("orders")

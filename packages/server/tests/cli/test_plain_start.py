@@ -73,7 +73,7 @@ def through_the_parser(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch
         "--data d --host=a=b",
     ],
 )
-def test_plain_words_mean_what_the_parser_makes_of_them(
+def test_simple_arguments_are_read_as_by_the_parser(
     arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ["serve", *arguments.split()]
@@ -121,7 +121,7 @@ def test_each_flag_of_the_command_is_among_the_plain_ones() -> None:
     assert flags - {"--help", "-h"} == {*VALUED, *SWITCHES}
 
 
-def test_a_flag_that_is_not_given_says_nothing_of_its_setting() -> None:
+def test_an_unused_flag_does_not_set_its_setting() -> None:
     start = plain_start(["serve", "--data", "d", "--port", "1"])
 
     assert start is not None
@@ -131,7 +131,7 @@ def test_a_flag_that_is_not_given_says_nothing_of_its_setting() -> None:
 
 
 @pytest.mark.parametrize(("said", "wanted"), [(None, "1"), ("3", "3")])
-def test_a_server_has_no_threads_for_linear_algebra_unless_somebody_says_so(
+def test_a_server_has_no_threads_for_linear_algebra_by_default(
     said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(THREADS, said or "")
@@ -152,7 +152,7 @@ def test_a_server_has_no_threads_for_linear_algebra_unless_somebody_says_so(
 
 
 @pytest.mark.process
-def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
+def test_a_server_starts_without_unneeded_modules(tmp_path: Path) -> None:
     arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
     telling = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
@@ -180,7 +180,7 @@ def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_start_that_fails_says_why_and_is_told_by_its_status(tmp_path: Path) -> None:
+def test_a_failed_start_is_logged_and_has_an_exit_status(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     arguments = ("serve", "--data", str(tmp_path / "file"), "--port", "0", "--no-http")
     done = subprocess.run(
@@ -191,7 +191,7 @@ def test_a_start_that_fails_says_why_and_is_told_by_its_status(tmp_path: Path) -
     assert json.loads(done.stderr.splitlines()[-1])["event"] == "realm.failed"
 
 
-def test_what_is_left_out_is_there_again_afterwards() -> None:
+def test_hidden_modules_can_be_imported_afterwards() -> None:
     sys.modules.pop("this", None)
     with left_out("this"), pytest.raises(ModuleNotFoundError, match="on purpose"):
         __import__("this")

@@ -61,7 +61,7 @@ def test_a_command_reads_all_there_is(server: ServerProcess) -> None:
     assert printed.count("\n") == EVENTS
 
 
-def test_what_goes_wrong_while_ctrl_c_ends_a_command_is_not_told(
+def test_errors_while_ctrl_c_ends_a_command_are_not_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A session that closes in the middle of a request may complain."""
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_a_subscription_quietly(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--transactional"]])
-def test_ctrl_c_ends_a_reader_and_what_was_not_printed_stays(
+def test_ctrl_c_ends_a_reader_and_unprinted_events_stay(
     server: ServerProcess, options: list[str]
 ) -> None:
     with penstock.connect(server.url) as session:

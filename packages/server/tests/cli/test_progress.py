@@ -9,7 +9,7 @@ import pytest
 from penstock_server.cli.shared.progress import progress
 
 
-def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("publishing", 10) as seen:
         seen.reached(5)
 

@@ -111,7 +111,7 @@ def test_columns_of_a_csv_file_are_properties(
         (["", "007"], ["", "007"]),
     ],
 )
-def test_numbers_of_a_csv_file_stay_what_they_are(
+def test_numbers_of_a_csv_file_keep_their_value(
     penstock_command: Run, trades: Channel, tmp_path: Path, cells: list[str], values: list[Any]
 ) -> None:
     file = tmp_path / "trades.csv"
@@ -185,7 +185,7 @@ def test_an_arrow_file_may_be_a_file_or_a_stream(
 
 
 @pytest.mark.parametrize(("style", "ending"), [("json", "ndjson"), ("arrow", "arrow")])
-def test_what_was_browsed_can_be_published_elsewhere(
+def test_browsed_events_can_be_published_elsewhere(
     penstock_command: Run, orders: Channel, trades: Channel, tmp_path: Path, style: str, ending: str
 ) -> None:
     file = tmp_path / f"orders.{ending}"
@@ -287,7 +287,7 @@ def test_a_column_that_cannot_be_a_property_is_named(
     assert "column 'day' has type time32[ms]; cast it to string, or int64" in refused.stderr
 
 
-def test_a_file_that_fails_half_way_says_what_was_published(
+def test_an_error_within_a_file_names_the_published_events(
     penstock_command: Run, trades: Channel, tmp_path: Path
 ) -> None:
     file = tmp_path / "trades.ndjson"

@@ -44,7 +44,7 @@ def test_pop_of_nothing_ends_at_the_timeout(penstock_command: Run, work: Queue) 
 
 
 @pytest.mark.spec("Q4")
-def test_peek_changes_nothing_and_says_whether_there_are_more(
+def test_peek_changes_nothing_and_prints_whether_the_queue_has_more(
     penstock_command: Run, work: Queue
 ) -> None:
     *rows, more = penstock_command("queue", "peek", "work", "--count", "2").stdout.splitlines()
@@ -74,7 +74,7 @@ def test_peek_as_json_has_the_events_in_an_array(penstock_command: Run, work: Qu
     assert peeked["has_more"] is True
 
 
-def test_peek_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
+def test_peek_without_events_prints_a_message(penstock_command: Run, work: Queue) -> None:
     shown = penstock_command("queue", "peek", "work", "--selector", "minutes > 9")
 
     assert (shown.exit_code, shown.stdout) == (0, "no such events on work\n")
@@ -82,7 +82,7 @@ def test_peek_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
 
 @pytest.mark.spec("Q1")
 @pytest.mark.parametrize("options", [[], ["--transactional"], ["--transactional", "--commit"]])
-def test_what_is_read_is_off_the_queue(
+def test_read_events_leave_the_queue(
     penstock_command: Run, work: Queue, options: list[str]
 ) -> None:
     printed = penstock_command(
@@ -117,7 +117,7 @@ def test_a_reader_with_a_selector_leaves_the_others(
 
 @pytest.mark.spec("Q3")
 @pytest.mark.parametrize("bound", [["--window", "2"], ["--count", "2"]])
-def test_what_is_rolled_back_comes_again_counted(
+def test_rolled_back_events_are_redelivered_with_a_count(
     penstock_command: Run, work: Queue, bound: list[str]
 ) -> None:
     printed = penstock_command(
@@ -131,7 +131,7 @@ def test_what_is_rolled_back_comes_again_counted(
     assert work.info().redelivered == 1
 
 
-def test_a_rollback_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
+def test_a_rollback_without_events_prints_a_message(penstock_command: Run, work: Queue) -> None:
     work.purge()
 
     printed = penstock_command(
@@ -141,7 +141,7 @@ def test_a_rollback_of_nothing_says_so(penstock_command: Run, work: Queue) -> No
     assert printed.stderr == "0 events rolled back\nno events arrived\n"
 
 
-def test_read_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
+def test_read_without_events_prints_a_message(penstock_command: Run, work: Queue) -> None:
     work.purge()
 
     printed = penstock_command("queue", "read", "work", "--timeout", "0")

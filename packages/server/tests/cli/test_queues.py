@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spec("Q5")
-def test_a_queue_is_made_with_the_attributes_that_were_given(
+def test_a_queue_is_created_with_the_attributes_on_the_command_line(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     session.channels.create("dead")
@@ -74,12 +74,14 @@ def test_the_list_as_json_is_one_document(penstock_command: Run, work: Queue) ->
     assert listed["conservation"]["holds"]
 
 
-def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
+def test_an_empty_list_shows_the_create_command(penstock_command: Run, orders: Channel) -> None:
     assert "penstock queue create" in penstock_command("queue", "list").stdout
 
 
 @pytest.mark.spec("T8")
-def test_show_says_who_reads_and_where_every_event_went(penstock_command: Run, work: Queue) -> None:
+def test_show_has_the_readers_and_the_counts_of_all_events(
+    penstock_command: Run, work: Queue
+) -> None:
     work.purge(start=4)
     with work.reader(transactional=True) as reader:
         reader.fetch(1, timeout=5.0)
@@ -102,7 +104,9 @@ def test_show_as_json_has_the_same_numbers(penstock_command: Run, work: Queue) -
     assert (shown["events"], shown["readers"], shown["in_flight"]) == (5, [], 0)
 
 
-def test_edit_changes_only_what_was_given(penstock_command: Run, work: Queue) -> None:
+def test_edit_changes_only_the_attributes_on_the_command_line(
+    penstock_command: Run, work: Queue
+) -> None:
     work.edit(capacity=100)
 
     changed = penstock_command("queue", "edit", "work", "--ttl", "1h")
@@ -116,7 +120,7 @@ def test_edit_changes_only_what_was_given(penstock_command: Run, work: Queue) ->
     ("options", "removed"),
     [(["--from", "1", "--to", "3"], 3), (["--selector", "minutes > 3"], 1), (["--yes"], 5)],
 )
-def test_purge_removes_and_says_how_many(
+def test_purge_prints_the_number_of_removed_events(
     penstock_command: Run, work: Queue, options: list[str], removed: int
 ) -> None:
     purged = penstock_command("queue", "purge", "work", "--yes", *options)
@@ -125,7 +129,7 @@ def test_purge_removes_and_says_how_many(
     assert work.info().counters.purged == removed
 
 
-def test_a_deleted_queue_is_gone(
+def test_a_deleted_queue_no_longer_exists(
     penstock_command: Run, session: penstock.Session, work: Queue
 ) -> None:
     deleted = penstock_command("queue", "delete", "work", "--yes")
@@ -134,7 +138,7 @@ def test_a_deleted_queue_is_gone(
     assert session.queues.list() == []
 
 
-def test_maintenance_says_why_there_was_nothing_to_do(penstock_command: Run, work: Queue) -> None:
+def test_maintain_prints_why_nothing_was_done(penstock_command: Run, work: Queue) -> None:
     done = penstock_command("queue", "maintain", "work")
 
     assert done.stdout.startswith("queue work: nothing to do; ")
@@ -233,7 +237,7 @@ def test_wrong_usage_exits_with_2(
     assert work.info().counters.consumed == 0
 
 
-def test_missing_says_what_the_readers_have_taken(
+def test_missing_lists_ids_that_readers_have_taken(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     jobs = session.queues.create("jobs")

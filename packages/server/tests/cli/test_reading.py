@@ -31,9 +31,7 @@ def test_a_table_has_a_column_for_each_property(penstock_command: Run, orders: C
     assert rows[2].endswith("event 2      2")
 
 
-def test_browse_reads_a_range_of_what_a_selector_matches(
-    penstock_command: Run, orders: Channel
-) -> None:
+def test_browse_reads_matching_events_in_a_range(penstock_command: Run, orders: Channel) -> None:
     printed = penstock_command(
         "browse",
         "orders",
@@ -56,7 +54,7 @@ def test_browse_stops_after_so_many(penstock_command: Run, orders: Channel) -> N
     assert ids(printed.stdout) == [0, 1]
 
 
-def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> None:
+def test_browse_without_events_prints_a_message(penstock_command: Run, orders: Channel) -> None:
     printed = penstock_command("browse", "orders", "--from", "100")
 
     assert (printed.exit_code, printed.stdout) == (0, "no such events on orders\n")
@@ -75,7 +73,7 @@ def test_an_arrow_stream_has_all_events_under_one_schema(
 
 
 @pytest.mark.spec("E10")
-def test_an_arrow_stream_has_one_column_for_numbers_or_says_why_not(
+def test_an_arrow_stream_has_one_column_for_numbers_or_a_note(
     penstock_command: Run, orders: Channel
 ) -> None:
     orders.publish(properties={"price": 9.5})
@@ -104,7 +102,7 @@ def test_an_arrow_stream_of_nothing_is_a_stream(penstock_command: Run, orders: C
     ("start", "expected"),
     [("earliest", [0, 1, 2, 3, 4]), ("3", [3, 4]), ("2000-01-01", [0, 1, 2, 3, 4]), ("latest", [])],
 )
-def test_subscribe_begins_where_it_is_told(
+def test_subscribe_begins_at_the_start_position(
     penstock_command: Run, orders: Channel, start: str, expected: list[int]
 ) -> None:
     printed = penstock_command(
@@ -130,7 +128,7 @@ def test_data_that_is_no_text_is_base64_in_json(penstock_command: Run, orders: C
     assert json.loads(printed.stdout)["data_base64"] == "/wA="
 
 
-def test_a_durable_gets_what_is_printed_acknowledged(
+def test_printed_events_of_a_durable_are_acknowledged(
     penstock_command: Run, orders: Channel
 ) -> None:
     durable = orders.durables.create("billing", type="shared", selector="price > 0")
@@ -146,7 +144,7 @@ def test_a_durable_gets_what_is_printed_acknowledged(
 
 @pytest.mark.spec("D18")
 @pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
-def test_what_is_printed_of_a_durable_is_given_back_with_a_delay(
+def test_printed_events_of_a_durable_are_rolled_back_with_a_delay(
     penstock_command: Run, orders: Channel, name: str
 ) -> None:
     durable = orders.durables.create("billing", type="shared")
@@ -162,7 +160,7 @@ def test_what_is_printed_of_a_durable_is_given_back_with_a_delay(
 
 @pytest.mark.spec("D18", "D21")
 @pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
-def test_what_is_printed_of_a_durable_and_given_back_is_counted_once(
+def test_rolled_back_events_of_a_durable_are_counted_once(
     penstock_command: Run, orders: Channel, name: str
 ) -> None:
     durable = orders.durables.create("billing", type="shared")
@@ -210,7 +208,7 @@ def test_a_durable_that_no_channel_of_a_pattern_has_is_refused(
 
 @pytest.mark.spec("T11")
 @pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
-def test_what_is_printed_of_a_durable_is_rejected_with_a_reason(
+def test_printed_events_of_a_durable_are_rejected_with_a_reason(
     session: Session, penstock_command: Run, orders: Channel, name: str
 ) -> None:
     session.channels.create("dead")
@@ -238,7 +236,9 @@ def test_a_durable_with_nothing_left_ends_at_the_timeout(
     assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events arrived\n")
 
 
-def test_a_redelivered_event_says_how_often(penstock_command: Run, orders: Channel) -> None:
+def test_a_redelivered_event_is_printed_with_its_count(
+    penstock_command: Run, orders: Channel
+) -> None:
     durable = orders.durables.create("billing", type="shared")
     for event in durable.fetch(1, timeout=5.0):
         event.rollback()
@@ -315,7 +315,7 @@ def test_a_range_of_no_events_is_refused(
     assert "start is 5 and end is 2, an empty range" in refused.stderr
 
 
-def test_what_has_left_is_read_from_the_archive(
+def test_events_that_have_left_are_read_from_the_archive(
     penstock_command: Run, session: Session, orders: Channel, tmp_path: Path
 ) -> None:
     archiver = Archiver(session, orders, tmp_path / "lake")

@@ -29,7 +29,7 @@ def dead(session: penstock.Session) -> Channel:
     return dead
 
 
-def test_a_dead_event_says_what_happened_to_it(penstock_command: Run, dead: Channel) -> None:
+def test_a_dead_event_is_printed_with_its_cause(penstock_command: Run, dead: Channel) -> None:
     header, *rows = penstock_command("browse", "dead/events").stdout.splitlines()
     first = penstock_command("browse", "dead/events", "--count", "1", "--format", "json").stdout
     origin = json.loads(first)["origin"]
@@ -41,7 +41,9 @@ def test_a_dead_event_says_what_happened_to_it(penstock_command: Run, dead: Chan
 
 
 @pytest.mark.spec("T10")
-def test_a_buried_event_says_why(penstock_command: Run, session: penstock.Session) -> None:
+def test_a_rejected_event_is_printed_with_its_reason(
+    penstock_command: Run, session: penstock.Session
+) -> None:
     session.channels.create("dead/parcels")
     parcels = session.channels.create("parcels", dead_event_store="dead/parcels")
     parcels.publish_many([penstock.Event(b"a"), penstock.Event(b"b")])
@@ -115,7 +117,7 @@ def test_a_refusal_is_one_line_with_its_code(
     assert dead.info().events == 4
 
 
-def test_a_dead_event_can_be_published_from_what_was_printed(
+def test_a_printed_dead_event_can_be_published(
     penstock_command: Run, session: penstock.Session, dead: Channel
 ) -> None:
     lines = penstock_command("browse", "dead/events", "--format", "json").stdout
@@ -150,7 +152,7 @@ def test_work_is_watched_until_it_ends() -> None:
     assert seen.steps[:2] == [1, 2]
 
 
-def test_work_that_fails_says_so() -> None:
+def test_a_failure_of_the_work_is_raised() -> None:
     def fail() -> int:
         raise penstock.CapacityReached("full")
 

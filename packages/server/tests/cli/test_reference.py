@@ -38,7 +38,7 @@ def test_the_list_of_settings_explains_each(penstock_command: Run) -> None:
     assert "PENSTOCK_LIMITS_MAX_EVENT_BYTES\n" in shown
 
 
-def test_what_is_in_force_is_shown_with_its_unit_and_where_it_comes_from(
+def test_settings_in_force_are_shown_with_unit_and_origin(
     penstock_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "realm.toml"

@@ -52,7 +52,7 @@ def test_a_request_without_a_reply_fails(penstock_command: Run, work: Queue) -> 
 
 
 @pytest.mark.spec("R2")
-def test_replies_come_from_a_command_and_who_fails_gives_the_request_back(
+def test_replies_come_from_a_command_and_a_failure_rolls_the_request_back(
     penstock_command: Run, session: Session
 ) -> None:
     work = session.queues.create("work")
@@ -94,7 +94,7 @@ def test_a_durable_keeps_the_requests_until_they_are_replied_to(
     assert team.info().outstanding == 0
 
 
-def test_what_cannot_be_is_refused(penstock_command: Run, work: Queue) -> None:
+def test_invalid_requests_are_refused(penstock_command: Run, work: Queue) -> None:
     for arguments, said in (
         (("reply", "work"), "give either --exec or --data"),
         (("reply", "work", "--data", "a", "--durable", "d"), "--durable works on channels only"),

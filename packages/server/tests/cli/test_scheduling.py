@@ -43,7 +43,7 @@ def test_a_wait_counts_from_now(wait: str, seconds: float) -> None:
 
 
 @pytest.mark.spec("X4")
-def test_what_waits_is_listed(penstock_command: Run, work: Queue) -> None:
+def test_scheduled_events_are_listed(penstock_command: Run, work: Queue) -> None:
     penstock_command("queue", "push", "work", "later", "--deliver-at", LATER, "-p", "minutes=7")
 
     header, row = penstock_command("schedule", "list", "work").stdout.splitlines()
@@ -55,7 +55,7 @@ def test_what_waits_is_listed(penstock_command: Run, work: Queue) -> None:
     assert (listed["data"], listed["properties"]) == ("later", {"minutes": 7})
 
 
-def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
+def test_an_empty_list_shows_how_to_schedule(penstock_command: Run, orders: Channel) -> None:
     listed = penstock_command("schedule", "list", "orders").stdout
 
     assert listed.startswith(
@@ -64,7 +64,7 @@ def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Chan
 
 
 @pytest.mark.spec("X4")
-def test_what_is_cancelled_is_never_published(penstock_command: Run, orders: Channel) -> None:
+def test_cancelled_events_are_never_published(penstock_command: Run, orders: Channel) -> None:
     penstock_command("publish", "orders", "later", "--deliver-at", LATER)
 
     cancelled = penstock_command("schedule", "cancel", "orders", "0", "--yes")

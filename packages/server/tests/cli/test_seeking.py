@@ -39,7 +39,7 @@ def test_a_preview_asks_nothing_and_changes_nothing(
     assert billing.info().outstanding == 1
 
 
-def test_it_asks_with_what_would_change(penstock_command: Run, billing: Durable) -> None:
+def test_the_question_names_the_changes(penstock_command: Run, billing: Durable) -> None:
     refused = penstock_command("durable", "seek", "mail", "billing", "--to", "latest")
 
     assert refused.exit_code != 0

@@ -33,7 +33,7 @@ def test_a_selector_is_explained_without_a_realm(penstock_command: Run) -> None:
 
 
 @pytest.mark.spec("F5")
-def test_on_a_channel_it_says_what_would_match(penstock_command: Run, orders: Channel) -> None:
+def test_on_a_channel_matching_events_are_shown(penstock_command: Run, orders: Channel) -> None:
     result = penstock_command("selector", "check", "price >= 3", "--channel", "orders")
 
     assert result.stdout.splitlines()[2:] == [
@@ -54,7 +54,9 @@ def test_many_matches_are_counted_and_a_few_shown(penstock_command: Run, orders:
     assert last == "matches 6 of 6 events on orders: events 0, 1, 2, 3, 4, …"
 
 
-def test_a_misspelt_name_and_a_wrong_type_are_told(penstock_command: Run, orders: Channel) -> None:
+def test_a_misspelt_name_and_a_wrong_type_are_reported(
+    penstock_command: Run, orders: Channel
+) -> None:
     result = penstock_command(
         "selector", "check", "prise > 3 OR price = 'x'", "--channel", "orders"
     )

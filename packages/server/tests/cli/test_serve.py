@@ -51,7 +51,7 @@ def test_a_signal_ends_it_in_order(serve: Serve, number: signal.Signals) -> None
     assert stored(serve()) == [b"one", b"two"]
 
 
-def test_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+def test_a_closed_log_does_not_stop_the_realm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "serve", "--data", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
         assert server.stderr is not None
@@ -66,7 +66,7 @@ def test_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
         assert server.wait(30) == 0
 
 
-def test_the_start_is_one_screen_that_says_what_was_found(serve: Serve) -> None:
+def test_the_start_logs_one_screen_with_the_recovered_content(serve: Serve) -> None:
     first = serve()
     publish(first, b"one", b"two")
     first.kill()
@@ -207,7 +207,7 @@ def test_a_data_directory_has_one_realm(serve: Serve) -> None:
     assert server.is_running
 
 
-def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_realm_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
 
     text = refusal(tmp_path)
@@ -285,7 +285,7 @@ def test_wrong_usage_exits_with_2(tmp_path: Path, flags: list[str]) -> None:
     assert "Traceback" not in text
 
 
-def test_the_log_is_json_where_nobody_watches(serve: Serve) -> None:
+def test_the_log_is_json_without_a_terminal(serve: Serve) -> None:
     server = serve("--log-format", "auto")
     server.terminate()
 
@@ -295,7 +295,7 @@ def test_the_log_is_json_where_nobody_watches(serve: Serve) -> None:
     assert list(entries[0])[:3] == ["timestamp", "level", "event"]
 
 
-def test_a_process_is_gone_when_the_block_ends(tmp_path: Path) -> None:
+def test_a_process_has_ended_when_the_block_ends(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         pid = server.pid
 

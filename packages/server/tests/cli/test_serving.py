@@ -106,7 +106,7 @@ def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() ->
 
 
 @on_a_loop
-async def test_what_the_first_file_of_events_needs_is_loaded_beside_the_loop_once_it_serves(
+async def test_modules_of_the_first_segment_file_are_imported_in_a_thread_after_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop, loaded = asyncio.get_running_loop(), asyncio.Event()

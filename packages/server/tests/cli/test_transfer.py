@@ -28,7 +28,7 @@ def test_a_channel_goes_through_a_folder(
     assert session.channels.get("archive/orders").read().equals(orders.read())
 
 
-def test_an_import_that_is_refused_says_why_in_one_line(
+def test_a_refused_import_prints_the_reason_in_one_line(
     penstock_command: Run, orders: Channel, tmp_path: Path
 ) -> None:
     folder = tmp_path / "export"

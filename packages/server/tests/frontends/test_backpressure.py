@@ -19,7 +19,7 @@ class Busy:
 
 
 @simulated
-async def test_who_has_room_is_read() -> None:
+async def test_a_connection_with_room_is_read() -> None:
     busy = Busy()
     busy.reading.check()
 

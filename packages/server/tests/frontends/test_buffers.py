@@ -23,7 +23,7 @@ def test_small_bodies_are_read_whatever_large_ones_take() -> None:
         small(SMALL_BYTES)
 
 
-def test_nobody_gets_more_than_is_left_to_others() -> None:
+def test_a_user_gets_at_most_half_of_the_free_part() -> None:
     buffers = Buffers(200)
     with buffers.body(ANN) as first, buffers.body(ANN) as second, buffers.body(BOB) as other:
         first(SMALL_BYTES + 60)
@@ -34,7 +34,7 @@ def test_nobody_gets_more_than_is_left_to_others() -> None:
         other(SMALL_BYTES + 50)
 
 
-def test_what_is_read_is_given_back() -> None:
+def test_bytes_are_freed_after_reading() -> None:
     buffers = Buffers(200)
     for _ in range(5):
         with buffers.body(ANN) as grow:
@@ -48,7 +48,7 @@ def test_what_is_read_is_given_back() -> None:
         grow(LARGE)
 
 
-def test_strangers_are_told_apart_by_where_they_come_from_and_users_are_not() -> None:
+def test_anonymous_clients_are_counted_by_host_and_users_by_name() -> None:
     buffers = Buffers(400)
     here, there = Principal(ANONYMOUS, "10.0.0.1"), Principal(ANONYMOUS, "10.0.0.2")
     with buffers.body(here) as first, buffers.body(there) as second:

@@ -146,7 +146,7 @@ def settle(request: int, event_id: int) -> wire.Asked:
 
 
 @pytest.mark.spec("D11")
-def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then() -> None:
+def test_messages_before_a_seat_is_taken_are_processed_before_later_ones() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
         peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
         opened = peer.connection.opening[1]
@@ -165,7 +165,7 @@ def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then()
 
 
 @pytest.mark.spec("D13")
-def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
+def test_bye_is_answered_after_all_events_have_gone_back() -> None:
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
         peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
         await peer.answered(1)
@@ -184,7 +184,7 @@ def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
 
 
 @pytest.mark.spec("D13")
-def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
+def test_bye_followed_by_a_disconnect_closes_the_session() -> None:
     """Clients of before wait for nothing, and may end the connection at once."""
 
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
@@ -223,7 +223,7 @@ def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
 
 
 @pytest.mark.spec("D9")
-def test_what_is_taken_from_a_seat_that_was_refused_is_refused() -> None:
+def test_settling_on_a_refused_seat_is_refused() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
         peer.say(
             wire.Asked(1, Attach(ChannelId(1), 1, "unknown", sole=True)),
@@ -265,7 +265,7 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
 
 
 @pytest.mark.spec("D9")
-def test_a_peer_that_says_much_of_what_is_not_open_is_not_read() -> None:
+def test_a_peer_with_many_early_messages_is_not_read() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
         peer.say(
             wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),

@@ -40,7 +40,7 @@ def incident_in(text: str, logged: list[Any]) -> Any:
 
 
 @pytest.mark.usefixtures("fault")
-def test_a_native_client_is_told_an_incident_and_no_more() -> None:
+def test_a_native_client_gets_only_an_incident_id() -> None:
     with capture_logs() as logged, penstock.Realm() as realm:
         url = realm.listen()
         with penstock.connect(url) as session, pytest.raises(Internal) as raised:
@@ -54,7 +54,7 @@ def test_a_native_client_is_told_an_incident_and_no_more() -> None:
 
 
 @pytest.mark.usefixtures("fault")
-def test_who_asks_over_http_is_told_an_incident_and_no_more() -> None:
+def test_an_http_client_gets_only_an_incident_id() -> None:
     with capture_logs() as logged, penstock.Realm() as realm:
         reply = Web(realm.listen_http()).ask("GET", "realm")
 
@@ -87,7 +87,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
     return lambda kind: victims.__setitem__(slice(None), [kind])
 
 
-def test_who_watches_over_http_is_told_an_incident_and_others_go_on(
+def test_an_http_viewer_gets_only_an_incident_id_and_other_viewers_continue(
     failing: Failing,
 ) -> None:
     failing(Viewer)

@@ -30,7 +30,7 @@ async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @on_a_loop
-async def test_one_follows_the_other_at_a_port_and_nobody_is_refused_in_between() -> None:
+async def test_services_follow_each_other_at_a_port_without_refused_connections() -> None:
     ports = HeldPorts()
     port = await ports.hold("127.0.0.1", 0)
     first = await open_server(lambda: Greeter(b"first"), "127.0.0.1", port, held=ports)
@@ -47,7 +47,7 @@ async def test_one_follows_the_other_at_a_port_and_nobody_is_refused_in_between(
 
 
 @on_a_loop
-async def test_whoever_comes_is_refused_once_the_ports_are_given_back() -> None:
+async def test_connections_are_refused_after_the_ports_are_closed() -> None:
     ports = HeldPorts()
     port = await ports.hold("127.0.0.1", 0)
     server = await open_server(lambda: Greeter(b"here"), "127.0.0.1", port, held=ports)

@@ -68,7 +68,7 @@ async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, 
 
 
 @on_a_loop
-async def test_whoever_says_too_little_is_dropped() -> None:
+async def test_a_peer_that_sends_too_few_bytes_is_dropped() -> None:
     wire = Wire()
     either = ProtocolSniffer(Native, {b"AMQP": Amqp}, 0.0)
     either.connection_made(wire)
@@ -79,7 +79,7 @@ async def test_whoever_says_too_little_is_dropped() -> None:
 
 
 @on_a_loop
-async def test_who_finds_no_place_to_wait_is_dropped() -> None:
+async def test_a_connection_that_is_not_admitted_is_dropped() -> None:
     wire = Wire()
     either = ProtocolSniffer(
         Native,

@@ -41,7 +41,7 @@ async def test_a_peer_that_does_not_take_its_last_bytes_in_time_is_dropped(unsen
 
 
 @simulated
-async def test_what_is_closed_or_gone_is_not_closed_again() -> None:
+async def test_a_closed_transport_is_not_closed_again() -> None:
     transport = Scripted()
     close(transport)
     transport.unsent = 17

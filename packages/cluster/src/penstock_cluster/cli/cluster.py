@@ -13,7 +13,8 @@ from penstock_cluster.cli import (
 from penstock_server.cli.shared.grouping import command_group, register_below
 
 commands = command_group(
-    "Try a cluster on this machine; look at one that runs; move its realm, or one in or out."
+    "Try a cluster on this machine; inspect and control a running cluster; move realms into or "
+    "out of a cluster."
 )
 
 

@@ -42,11 +42,11 @@ def status(
 ) -> None:
     """Show a cluster: its owner, its nodes, and the servers of its engine.
 
-    It reads the engine, as a node would, and changes nothing. The register is watched until every
-    node has renewed, or has had the time of a lease to do so. Of one that is not there it says
-    since when; `penstock cluster remove` has it forgotten. The name of the cluster, its lease and
-    where NATS serves its monitoring are read where `penstock serve` reads them: the settings
-    file and the environment.
+    The command reads the engine as a node would, and changes nothing. It watches the register
+    until every node has renewed its lease, or for the duration of a lease. For a missing node it
+    shows since when it is missing; `penstock cluster remove` removes the node. The name of the
+    cluster, its lease and the monitoring URLs of NATS come from the settings file and the
+    environment, as for `penstock serve`.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def status(
     write("")
     rows = [
         (
-            server.name or "not known",
+            server.name or "unknown",
             f"down: {server.failure}" if server.failure else ("leads" if server.leads else "up"),
             server.version,
             None if server.room is None else size(server.room),
@@ -90,11 +90,11 @@ def doctor(
     json: Json = False,
     format: ListFormat = "table",
 ) -> None:
-    """Check a cluster: all that its nodes check of the engine, and nodes, clocks, versions, ports.
+    """Check a cluster: its engine, nodes, clocks, versions and ports.
 
-    Each check says that all is well, or what is wrong with the line to change. The journal is read
-    whole from the server that leads, and compared with its checksums. Nothing is changed. Exit
-    status: 0 nothing has failed (there may be warnings), 1 something has.
+    A failed check shows the problem and its remedy. The whole journal is read from the leading
+    server and compared with its checksums. Nothing is changed. Exit status: 0 if no check failed
+    (warnings are possible), 1 if a check failed.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
     room = room_in(found.servers)
     if seen is None:
         facts = [
-            ("cluster", f"{name}: there is none of this name on the engine (cluster.name)"),
+            ("cluster", f"{name}: the engine has no cluster of this name (cluster.name)"),
         ]
     else:
         lease = "not renewed" if seen.lease_left_s is None else f"{seen.lease_left_s:.1f} s left"
@@ -131,26 +131,26 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
             ("cluster", f"{name}, format {seen.format}"),
             ("owner", owner if seen.owner else f"none, the last epoch was {seen.epoch}"),
         ]
-    quorum = "a majority is there" if health.has_quorum else "NO MAJORITY"
+    quorum = "with a majority" if health.has_quorum else "NO MAJORITY"
     return [
         *facts,
         (
             "engine",
             f"{health.kind} {health.version}, {health.present} of {health.servers} servers, "
-            f"{quorum}, {health.leader or 'nobody'} leads",
+            f"{quorum}, leader: {health.leader or 'none'}",
         ),
         ("sync", _sync(health)),
-        ("room", "not told" if room is None else f"{size(room)} on a majority of the servers"),
-        ("damage", "; ".join(health.damage) or "none told"),
+        ("room", "unknown" if room is None else f"{size(room)} on a majority of the servers"),
+        ("damage", "; ".join(health.damage) or "none reported"),
     ]
 
 
 def _sync(health: EngineHealth) -> str:
-    """Return when the servers sync, and how far the slowest one is behind."""
+    """Return the sync mode of the servers, and the lag of the slowest one."""
     behind = f"{health.lag:,} appends behind on the server that has the fewest"
     if health.lag and health.present < health.servers:
         behind += " (a server is down)"
-    return f"{health.sync or 'not told'}, {behind if health.lag else 'no server is behind'}"
+    return f"{health.sync or 'unknown'}, {behind if health.lag else 'no server is behind'}"
 
 
 def _member_row(member: MemberSeen) -> tuple[Any, ...]:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from penstock_core.vocabulary.ports import Clock, StorageEngine, VersionedRecord
     from penstock_server.settings import ClusterSettings
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be moved, without moving it.")
+]
 
 
 def register(commands: typer.Typer) -> None:
@@ -41,21 +43,22 @@ def import_(
     settings: SettingsFile = None,
     dry_run: DryRun = False,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="Copy sealed files now, and all else later.")
+        bool,
+        typer.Option("--ahead", help="Only copy the sealed files now; import the rest later."),
     ] = False,
     abandon: Annotated[
-        bool, typer.Option("--abandon", help="Remove what an unfinished import has left.")
+        bool, typer.Option("--abandon", help="Remove the data of an unfinished import.")
     ] = False,
     format: ListFormat = "table",
 ) -> None:
-    """Move a realm into a cluster that has none: ids, durables, counters and users stay the same.
+    """Move a realm into a cluster without a realm; ids, durables, counters and users stay the same.
 
-    The realm is stopped; its directory is only read. An import that was broken off goes on when the
-    command is given again, and no node serves the cluster before it is finished. A realm that runs
-    is backed up and imported with `--ahead` first; then it is stopped, and its directory is
-    imported, for which little is left to copy. With a backup in the place of DIR this restores a
-    cluster. The cluster's name is read where `penstock serve` reads it: the settings file and the
-    environment.
+    The realm must be stopped; its directory is only read. Run the command again to continue an
+    interrupted import; no node serves the cluster before it is finished. To shorten the downtime,
+    back up the running realm and import the backup with `--ahead`; then stop the realm and import
+    its directory, which copies only the rest. With a backup as DIR, the command restores a
+    cluster. The cluster's name comes from the settings file and the environment, as for
+    `penstock serve`.
 
     \b
     Examples:
@@ -76,9 +79,9 @@ def import_(
             wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
         )
         write(
-            "what the import had left is gone"
+            "the data of the unfinished import is removed"
             if was_unfinished
-            else "no import was left unfinished"
+            else "the cluster has no unfinished import"
         )
         return
     with _directory(directory) as place:
@@ -105,18 +108,18 @@ def import_(
 
 def export(
     directory: Annotated[
-        Path, typer.Argument(help="Data directory to make; empty or missing.", metavar="DIR")
+        Path, typer.Argument(help="Data directory to create; empty or missing.", metavar="DIR")
     ],
     cluster: Cluster = None,
     settings: SettingsFile = None,
     format: ListFormat = "table",
 ) -> None:
-    """Write the realm of a cluster as a data directory: the way back to one machine.
+    """Write the realm of a cluster to a data directory, to serve it on one machine.
 
-    Everything that was acknowledged before is in it, with ids, durables, counters and users. It is
-    read from the engine, so nodes may run or not, and nothing is changed there. `penstock serve
-    --data DIR` opens it; to leave the cluster for good, stop its nodes first. DIR appears when all
-    of it is on disk.
+    The directory has everything acknowledged before, with ids, durables, counters and users. The
+    command reads the engine without changing it, so nodes may run or not. `penstock serve --data
+    DIR` serves the directory; to leave the cluster permanently, stop its nodes first. DIR appears
+    only when it is complete on disk.
 
     \b
     Example:
@@ -139,19 +142,20 @@ def export(
 
 def backup(
     folder: Annotated[
-        Path, typer.Argument(help="The backup; made, or brought up to date.", metavar="BACKUP")
+        Path, typer.Argument(help="Folder of the backup; created or updated.", metavar="BACKUP")
     ],
     cluster: Cluster = None,
     settings: SettingsFile = None,
     format: ListFormat = "table",
 ) -> None:
-    """Back up the realm of a cluster: everything acknowledged until now, in a folder.
+    """Back up the realm of a cluster to a folder.
 
-    It is read from the engine, so nodes may run or not, and traffic goes on. A folder with an
-    earlier backup of the same cluster is brought up to date, and only what is new is read; it stays
-    whole if that fails. `penstock cluster restore` puts it into a cluster that has no realm, and
-    `penstock store restore` makes a data directory of it. Keep it safe: it holds all events, and
-    who may sign in.
+    The backup has everything that was acknowledged before the command started. The command reads
+    the engine, so nodes may run or not, and clients may use the realm meanwhile. If the folder has
+    an earlier backup of the same cluster, only new data is read; the earlier backup stays complete
+    if the command fails. `penstock cluster restore` restores it into a cluster without a realm,
+    and `penstock store restore` into a data directory. Keep the backup safe: it has all events and
+    the credentials of all users.
 
     \b
     Example:
@@ -172,7 +176,7 @@ def backup(
         write_json(made)
         return
     write(f"{folder}: everything acknowledged before {made.at}")
-    written = f"{count(made.files_written, 'file')} written, the others were there"
+    written = f"{count(made.files_written, 'file')} written, the others were already in the backup"
     write(f"{count(made.files, 'file')}, {size(made.bytes)}; {written}")
 
 
@@ -183,11 +187,11 @@ def restore(
     dry_run: DryRun = False,
     format: ListFormat = "table",
 ) -> None:
-    """Put a backup, of a cluster or of a realm on one machine, into a cluster that has no realm.
+    """Restore a backup of a cluster or of a single-machine realm into a cluster without a realm.
 
-    Every checksum is compared. A restore that was broken off goes on when the command is given
-    again, and no node serves the cluster before it is finished; then start the nodes. The realm in
-    it is the one that was backed up: do not let clients use both.
+    Every checksum is compared. Run the command again to continue an interrupted restore; no node
+    serves the cluster before it is finished. Then start the nodes. The restored realm has the
+    identity of the original: do not let clients use both.
 
     \b
     Example:
@@ -235,13 +239,13 @@ def _directory(path: Path) -> Iterator[Path]:
 
 def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> str:
     if dry_run:
-        return f"nothing was changed; the cluster {cluster!r} can take it"
+        return f"nothing was changed; the cluster {cluster!r} can import the realm"
     if ahead:
         return (
             f"{count(moved.copied, 'file')} copied; the cluster {cluster!r} waits for the rest: "
             f"stop the realm, and import its data directory"
         )
-    return f"the cluster {cluster!r} has it; start its nodes"
+    return f"the cluster {cluster!r} has the realm; start its nodes"
 
 
 def _show(moved: RealmMoved, format: ListFormat, ending: str) -> None:

@@ -38,38 +38,40 @@ def register(commands: typer.Typer) -> None:
 def node(
     data: Annotated[
         Path,
-        typer.Option("--data", help="Directory of this machine's part; made when it is missing."),
+        typer.Option("--data", help="Directory for this machine's data; created if it is missing."),
     ],
     name: Annotated[str, typer.Option(help="Name of this machine, one of those in --peers.")],
     peers: Annotated[
         str,
         typer.Option(
-            help="All machines, this one included, in the same words on each: NAME=HOST, or "
-            "NAME=HOST:PORT where the engine's ports are not 4222 to 4224.",
+            help="All machines including this one, the same list on each: NAME=HOST, or "
+            "NAME=HOST:PORT if the engine's ports are not 4222 to 4224.",
             metavar="NAME=HOST",
         ),
     ],
     secret_file: Annotated[
         Path | None,
-        typer.Option(help="File with the secret of the cluster, the same on each.", metavar="FILE"),
+        typer.Option(
+            help="File with the cluster's secret, the same on each machine.", metavar="FILE"
+        ),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(help="Address to listen on. [default: the host that --peers gives it]"),
+        typer.Option(help="Address to listen on. [default: this machine's host in --peers]"),
     ] = None,
     **written: Any,
 ) -> None:
     """Run one machine of a cluster: a server of the storage engine, and a node of the realm.
 
-    The same command on three machines makes a cluster. Each starts a NATS server as a child, with a
-    configuration, a password and certificates that it makes from the secret, waits until a majority
-    of them is there, and then serves or stands by as `penstock serve --cluster` does. The server is
-    started again when it dies, ends when the command does, and logs to engine/server.log in the
-    directory. What it keeps is there at the next start.
+    Run the same command on three machines to make a cluster. Each starts a NATS server as a child
+    process, with a configuration, a password and certificates derived from the secret. It waits
+    for a majority of the servers, and then serves or stands by as `penstock serve --cluster` does.
+    The NATS server is restarted if it dies, and ends with the command. It logs to
+    engine/server.log in the directory, and its data stays there for the next start.
 
-    Between machines the engine speaks TLS, and takes only those that have a certificate of this
-    secret; the realm then asks for users (`access.mode` is mandatory unless it is set). For the
-    other commands of this group there is a settings file, penstock.toml, in the directory.
+    Between machines the engine uses TLS, and accepts only machines with a certificate derived from
+    the secret. The realm then requires users (`access.mode` is mandatory unless it is set). For
+    the other commands of this group, the directory has a settings file, penstock.toml.
 
     \b
     Examples:
@@ -106,7 +108,7 @@ def _run(
         logs.configure("info", log_format(flags))
         raise
     logs.configure(wanted.log.level, wanted.log.format)
-    # imports Arrow and the server, so only when the flags are right
+    # These imports load Arrow and the server, so they follow the check of the flags.
     from penstock_cluster.bootstrap.engine_peers import peers_of
     from penstock_cluster.serving.beside_engine import plan_of, serve_beside_engine
 
@@ -125,9 +127,9 @@ def _chosen(
     for option in sorted(_WRITTEN):
         if origins[option] != "default":
             raise InvalidArgument(
-                f"{option} is set, and `penstock cluster node` brings its own engine and makes "
-                f"that setting itself: leave it out, or use `penstock serve --cluster` with an "
-                f"engine that is there"
+                f"{option} is set, but `penstock cluster node` starts an engine and sets this "
+                f"option itself: leave it out, or use `penstock serve --cluster` with an existing "
+                f"engine"
             )
     peer = own_peer(peers_of(peers), name)
     if origins["listen.host"] == "default":

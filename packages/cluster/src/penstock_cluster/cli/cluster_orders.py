@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock_core.vocabulary.ports import Clock, StorageEngine
 
 NodeName = Annotated[str, typer.Argument(help="Name of a node, as `cluster status` shows it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 T = TypeVar("T")
 
 
@@ -41,17 +41,18 @@ def register(commands: typer.Typer) -> None:
 def drain(
     node: NodeName,
     end: Annotated[
-        bool, typer.Option("--end", help="End it: the node may own the realm again.")
+        bool, typer.Option("--end", help="End the drain, so that the node may own the realm again.")
     ] = False,
     cluster: Cluster = None,
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
-    """Have a node own nothing, for example before it is stopped or its machine is worked on.
+    """Drain a node, for example before its machine is stopped for maintenance.
 
-    If it owns the realm, it hands it over in order to another node, and clients follow; the command
-    comes back when that one owns it. The node takes nothing until it is started again, or until
-    `--end`. It is refused where no other node could own the realm.
+    If the node owns the realm, it hands the realm over to another node, and clients follow; the
+    command waits until the other node owns the realm. A drained node does not take over the realm
+    until it is restarted, or until `--end`. The command is refused if no other node could own the
+    realm.
 
     \b
     Examples:
@@ -77,10 +78,10 @@ def drain(
 def move(
     node: NodeName, cluster: Cluster = None, settings: SettingsFile = None, json: Json = False
 ) -> None:
-    """Have a node own the realm: its owner hands it over in order, and clients follow.
+    """Move the realm to a node: its owner hands the realm over in order, and clients follow.
 
-    The command comes back when a node has claimed it. Where the one that was named dies meanwhile,
-    that is another one.
+    The command waits until a node has claimed the realm. This is another node if the named one
+    fails meanwhile.
 
     \b
     Examples:
@@ -97,12 +98,13 @@ def take_over(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Have a node own the realm by force, whatever its owner does.
+    """Make a node take over the realm by force, without the current owner.
 
-    For an owner that does not hand over and does not end. What was acknowledged is kept, since only
-    the newest owner can store anything. An owner that sees the register says nothing any more; one
-    that is cut off from it may go on delivering until its lease is over, also what its successor
-    has delivered and had acknowledged meanwhile. So `move` comes first, and this asks.
+    Use this only if `move` fails because the owner neither hands over nor ends. Acknowledged data
+    is kept, because only the newest owner can store data. An old owner that reaches the register
+    stops at once. One that is cut off may deliver events until its lease ends, including events
+    that the new owner has delivered and clients have acknowledged meanwhile. The command asks for
+    confirmation.
 
     \b
     Examples:
@@ -110,8 +112,8 @@ def take_over(
       penstock cluster take-over n2 --settings /etc/penstock/realm.toml --yes
     """
     confirm(
-        f"Have {node} take the realm over by force? An owner that is cut off from the engine may "
-        f"deliver events twice until its lease is over.",
+        f"Make {node} take over the realm by force? An owner that is cut off from the engine may "
+        f"deliver events twice until its lease ends.",
         yes=yes,
     )
     done = _ordered(cluster, settings, lambda orders: orders.move(node, by_force=True))
@@ -121,9 +123,10 @@ def take_over(
 def remove(
     node: NodeName, cluster: Cluster = None, settings: SettingsFile = None, json: Json = False
 ) -> None:
-    """Forget a node that will not come back, so that nobody is told of it any more.
+    """Remove a node that will not return from the register of the cluster.
 
-    It is refused for a node that is there. One that does come back is a node of the cluster again.
+    The command is refused for a running node. If the node does return, it is part of the cluster
+    again.
 
     \b
     Examples:
@@ -134,23 +137,23 @@ def remove(
     if json:
         write_json({"node": node, "removed": True})
     else:
-        write(f"{node} is no node of the cluster any more")
+        write(f"{node} is no longer a node of the cluster")
 
 
 def upgrade(
     cluster: Cluster = None,
     settings: SettingsFile = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Write what the newer version knows, from now on.")
+        bool, typer.Option("--finish", help="Write the newest format from now on.")
     ] = False,
     format: ListFormat = "table",
 ) -> None:
-    """Show how far a rolling upgrade is; with `--finish`, end it once every node has the version.
+    """Show the progress of a rolling upgrade; with `--finish`, end it after all nodes are upgraded.
 
-    Nodes are replaced one after the other, and write what the oldest of them can read. `--finish`
-    has them write the newest format that all of them know; from then on a node of an older version
-    does not serve any more, and there is no way back. It is refused while such a node is there, or
-    may be: one that is frozen counts, one that was stopped does not.
+    During an upgrade, nodes are replaced one by one, and write the format that the oldest of them
+    can read. `--finish` switches to the newest format that all nodes can read. This cannot be
+    undone: from then on, nodes of an older version do not serve. `--finish` is refused while an
+    older node runs or may run: a frozen node counts, a stopped node does not.
 
     \b
     Examples:
@@ -187,9 +190,9 @@ def upgrade(
     if older := state.older:
         note(f"still to be upgraded: {', '.join(member.node for member in older)}")
     elif state.is_finished:
-        note("nothing to finish: no newer format is known to every node")
+        note("nothing to finish: the nodes have no newer format in common")
     elif not finish:
-        note(f"every node knows format {state.format_all_know}: --finish has them write it")
+        note(f"every node can read format {state.format_all_know}; --finish switches to it")
 
 
 def _show(node: str, done: OrderDone, *, json: bool) -> None:

@@ -34,7 +34,7 @@ def test_every_route_asks_for_an_operation_there_is() -> None:
     assert {route.path for route in TABLE.routes if route.is_open} == OPEN
 
 
-def test_nobody_does_anything_without_saying_who_it_is(web: Web) -> None:
+def test_requests_without_authentication_are_refused(web: Web) -> None:
     for route in TABLE.routes:
         if not route.is_open:
             reply = web.ask(route.method, route.path.replace("{", "").replace("}", ""))
@@ -53,7 +53,7 @@ def test_a_wrong_password_is_refused(web: Web, admin: Known) -> None:
     assert admin.get("me")["rights"]
 
 
-def test_rights_are_asked_for_by_name(admin: Known, ann: Known) -> None:
+def test_rights_are_listed_by_name(admin: Known, ann: Known) -> None:
     admin.send("POST", "channels", {"name": "orders"})
     admin.send("POST", "channels", {"name": "mine"})
 
@@ -85,7 +85,7 @@ def test_rights_are_asked_for_by_name(admin: Known, ann: Known) -> None:
 
 @pytest.mark.spec("A2")
 @pytest.mark.parametrize("kind", ["channel", "queue"])
-def test_who_monitors_sees_the_columns_of_events_and_no_event(
+def test_a_monitor_sees_columns_of_events_but_no_events(
     realm: penstock.Realm, admin: Known, ann: Known, kind: str
 ) -> None:
     admin.send("POST", f"{kind}s", {"name": "orders"})
@@ -105,7 +105,7 @@ def test_who_monitors_sees_the_columns_of_events_and_no_event(
         assert ann.ask("GET", f"{kind}s/orders/{path}").code == "access-denied", path
 
 
-def test_what_follows_from_a_request_is_asked_for_too(admin: Known, ann: Known) -> None:
+def test_rights_for_the_effects_of_a_request_are_checked(admin: Known, ann: Known) -> None:
     admin.send("POST", "channels", {"name": "dead"})
     grant = {"kind": "realm", "subject": "ann@*", "rights": ["channels", "realm"]}
     admin.send("POST", "acl/grant", grant)
@@ -119,7 +119,7 @@ def test_what_follows_from_a_request_is_asked_for_too(admin: Known, ann: Known) 
     assert ann.ask("POST", "redrive", {"source": "dead"}).code == "access-denied"
 
 
-def test_acts_are_written_down_with_who_did_them(admin: Known, ann: Known) -> None:
+def test_acts_are_recorded_with_their_principal(admin: Known, ann: Known) -> None:
     admin.send("POST", "channels", {"name": "orders"})
     ann.ask("DELETE", "channels/orders")
 
@@ -148,7 +148,7 @@ def test_a_view_ends_when_its_right_does(admin: Known, ann: Known) -> None:
 
 
 @pytest.mark.spec("D21", "A2")
-def test_a_view_of_a_pattern_shows_what_may_be_read_as_long_as_it_may(
+def test_a_view_of_a_pattern_shows_channels_while_they_may_be_read(
     admin: Known, ann: Known
 ) -> None:
     def allow(channel: str, *rights: str) -> None:

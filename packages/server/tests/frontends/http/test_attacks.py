@@ -102,7 +102,7 @@ def test_a_refusal_does_not_tell_whether_there_is_such_a_name(admin: Known, ann:
         assert reasons[0][:-1] == reasons[1][:-1] == reasons[2][:-1]
 
 
-def test_the_audit_log_says_what_was_joined_and_what_was_not(admin: Known, ann: Known) -> None:
+def test_the_audit_log_has_created_and_refused_joins(admin: Known, ann: Known) -> None:
     for name in ("orders", "copy"):
         admin.send("POST", "channels", {"name": name})
     joined = {"source": "orders", "destination": "copy"}
@@ -156,7 +156,7 @@ def answer_before_the_body(web: Known, head: str) -> tuple[bytes, bytes]:
     ["content-length: 20000000", "content-length: 40", "transfer-encoding: chunked"],
     ids=["long", "short", "chunked"],
 )
-def test_the_right_is_asked_before_the_body_is_read(
+def test_the_right_is_checked_before_the_body_is_read(
     admin: Known, ann: Known, route: str, length: str
 ) -> None:
     admin.send("POST", "channels", {"name": "orders"})
@@ -232,7 +232,7 @@ def test_known_names_and_addresses_lead_strangers_in(optional: penstock.Realm, h
 
 
 @pytest.mark.spec("A4")
-def test_over_tls_the_certificate_says_whose_name_it_is(optional: penstock.Realm) -> None:
+def test_over_tls_the_certificate_proves_the_name(optional: penstock.Realm) -> None:
     guard = Guard(optional.access, is_secure=True)
     asked = guard.identify({"host": "any.example"}, "10.0.0.6", None, changes=False)
 
@@ -276,7 +276,7 @@ async def test_rights_of_a_host_do_not_travel_with_a_cookie(
 
 
 @pytest.mark.spec("A3")
-def test_who_waits_for_an_event_gets_none_after_losing_the_right(
+def test_a_waiting_client_gets_no_event_after_losing_the_right(
     realm: penstock.Realm, admin: Known, ann: Known
 ) -> None:
     admin.send("POST", "queues", {"name": "jobs"})

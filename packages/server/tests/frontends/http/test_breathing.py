@@ -10,7 +10,9 @@ from packages.server.tests.frontends.http.samples import of, scraped
 
 
 @pytest.mark.spec("D18", "D17")
-def test_a_durable_has_a_backoff_and_shows_what_waits(web: Web, session: penstock.Session) -> None:
+def test_a_durable_with_a_backoff_shows_its_waiting_events(
+    web: Web, session: penstock.Session
+) -> None:
     orders = session.channels.create("orders")
     made = web.send(
         "POST",

@@ -59,7 +59,7 @@ TOLD = {
 """Lines of the metrics of the owner."""
 
 
-def test_nodes_and_who_of_them_is_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_shown_with_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.Realm() as realm:
         web = Web(realm.listen_http())
         alone = web.ask("GET", "/api/v1/cluster").document

@@ -57,7 +57,7 @@ def ids(told: Any) -> list[int]:
 
 @pytest.mark.spec("H1", "H2")
 @pytest.mark.parametrize("kind", ["shared", "serial", "exclusive", "priority", "shared_queued"])
-def test_what_is_fetched_and_acknowledged_does_not_come_again(
+def test_acknowledged_events_are_not_delivered_again(
     web: Web, orders: penstock.Channel, kind: Any
 ) -> None:
     team = orders.durables.create("team", type=kind)
@@ -112,7 +112,7 @@ def test_a_repeated_request_is_answered_as_done(
 
 @pytest.mark.spec("H1", "D19")
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-def test_what_is_not_settled_in_time_comes_again_and_the_late_answer_is_refused(
+def test_unsettled_events_are_redelivered_and_a_late_settlement_is_refused(
     web: Web, orders: penstock.Channel, kind: Any
 ) -> None:
     orders.durables.create("team", type=kind)
@@ -158,7 +158,7 @@ def test_a_durables_own_timeout_is_not_exceeded(web: Web, orders: penstock.Chann
 
 
 @pytest.mark.spec("H2", "D11")
-def test_what_is_recalled_for_the_order_is_refused(web: Web, orders: penstock.Channel) -> None:
+def test_settling_recalled_events_is_refused(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team", type="serial", strict_order=True)
     publish(orders, 3)
     lease = fetch(web)["lease"]
@@ -270,7 +270,7 @@ def test_a_batch_in_columns_has_one_for_numbers(web: Web, orders: penstock.Chann
     assert pa.ipc.open_stream(told.data).read_all()["price"].to_pylist() == [3.0, 9.5]
 
 
-def test_what_is_asked_wrongly_is_said(web: Web, orders: penstock.Channel) -> None:
+def test_invalid_requests_are_explained(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")
     publish(orders, 1)
     lease = fetch(web)["lease"]
@@ -288,7 +288,7 @@ def test_what_is_asked_wrongly_is_said(web: Web, orders: penstock.Channel) -> No
 
 
 @pytest.mark.spec("H1")
-def test_who_hangs_up_while_waiting_leaves_nothing_behind(
+def test_a_client_that_disconnects_while_waiting_holds_no_events(
     web: Web, orders: penstock.Channel, realm: penstock.Realm
 ) -> None:
     team = orders.durables.create("team", type="exclusive")
@@ -302,7 +302,7 @@ def test_who_hangs_up_while_waiting_leaves_nothing_behind(
 
 
 @pytest.mark.spec("H1")
-def test_who_is_gone_before_the_answer_has_fetched_nothing(
+def test_a_client_that_disconnects_before_the_answer_has_fetched_nothing(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The events go back at once, and nobody has seen them."""
@@ -333,7 +333,7 @@ def test_who_is_gone_before_the_answer_has_fetched_nothing(
 
 
 @pytest.mark.spec("H1")
-def test_who_goes_while_the_answer_is_made_has_fetched_nothing(
+def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.durables.create("team")

@@ -134,7 +134,7 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
         ((), 5, ()),
     ],
 )
-def test_shares_are_even_and_what_one_lacks_others_get(
+def test_shares_are_even_and_unused_ones_go_to_other_channels(
     there: tuple[int, ...], count: int, shares: tuple[int, ...]
 ) -> None:
     found = even_shares({str(at): many for at, many in enumerate(there)}, count)
@@ -168,7 +168,7 @@ def test_a_repeated_request_over_a_pattern_is_answered_as_done(
 
 
 @pytest.mark.spec("H4", "H2", "D19")
-def test_what_is_late_on_one_channel_has_nothing_done_on_another(
+def test_a_late_settlement_on_one_channel_settles_nothing_on_others(
     web: Web, shops: dict[str, penstock.Channel]
 ) -> None:
     publish(shops[NORTH], 1)
@@ -232,7 +232,7 @@ def test_a_killed_client_leaves_its_events_to_others(
 
 
 @pytest.mark.spec("H4", "H1")
-def test_who_goes_while_the_answer_is_made_has_fetched_nothing_of_any_channel(
+def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
     web: Web, shops: dict[str, penstock.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(shops[NORTH], 2)
@@ -299,7 +299,7 @@ def test_forms_of_a_batch_tell_each_events_channel(
     assert fetch(web, TEAM) == {"lease": None, "ends": None, "lease_ms": 0, "items": []}
 
 
-def test_what_is_asked_wrongly_over_a_pattern_is_said(
+def test_invalid_requests_over_a_pattern_are_explained(
     web: Web, shops: dict[str, penstock.Channel]
 ) -> None:
     publish(shops[NORTH], 1)

@@ -40,7 +40,7 @@ def test_a_channel_that_is_set_aside_makes_the_realm_degraded_but_healthy_and_re
     assert web.get("/health") == {"status": "ok"}
 
 
-def test_names_of_channels_are_shown_to_those_who_may_monitor() -> None:
+def test_names_of_channels_are_shown_only_to_monitors() -> None:
     with penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm:
         web = Web(realm.listen_http())
         admin = Known(web.url, "admin", realm.access.first_password)

@@ -47,9 +47,7 @@ def test_lists_come_in_pages_that_end(web: Web, session: penstock.Session) -> No
     assert [each["name"] for each in web.get("queues")["items"]] == ["jobs"]
 
 
-def test_names_of_durables_are_told_where_they_are_asked_for(
-    web: Web, session: penstock.Session
-) -> None:
+def test_names_of_durables_are_listed_on_request(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     for name in ("shipping", "billing"):
         orders.durables.create(name)
@@ -63,7 +61,7 @@ def test_names_of_durables_are_told_where_they_are_asked_for(
     ]
 
 
-def test_names_alone_are_told_in_one_page(web: Web, session: penstock.Session) -> None:
+def test_names_are_listed_on_one_page(web: Web, session: penstock.Session) -> None:
     for name in ("b", "a/x"):
         session.channels.create(name)
     session.queues.create("ab")
@@ -81,7 +79,7 @@ def test_names_alone_are_told_in_one_page(web: Web, session: penstock.Session) -
     assert [each["name"] for each in web.get("names", after="ab")["items"]] == ["b"]
 
 
-def test_the_document_says_where_every_event_went(web: Web, session: penstock.Session) -> None:
+def test_the_document_has_the_counts_of_all_events(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.publish_many([penstock.Event(b"x")] * 5)
     orders.purge(start=0, end=1)
@@ -94,7 +92,7 @@ def test_the_document_says_where_every_event_went(web: Web, session: penstock.Se
     assert shown["oldest_event_ms"] >= 0
 
 
-def test_what_left_is_told_with_its_cause(web: Web, session: penstock.Session) -> None:
+def test_missing_ids_are_listed_by_cause(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.publish_many([penstock.Event(b"x")] * 5)
     orders.purge(start=1, end=2)
@@ -118,7 +116,7 @@ def test_a_purge_can_be_counted_before_it_happens(web: Web, session: penstock.Se
     assert orders.info().events == 5
 
 
-def test_columns_and_storage_are_told(web: Web, session: penstock.Session) -> None:
+def test_columns_and_storage_are_shown(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.publish(b"x", properties={"price": 9.5})
 
@@ -130,7 +128,7 @@ def test_columns_and_storage_are_told(web: Web, session: penstock.Session) -> No
     assert storage["storage"]["tail_bytes"] > 0
 
 
-def test_maintaining_says_why_there_is_nothing_to_do(web: Web, session: penstock.Session) -> None:
+def test_maintaining_returns_why_nothing_was_done(web: Web, session: penstock.Session) -> None:
     session.channels.create("orders")
 
     assert "files of" in web.send("POST", "channels/orders/maintain")["reason"]

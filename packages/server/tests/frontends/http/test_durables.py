@@ -37,7 +37,7 @@ def test_a_durable_is_made_listed_shown_and_removed(web: Web, orders: penstock.C
 
 
 @pytest.mark.spec("D3")
-def test_a_durable_begins_with_the_oldest_event_unless_told(
+def test_a_durable_begins_with_the_oldest_event_by_default(
     web: Web, orders: penstock.Channel
 ) -> None:
     orders.publish_many(EVENTS)
@@ -72,7 +72,7 @@ def test_a_durable_over_a_pattern_is_made_listed_shown_and_ended(
 
 
 @pytest.mark.spec("D22")
-def test_a_pattern_that_says_nothing_is_refused_and_many_come_in_pages(
+def test_an_empty_pattern_is_refused_and_lists_have_pages(
     web: Web, session: penstock.Session
 ) -> None:
     for name in ("a", "b", "c"):
@@ -90,7 +90,7 @@ def test_a_pattern_that_says_nothing_is_refused_and_many_come_in_pages(
     )
 
 
-def test_what_is_outstanding_is_seen_page_by_page_and_not_taken(
+def test_outstanding_events_are_browsed_in_pages_without_a_change(
     web: Web, orders: penstock.Channel
 ) -> None:
     orders.durables.create("billing", start="earliest")
@@ -152,7 +152,7 @@ def test_a_queue_is_pushed_to_peeked_and_popped(web: Web, jobs: penstock.Queue) 
     assert web.get("queues/jobs")["counters"]["consumed"] == 1
 
 
-def test_a_pop_takes_what_it_wants_and_what_there_is(web: Web, jobs: penstock.Queue) -> None:
+def test_a_pop_takes_matching_events_up_to_its_count(web: Web, jobs: penstock.Queue) -> None:
     jobs.push_many(EVENTS)
 
     chosen = web.send("POST", "queues/jobs/pop", {"count": 2, "selector": "n >= 3"})["items"]

@@ -119,7 +119,7 @@ def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> N
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_what_waits_comes_in_pages_to_the_last(
+def test_scheduled_events_have_pages(
     web: Web, session: penstock.Session, orders: penstock.Channel, limit: int
 ) -> None:
     session.channels.create("nothing/waits")
@@ -156,7 +156,7 @@ def test_a_time_may_be_seconds_since_1970(web: Web, orders: penstock.Channel, ki
 
 @pytest.mark.spec("E8")
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
-def test_a_transient_event_goes_to_who_is_there_and_is_not_stored(
+def test_a_transient_event_goes_to_current_subscribers_and_is_not_stored(
     web: Web, session: penstock.Session, orders: penstock.Channel, kind: str
 ) -> None:
     body = b'{"data": "now", "properties": {"n": 1}, "transient": true}'
@@ -201,7 +201,7 @@ def test_a_field_transient_of_a_plain_object_stays_a_property(
         ("text/plain", b"hello", 400),
     ],
 )
-def test_what_is_no_event_is_refused_and_nothing_is_stored(
+def test_an_invalid_event_is_refused_and_nothing_is_stored(
     web: Web, orders: penstock.Channel, kind: str, body: bytes, status: int
 ) -> None:
     reply = web.ask("POST", "channels/orders/events", body, headers={"content-type": kind})
@@ -240,7 +240,7 @@ def test_an_event_that_is_too_large_is_refused(web: Web, orders: penstock.Channe
 # --- out ----------------------------------------------------------------------------------
 
 
-def test_pages_follow_each_other_to_the_end(web: Web, orders: penstock.Channel) -> None:
+def test_pages_are_consecutive(web: Web, orders: penstock.Channel) -> None:
     orders.publish_many([penstock.Event(str(n).encode()) for n in range(5)])
 
     first = web.get("channels/orders/events", limit=2)
@@ -309,7 +309,7 @@ def test_an_event_that_left_is_said_to_have_left_and_why(
     assert "purged" not in never.reason
 
 
-def test_what_was_browsed_can_be_published_again(web: Web, orders: penstock.Channel) -> None:
+def test_a_browsed_event_can_be_published_again(web: Web, orders: penstock.Channel) -> None:
     orders.publish(b"\xff", tag="t", properties={"n": 1, "s": ["a"]}, ttl=90_000)
     [document] = web.get("channels/orders/events")["items"]
     copy = {
@@ -362,7 +362,7 @@ def test_types_are_those_of_the_chosen_properties(session: penstock.Session, web
     assert reply.document["items"][0]["types"] == {"/x": "nan"}
 
 
-def test_a_compressed_body_is_refused_with_what_is_accepted(
+def test_a_compressed_body_is_refused_with_the_accepted_encoding(
     session: penstock.Session, web: Web
 ) -> None:
     session.channels.create("c")

@@ -98,7 +98,7 @@ def test_each_reference_leads_somewhere_and_nothing_is_there_for_nothing() -> No
     assert all(schema["title"] == name for name, schema in components.items())
 
 
-def test_times_are_told_as_such() -> None:
+def test_times_have_their_format() -> None:
     realm = DOCUMENT["components"]["schemas"]["RealmAnswer"]["properties"]
 
     assert realm["started"] == {"type": "string", "format": "date-time"}
@@ -128,7 +128,7 @@ def test_a_tuple_is_a_list_of_a_length() -> None:
     [tuple[int, str], Annotated[int, msgspec.Meta(ge=0)] | str],
     ids=["tuple", "bounds"],
 )
-def test_what_no_generator_knows_is_refused_where_it_is_written(kind: Any) -> None:
+def test_schemas_that_generators_do_not_support_are_refused(kind: Any) -> None:
     [schema], _ = msgspec.json.schema_components([kind])
 
     with pytest.raises(ValueError, match="generators do not support"):
@@ -143,13 +143,13 @@ def test_generic_types_have_names_of_words() -> None:
     }
 
 
-def test_only_what_is_referred_to_is_kept() -> None:
+def test_only_referenced_schemas_are_kept() -> None:
     kept = {"A": {"items": {"$ref": "#/components/schemas/B"}}, "B": {}, "C": {}}
 
     assert list(without_unused([{"$ref": "#/components/schemas/A"}], kept)) == ["A", "B"]
 
 
-def test_what_http_says_of_attributes_follows_the_structs_of_the_api() -> None:
+def test_http_attributes_follow_the_structs_of_the_api() -> None:
     made, told = {*CreateDurable.__struct_fields__}, {*Definition.__struct_fields__}
 
     assert {*NewDurable.__struct_fields__} == made - {"channel", "kind"} | {"type"}

@@ -84,7 +84,7 @@ def hang_up(peer: socket.socket) -> None:
     ],
     ids=["browse", "newest", "selector", "export"],
 )
-def test_what_only_reads_ends_with_its_client(
+def test_a_request_that_only_reads_ends_with_its_client(
     owner: type[Any],
     name: str,
     method: str,
@@ -131,7 +131,7 @@ def test_a_live_view_ends_with_its_client(
     assert ended.wait(TIMEOUT_S), "its selector is asked no more"
 
 
-def test_a_purge_whose_client_is_gone_has_not_happened(
+def test_a_purge_whose_client_has_disconnected_is_not_executed(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = Endless(looks=True)

@@ -24,7 +24,7 @@ class Later:
         return self._clock.steady_us() + self._ahead_us
 
 
-def test_what_was_before_anybody_asked_is_told(
+def test_history_includes_samples_before_the_first_request(
     realm: penstock.Realm, web: Web, session: penstock.Session
 ) -> None:
     assert realm._running is not None
@@ -51,7 +51,7 @@ def test_what_was_before_anybody_asked_is_told(
     assert web.get("history", channel="work")["outstanding"][-1] == 1
 
 
-def test_what_is_not_there_has_no_history(web: Web, session: penstock.Session) -> None:
+def test_unknown_names_have_no_history(web: Web, session: penstock.Session) -> None:
     session.channels.create("orders")
 
     missing: list[dict[str, Any]] = [

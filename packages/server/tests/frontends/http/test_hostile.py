@@ -35,7 +35,7 @@ def said(peer: socket.socket) -> bytes:
     return found
 
 
-def test_a_peer_that_says_nothing_is_dropped(web: Web) -> None:
+def test_a_silent_peer_is_dropped(web: Web) -> None:
     with web.raw() as peer:
         assert said(peer) == b""
 
@@ -95,7 +95,7 @@ def test_a_body_that_is_too_large_is_refused(web: Web, length: bytes) -> None:
     ],
     ids=["noise", "version", "headers", "length", "hosts", "bracket", "two lengths", "old"],
 )
-def test_what_is_no_http_is_refused(web: Web, request_: bytes) -> None:
+def test_data_that_is_not_http_is_refused(web: Web, request_: bytes) -> None:
     with web.raw() as peer:
         with contextlib.suppress(ConnectionError):
             peer.sendall(request_)
@@ -128,7 +128,7 @@ HALVES = {
 
 @pytest.mark.parametrize("per_address", [16, 1_000], ids=["its share", "all places"])
 @pytest.mark.parametrize("half", HALVES)
-def test_half_requests_keep_nobody_from_asking(half: str, per_address: int) -> None:
+def test_incomplete_requests_do_not_block_other_clients(half: str, per_address: int) -> None:
     with (
         penstock.Realm(
             http__connections_max=32, http__connections_per_address_max=per_address
@@ -323,7 +323,7 @@ def test_nothing_outside_the_console_is_served(web: Web, path: str) -> None:
     assert reply.status == 404 or reply.data == web.ask("GET", "/").data
 
 
-def test_other_methods_are_told_what_is_taken(web: Web) -> None:
+def test_other_methods_are_refused_with_the_allowed_ones(web: Web) -> None:
     for method, path, allowed in (
         ("POST", "/health", "GET, HEAD"),
         ("PUT", "/api/v1/realm", "GET, PATCH"),

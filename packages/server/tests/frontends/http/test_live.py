@@ -23,7 +23,7 @@ def seen(events: Iterator[tuple[str, Any]], count: int) -> list[tuple[str, Any]]
     return [next(events) for _ in range(count)]
 
 
-def test_a_view_shows_what_is_stored_and_what_comes(web: Web, orders: penstock.Channel) -> None:
+def test_a_view_shows_stored_and_new_events(web: Web, orders: penstock.Channel) -> None:
     orders.publish(b"before")
     with web.watching("channels/orders/live", start="earliest") as events:
         [(name, first)] = seen(events, 1)
@@ -69,7 +69,7 @@ def test_queues_are_watched_and_nothing_is_taken(web: Web, session: penstock.Ses
     assert jobs.info().readers == ()
 
 
-def test_a_slow_view_goes_on_at_the_newest_and_is_told_what_it_missed(
+def test_a_slow_view_continues_at_the_newest_events_with_the_missed_ids(
     web: Web, orders: penstock.Channel
 ) -> None:
     with web.watching("channels/orders/live") as events:
@@ -86,7 +86,7 @@ def test_a_slow_view_goes_on_at_the_newest_and_is_told_what_it_missed(
     assert set(shown_ids).isdisjoint(range(lost["first_id"], lost["last_id"] + 1))
 
 
-def test_counters_tell_what_went_out_and_what_was_acknowledged(
+def test_counters_have_deliveries_and_acknowledgements(
     web: Web, session: penstock.Session, orders: penstock.Channel
 ) -> None:
     billing, audit = (orders.durables.create(name) for name in ("billing", "audit"))
@@ -113,7 +113,7 @@ def test_counters_tell_what_went_out_and_what_was_acknowledged(
     assert (told["channels"][0]["delivered"], told["channels"][0]["acknowledged"]) == (20, 11)
 
 
-def test_a_view_of_what_is_deleted_ends_and_says_so(
+def test_a_view_of_a_deleted_channel_ends_with_a_reason(
     web: Web, session: penstock.Session, orders: penstock.Channel
 ) -> None:
     with web.watching("channels/orders/live") as events:
@@ -136,7 +136,7 @@ def test_views_end_with_the_realm() -> None:
             assert [name for name, _ in rates][-1] == "end"
 
 
-def test_a_view_that_nobody_reads_any_more_is_given_up(web: Web, orders: penstock.Channel) -> None:
+def test_a_view_that_is_not_read_is_closed(web: Web, orders: penstock.Channel) -> None:
     with web.watching("channels/orders/live", start="earliest") as events:
         orders.publish(b"x")
         seen(events, 1)
@@ -242,7 +242,7 @@ def test_a_view_of_a_pattern_may_choose_by_a_selector(web: Web, session: penstoc
     assert shown == [("a/1", 7), ("a/1", 8), ("a/2", 7), ("a/2", 8)]
 
 
-def test_a_slow_viewer_of_a_pattern_is_told_what_it_missed_and_of_which_channel(
+def test_a_slow_view_of_a_pattern_gets_the_missed_ids_by_channel(
     web: Web, session: penstock.Session
 ) -> None:
     session.channels.create("a/quiet")

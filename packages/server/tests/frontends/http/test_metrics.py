@@ -20,7 +20,7 @@ from tests.access.realms import ask, authority_in, realm_with_tls
 
 
 @pytest.mark.spec("H3")
-def test_what_is_under_leases_is_told(web: Web, session: penstock.Session) -> None:
+def test_leased_events_are_counted(web: Web, session: penstock.Session) -> None:
     jobs = session.queues.create("jobs")
     jobs.push_many([penstock.Event(b"x")] * 5)
     before = scraped(web)
@@ -93,7 +93,7 @@ def test_connections_are_counted_as_they_come_and_go(realm: penstock.Realm, web:
     assert counted(after, "closed") == counted(before, "closed") + 2
 
 
-def test_the_process_and_its_disk_are_told(web: Web, tmp_path: Path) -> None:
+def test_process_and_disk_metrics_are_exported(web: Web, tmp_path: Path) -> None:
     in_memory = scraped(web)
     assert of(in_memory, "process_resident_memory_bytes") > 0
     assert of(in_memory, "process_max_fds") >= of(in_memory, "process_open_fds") > 0
@@ -106,7 +106,7 @@ def test_the_process_and_its_disk_are_told(web: Web, tmp_path: Path) -> None:
     assert 0 < of(on_disk, "penstock_disk_free_bytes") <= usage.total
 
 
-def test_bytes_and_what_clients_are_refused_are_counted(
+def test_bytes_and_refusals_are_counted(
     realm: penstock.Realm, web: Web, session: penstock.Session
 ) -> None:
     def refused(found: Samples, code: str) -> float:
@@ -136,7 +136,7 @@ def test_bytes_and_what_clients_are_refused_are_counted(
     assert refused(after, code) == refused(before, code) + 2
 
 
-def test_the_age_of_the_newest_complete_backup_is_told(tmp_path: Path) -> None:
+def test_the_age_of_the_newest_complete_backup_is_exported(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
         assert realm._running is not None
         backups = realm._running.backups
@@ -155,9 +155,7 @@ def test_the_age_of_the_newest_complete_backup_is_told(tmp_path: Path) -> None:
         assert 0 <= told <= (backups._clock.now_us() - backups.newest_us) / 1_000_000
 
 
-def test_how_long_deliveries_took_is_told_for_each_durable(
-    web: Web, session: penstock.Session
-) -> None:
+def test_delivery_times_are_exported_per_durable(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     billing, idle = orders.durables.create("billing"), orders.durables.create("idle")
     orders.publish_many([penstock.Event(b"x")] * 3)
@@ -180,7 +178,7 @@ def test_how_long_deliveries_took_is_told_for_each_durable(
 
 
 @pytest.mark.slow
-def test_the_end_of_the_certificate_is_told(tmp_path: Path) -> None:
+def test_the_expiry_of_the_certificate_is_exported(tmp_path: Path) -> None:
     authority = authority_in(tmp_path)
     with realm_with_tls(tmp_path, authority) as realm:
         with realm.connect() as session:
@@ -229,7 +227,7 @@ def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -
     assert of(found, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
 
 
-def test_what_is_in_flight_is_counted_under_its_old_name_too(
+def test_in_flight_events_are_counted_under_the_old_name_too(
     web: Web, session: penstock.Session
 ) -> None:
     orders = session.channels.create("orders")

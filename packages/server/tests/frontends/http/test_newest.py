@@ -77,7 +77,7 @@ def test_nothing_is_lost_or_repeated_while_events_come_and_go(
     assert found == [n for n in range(2_000) if n % 5 == 0]
 
 
-def test_a_search_that_finds_little_ends_says_how_far_it_looked_and_goes_on(
+def test_a_search_with_few_matches_ends_with_the_examined_range_and_continues(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(newest, "EXAMINED_MAX", 3_000)
@@ -129,7 +129,7 @@ def test_a_channel_without_events_has_no_newest(web: Web, orders: penstock.Chann
     assert (page["items"], page["next"]) == ([], None)
 
 
-def test_a_page_from_the_front_says_what_it_looked_at_too(
+def test_a_page_from_the_front_has_the_examined_range_too(
     web: Web, orders: penstock.Channel
 ) -> None:
     fill(orders, 10)

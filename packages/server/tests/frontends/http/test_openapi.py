@@ -42,7 +42,7 @@ STREAMS = frozenset(("/channels/{channel}/live", "/live", "/queues/{queue}/live"
 ACCESS = frozenset(("users", "groups", "acl", "audit", "login", "logout", "me"))
 
 
-def test_every_route_is_told_once() -> None:
+def test_every_route_is_described_once() -> None:
     told = {
         (method.upper(), path)
         for path, operations in DOCUMENT["paths"].items()
@@ -72,7 +72,7 @@ def parameters(name: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_the_document_says_what_a_parameter_looks_like(
+def test_the_document_has_the_schema_of_parameters(
     parameter: str, good: list[str], bad: list[str]
 ) -> None:
     patterns = {each["pattern"] for each in parameters(parameter) if each["type"] == "string"}
@@ -96,7 +96,7 @@ def test_every_operation_has_a_name_of_its_own_and_a_sentence() -> None:
     assert all(each["summary"].endswith((".", ").")) for each in operations)
 
 
-def test_every_example_is_one_of_what_it_is_an_example_of() -> None:
+def test_every_example_matches_its_schema() -> None:
     shown = [route for route in TABLE.routes if route.examples is not None]
 
     assert shown
@@ -166,7 +166,7 @@ def _soon(timeout: Any) -> Any:
 
 @chosen.parametrize()
 @few
-def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], url: str) -> None:
+def test_answers_match_the_document(case: schemathesis.Case[Any], url: str) -> None:
     if case.method == "DELETE" and case.path_parameters.get("channel") == "a":
         return  # the others look at it
     if isinstance(case.body, dict) and isinstance(wait_ms := case.body.get("wait_ms"), int):
@@ -196,7 +196,7 @@ about_access = schema.include(path_regex=rf"^{BASE}/({'|'.join(sorted(ACCESS))})
 
 @about_access.parametrize()
 @few
-def test_answers_about_access_are_what_the_document_says(
+def test_answers_about_access_match_the_document(
     case: schemathesis.Case[Any], guarded: tuple[str, tuple[str, str]]
 ) -> None:
     url, administrator = guarded

@@ -23,7 +23,7 @@ def busy(address: str) -> Guest:
     return Guest(address, is_waited_for=False)
 
 
-def test_who_has_been_waited_for_longest_gives_way() -> None:
+def test_the_connection_waited_for_longest_is_dropped() -> None:
     places = ConnectionPlaces(2, 2)
     first, second, third = Guest("10.0.0.1", 3), Guest("10.0.0.2", 1), Guest("10.0.0.3", 4)
 
@@ -69,7 +69,7 @@ def test_while_all_work_a_few_are_let_in_to_look() -> None:
     assert not any(guest.was_dropped for guest in working)
 
 
-def test_who_leaves_makes_room_once() -> None:
+def test_leaving_makes_room_once() -> None:
     places = ConnectionPlaces(1, 1)
     first, second = busy("10.0.0.1"), busy("10.0.0.1")
     assert places.take(first)
@@ -95,5 +95,5 @@ def test_who_leaves_makes_room_once() -> None:
         ("no address", "no address", True),
     ],
 )
-def test_what_counts_as_one_address(one: str, other: str, *, are_one: bool) -> None:
+def test_addresses_of_one_network_count_as_one(one: str, other: str, *, are_one: bool) -> None:
     assert (home_of(one) == home_of(other)) == are_one

@@ -94,7 +94,7 @@ CASES: Final[Mapping[PairRow, Callable[[Stage], None]]] = {
 
 
 @pytest.mark.parametrize("row", rows_of("HTTP"), ids=lambda row: "-".join(row))
-def test_what_the_table_says_of_http_is_what_happens(
+def test_http_behaves_as_the_table_states(
     session: penstock.Session, web: Web, row: PairRow
 ) -> None:
     CASES[row](Stage(session, web))

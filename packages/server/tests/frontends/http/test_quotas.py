@@ -18,7 +18,7 @@ from penstock_testing.stores import StillClock
 ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")
 
 
-def test_more_requests_than_allowed_are_told_to_wait() -> None:
+def test_requests_above_the_rate_are_refused_with_a_wait() -> None:
     with penstock.Realm(limits__requests_per_s_max=5) as realm:
         web = Web(realm.listen_http())
         replies = [web.ask("GET", "realm") for _ in range(40)]
@@ -57,7 +57,7 @@ def test_more_live_views_or_durables_than_allowed_are_refused() -> None:
         assert "limits.durables_per_channel_max" in durables[1].reason
 
 
-def test_the_rate_is_of_who_asks() -> None:
+def test_the_rate_is_counted_per_client() -> None:
     clock = StillClock()
     quotas = Quotas(ConnectionLimits(requests_per_s_max=2), clock)
     for _ in range(2):

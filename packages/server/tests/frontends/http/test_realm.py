@@ -12,7 +12,7 @@ import penstock
 from packages.server.tests.frontends.http.asking import Web
 
 
-def test_the_realm_says_what_it_is(web: Web, session: penstock.Session) -> None:
+def test_the_realm_is_described(web: Web, session: penstock.Session) -> None:
     session.channels.create("orders")
 
     shown = web.get("realm")
@@ -50,7 +50,7 @@ def test_connections_are_listed_and_ended(web: Web, session: penstock.Session) -
     assert web.ask("DELETE", f"connections/{before['id']}").status == 404
 
 
-def test_pipelines_are_read_from_what_their_runs_keep(tmp_path: Path) -> None:
+def test_pipelines_are_read_from_the_status_of_their_runs(tmp_path: Path) -> None:
     place = tmp_path / "flights"
     (place / "archive" / "query").mkdir(parents=True)
     status = {"state": "runs", "pid": os.getpid(), "progress": {"rows": 7}}
@@ -107,7 +107,7 @@ def test_pipelines_say_where_they_stand_and_how_far_they_are_behind(tmp_path: Pa
     assert running["lag"] == {"gone": None, "orders": 4}
 
 
-def test_whoever_asks_is_told_who_that_is(web: Web) -> None:
+def test_me_returns_the_principal(web: Web) -> None:
     me = web.get("me")
 
     assert (me["user"], me["host"], me["mode"]) == ("anonymous", "127.0.0.1", "off")

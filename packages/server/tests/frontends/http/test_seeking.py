@@ -67,7 +67,7 @@ def test_repeated_under_its_key_it_is_not_done_again(web: Web, billing: penstock
         ("soon", "invalid-argument", "'soon' is not a start position"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_seeks_are_refused(
     web: Web, session: penstock.Session, billing: penstock.Durable, to: str, code: str, said: str
 ) -> None:
     session.channels.get("orders").purge(start=1, end=1)

@@ -9,7 +9,7 @@ from packages.server.tests.frontends.http.asking import Web
 
 
 @pytest.mark.spec("F4")
-def test_a_selector_that_does_not_parse_is_told_where_it_is_wrong(web: Web) -> None:
+def test_an_invalid_selector_is_answered_with_its_error_position(web: Web) -> None:
     told = web.send("POST", "selectors/check", {"selector": "price >"})
 
     assert not told["valid"]
@@ -30,9 +30,7 @@ def test_a_selector_is_put_into_words_without_a_channel(web: Web) -> None:
     assert told["chosen"] is None
 
 
-def test_with_a_channel_it_is_told_what_it_would_choose_there(
-    web: Web, session: penstock.Session
-) -> None:
+def test_with_a_channel_matching_events_are_shown(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.publish_many([penstock.Event(properties={"price": n}) for n in range(20)])
     asked = {"selector": "price > 9 OR prise > 9", "channel": "orders"}

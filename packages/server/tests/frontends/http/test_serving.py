@@ -31,7 +31,7 @@ def test_an_open_view_does_not_keep_the_server(
     assert not server.logged("request.failed")
 
 
-def test_a_port_that_was_asked_for_is_taken_or_nothing_starts(
+def test_a_configured_port_is_used_or_the_start_fails(
     serve: Callable[..., ServerProcess],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

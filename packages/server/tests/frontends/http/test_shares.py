@@ -86,7 +86,7 @@ def test_one_user_does_not_take_all_requests_and_can_still_sign_in(ann: Known, b
 
 
 @pytest.mark.parametrize("settings", [{"access__logins_per_user_max": 2}], ids=["2"])
-def test_a_user_who_signs_in_for_ever_ends_its_own_sessions_only(web: Web) -> None:
+def test_a_user_with_many_logins_ends_only_own_sessions(web: Web) -> None:
     def signed_in(user: str, password: str) -> dict[str, str]:
         reply = web.ask("POST", "login", {"user": user, "password": password})
         assert reply.status == 200

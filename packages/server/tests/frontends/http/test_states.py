@@ -14,7 +14,7 @@ def rates(session: penstock.Session) -> penstock.Channel:
 
 
 @pytest.mark.spec("K2", "K5")
-def test_the_state_of_a_key_is_what_its_events_came_to(web: Web, rates: penstock.Channel) -> None:
+def test_the_state_of_a_key_is_the_result_of_its_events(web: Web, rates: penstock.Channel) -> None:
     rates.register("EUR", bid=1.0, ask=2.0).update(ask=5.0)
     rates.register("USD", bid=1.5)
 
@@ -28,7 +28,9 @@ def test_the_state_of_a_key_is_what_its_events_came_to(web: Web, rates: penstock
 
 
 @pytest.mark.spec("K5")
-def test_a_state_that_a_later_event_has_changed_is_gone(web: Web, rates: penstock.Channel) -> None:
+def test_a_state_that_a_later_event_has_changed_is_refused(
+    web: Web, rates: penstock.Channel
+) -> None:
     rates.register("EUR", ask=2.0).update(ask=5.0)
 
     refused = web.ask("GET", "channels/rates/state?key=EUR&as_of=0")

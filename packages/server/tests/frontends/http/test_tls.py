@@ -88,11 +88,11 @@ def test_a_certificate_of_another_authority_is_not_believed(
         web.ask("GET", "me")
 
 
-def test_a_realm_nobody_vouches_for_is_not_spoken_to(url: str) -> None:
+def test_a_realm_with_an_untrusted_certificate_is_refused(url: str) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         Web(url, ssl.create_default_context()).ask("GET", "/health")
 
 
-def test_who_speaks_in_the_open_gets_nothing(url: str) -> None:
+def test_clients_without_tls_get_no_answer(url: str) -> None:
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         Web(url).ask("GET", "/health")

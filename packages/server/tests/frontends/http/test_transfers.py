@@ -52,7 +52,7 @@ def send(web: Web, tar: bytes, **query: str) -> Reply:
     return web.ask("POST", "imports", tar, headers={"content-type": TAR}, **query)
 
 
-def test_what_comes_back_is_what_went(
+def test_an_imported_channel_equals_the_exported_one(
     web: Web, session: penstock.Session, orders: penstock.Channel
 ) -> None:
     tar = export(web, f"channels/{part(orders.name)}")
@@ -119,7 +119,7 @@ def test_a_changed_byte_is_seen(web: Web, orders: penstock.Channel) -> None:
     assert web.ask("GET", "channels/copy").status == 404
 
 
-def test_what_is_no_export_is_told_what_one_is(web: Web) -> None:
+def test_data_that_is_not_an_export_is_refused_with_a_remedy(web: Web) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("readme"))
@@ -140,7 +140,7 @@ def test_a_name_that_is_taken_is_refused(web: Web, orders: penstock.Channel) -> 
     assert orders.info().events == 50
 
 
-def test_who_goes_early_leaves_nothing_behind(stored: Web) -> None:
+def test_an_early_disconnect_leaves_no_files(stored: Web) -> None:
     for _ in range(20):  # more than may be under way at once
         with stored.raw() as peer:
             peer.sendall(b"GET /api/v1/queues/jobs/export HTTP/1.1\r\nhost: localhost\r\n\r\n")
