@@ -10,7 +10,7 @@ from penstock.tables import Table
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_spark.pipelines.step import MicroBatch
 from penstock_spark.pipelines.written_tables import WrittenTables
-from penstock_spark.writing.batch_content import content_of
+from penstock_spark.writing.batch_content import UnknownContent, content_of
 from penstock_spark.writing.checkpoint_folder import folder_at
 from tests.objects import object_store
 
@@ -44,7 +44,24 @@ def test_the_content_of_a_micro_batch_is_known_of_a_checkpoint_on_a_store(tmp_pa
         store.objects["bucket/step/offsets/3"] = OFFSETS
 
         assert content_of(store.uri("bucket/step").replace("s3://", "s3a://"), 3) == local
-        assert content_of(store.uri("bucket/step"), 4) == ""
+        with pytest.warns(UnknownContent, match="micro-batch 4 of s3://.* is not known"):
+            assert content_of(store.uri("bucket/step"), 4) == ""
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "where"),
+    [
+        ("", "without checkpointLocation"),
+        ("strange://me:secret@store/step", "of strange://.*store/step"),
+    ],
+)
+def test_a_micro_batch_whose_content_cannot_be_known_is_warned_about(
+    checkpoint: str, where: str
+) -> None:
+    with pytest.warns(UnknownContent, match=f"micro-batch 7 {where} is not known") as caught:
+        assert content_of(checkpoint, 7) == ""
+
+    assert "secret" not in str(caught[0].message)
 
 
 @pytest.mark.parametrize("suffix", ["", ".compact"])

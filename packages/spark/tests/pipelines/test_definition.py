@@ -354,7 +354,31 @@ def test_a_step_that_reads_what_it_writes_is_refused() -> None:
         "step": [{"name": "copy", "sql": "SELECT * FROM orders", "channel": "more"}],
     }
 
-    with pytest.raises(InvalidArgument, match="step copy: it writes the channel more, which it"):
+    with pytest.raises(InvalidArgument, match="step copy: copy writes the channel more, which"):
         parse(document)
     document["source"] = [{"name": "orders", "channel": "orders"}]
     assert parse(document).steps
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_steps_that_read_what_they_write_through_one_another_are_refused(length: int) -> None:
+    names = [f"c{number}" for number in range(length)]
+    steps = [
+        {"name": f"s{at}", "sql": f"SELECT * FROM c{at}", "channel": names[(at + 1) % length]}
+        for at in range(length)
+    ]
+    document = {
+        "name": "loop",
+        "source": [{"name": name, "channel": name} for name in names],
+        "step": steps,
+    }
+
+    with pytest.raises(InvalidArgument, match="each row would be read again") as caught:
+        parse(document)
+    assert str(caught.value).startswith("step s0: s0 writes the channel c1, s1 writes the channel")
+    assert f"s{length - 1} writes the channel c0, which s0 reads as source c0" in str(caught.value)
+
+    steps[-1]["channel"] = "end"
+    assert len(parse(document).steps) == length, "a chain that meets itself nowhere"
+    steps.append({"name": "twice", "sql": "SELECT * FROM c0, c1", "channel": "end"})
+    assert len(parse(document).steps) == length + 1

@@ -92,26 +92,46 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             with _naming(self.file, f"step {step.name}"):
                 _check_name("name", step.name)
                 step.check(by_name, self.folder)
-                self._check_cycle(step)
+        self._check_cycles()
         with _naming(self.file):
             self._check_durables()
             for step in self.steps:
                 if isinstance(step, StreamStep) and step.poison:
                     self.bound_source(step)
 
-    def _check_cycle(self, step: Step) -> None:
-        """Refuse a step that reads a channel it writes: it would read each row again, for ever."""
-        written = {channel for text in step.writes() if (channel := _channel_in(text))}
-        for name in self._names_read(step):
-            source = self.by_name.get(name)
-            if source is None or not source.is_stream:
-                continue
-            names = (source.channel,) if isinstance(source.channel, str) else source.channel
-            if cycle := written.intersection(names):
-                raise InvalidArgument(
-                    f"it writes the channel {', '.join(sorted(cycle))}, which it reads as source "
-                    f"{name}: each row would be read again; write to another channel"
-                )
+    def _check_cycles(self) -> None:
+        """Refuse a step that reads a channel it writes, itself or through other steps: each row
+        would be read again, for ever."""
+        read = {step.name: self._channels_read(step) for step in self.steps}
+        for step in self.steps:
+            following: list[tuple[Step, tuple[str, ...]]] = [(step, ())]
+            passed: set[str] = set()
+            while following:
+                writer, path = following.pop()
+                for channel in filter(None, map(_channel_in, writer.writes())):
+                    way = (*path, f"{writer.name} writes the channel {channel}")
+                    if channel in read[step.name]:
+                        with _naming(self.file, f"step {step.name}"):
+                            raise InvalidArgument(
+                                f"{', '.join(way)}, which {step.name} reads as source "
+                                f"{read[step.name][channel]}: each row would be read again; write "
+                                "to another channel"
+                            )
+                    readers = [other for other in self.steps if channel in read[other.name]]
+                    following += [(other, way) for other in readers if other.name not in passed]
+                    passed.update(other.name for other in readers)
+
+    def _channels_read(self, step: Step) -> dict[str, str]:
+        """Return the sources of the channels that a step reads as streams, by channel."""
+        sources = [self.by_name[name] for name in self._names_read(step) if name in self.by_name]
+        return {
+            channel: source.name
+            for source in sources
+            if source.is_stream
+            for channel in (
+                (source.channel,) if isinstance(source.channel, str) else source.channel
+            )
+        }
 
     def _check_durables(self) -> None:
         """Refuse two steps with the same durable: they would take events from each other."""

@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from penstock_core.vocabulary.errors import DifferentContent, PenstockError
+from penstock_core.vocabulary.uris import shown
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """The local property with the id of the query that runs the present micro-batch."""
+
+
+class UnknownContent(UserWarning):
+    """The content of a micro-batch cannot be compared with that of an earlier run."""
+
 
 _HEAD_LINES: Final = 2
 """Lines to skip: the version of the log's format, and settings with the planning time."""
@@ -26,9 +33,18 @@ _CHARACTERS: Final = 24
 
 
 def content_of(checkpoint: str, batch: int) -> str:
-    """Return the identity of a micro-batch's content; empty if the checkpoint cannot be read."""
+    """Return the identity of a micro-batch's content. If the checkpoint cannot be read, warn and
+    return an empty text."""
     entry = _read(checkpoint, f"offsets/{batch}") if checkpoint else None
     if entry is None:
+        where = f"of {shown(checkpoint)}" if checkpoint else "without checkpointLocation"
+        warnings.warn(
+            f"the content of micro-batch {batch} {where} is not known, so a checkpoint that was "
+            "restored from an older copy is not noticed, and rows may be missing after it. Give "
+            "the query a checkpointLocation that this process can read",
+            UnknownContent,
+            stacklevel=2,
+        )
         return ""
     positions = entry.split(b"\n", _HEAD_LINES)[-1].strip()
     digest = hashlib.sha256(positions)
