@@ -91,6 +91,9 @@ def test_users_rights_and_the_audit_log(door: Page, asking: tuple[str, str]) -> 
     expect(door.get_by_role("row", name="alice@*")).to_contain_text("access")
     door.locator(".tabs").get_by_role("link", name="Audit").click()
     expect(door.get_by_role("row", name="user.change").first).to_contain_text("alice")
+    granted = door.get_by_role("row", name="acl.").first.locator(".facts")
+    expect(granted).to_contain_text("access")
+    expect(granted).not_to_contain_text("{")
     door.get_by_role("button", name="Log out").click()
 
     enter(door, "alice", password)

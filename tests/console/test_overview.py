@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def test_events_that_one_durable_gave_up_have_died(opened: Opened) -> None:
     expect(row).to_contain_text("orders")
     expect(row).to_contain_text("3")
     expect(page.get_by_text("No event has died")).to_have_count(0)
+
+
+def test_the_first_points_of_the_graph_fill_it(opened: Opened) -> None:
+    page = opened("#/")
+
+    plot = page.locator("figure", has_text="Published")
+    expect(plot.locator("text", has_text=re.compile(r"(10|30) s$"))).to_be_visible()
+    expect(plot.locator("path.curve").first).to_have_attribute("d", re.compile("L"))
 
 
 @pytest.mark.usefixtures("rejected")

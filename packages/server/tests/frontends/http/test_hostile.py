@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -299,6 +300,35 @@ def test_the_console_is_served_with_its_policy(web: Web) -> None:
     again = web.ask("GET", "/index.html", headers={"if-none-match": page.headers["etag"]})
     assert (again.status, again.data) == (304, b"")
     assert web.ask("HEAD", "/").headers["content-length"] == str(len(page.data))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("br;q=1.0, GZIP;q=0.8, *;q=0.1", True),
+        ("", False),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip;q=0.000, br", False),
+        ("xgzip, gzipx", False),
+    ],
+)
+def test_files_of_the_console_are_compressed_where_the_browser_takes_it(
+    web: Web, accepted: str, is_packed: bool
+) -> None:
+    plain = web.ask("GET", "/main.js")
+    answer = web.ask("GET", "/main.js", headers={"accept-encoding": accepted})
+
+    assert plain.headers["vary"] == answer.headers["vary"] == "accept-encoding"
+    assert (answer.headers.get("content-encoding") == "gzip") == is_packed
+    assert (gzip.decompress(answer.data) if is_packed else answer.data) == plain.data
+    if is_packed:
+        assert len(answer.data) < len(plain.data) / 2
+    for told in (plain, answer):
+        tag = {"if-none-match": told.headers["etag"], "accept-encoding": accepted}
+        is_same = told.headers["etag"] == answer.headers["etag"]
+        assert web.ask("GET", "/main.js", headers=tag).status == (304 if is_same else 200)
 
 
 @pytest.mark.parametrize(

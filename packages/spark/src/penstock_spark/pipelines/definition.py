@@ -117,13 +117,14 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                                 f"{read[step.name][channel]}: each row would be read again; write "
                                 "to another channel"
                             )
-                    readers = [other for other in self.steps if channel in read[other.name]]
-                    following += [(other, way) for other in readers if other.name not in passed]
-                    passed.update(other.name for other in readers)
+                    readers = [reader for reader in self.steps if channel in read[reader.name]]
+                    following += [(reader, way) for reader in readers if reader.name not in passed]
+                    passed.update(reader.name for reader in readers)
 
     def _channels_read(self, step: Step) -> dict[str, str]:
         """Return the sources of the channels that a step reads as streams, by channel."""
-        sources = [self.by_name[name] for name in self._names_read(step) if name in self.by_name]
+        by_name = self.by_name
+        sources = [by_name[read] for read in self._names_read(step) if read in by_name]
         return {
             channel: source.name
             for source in sources

@@ -236,10 +236,12 @@ class HttpRequest:
         await self.reply(200, text, metrics.CONTENT_TYPE, headers=[("cache-control", "no-store")])
 
     async def _file(self) -> None:
-        file = self._service.files.find(self.path)
+        file = self._service.files.find(self.path, self.headers.get("accept-encoding", ""))
         if file is None:
             raise NameDoesNotExist(f"the page {self.path[:200]} does not exist")
-        headers = [("etag", file.tag), *PAGE]
+        headers = [("etag", file.tag), ("vary", "accept-encoding"), *PAGE]
+        if file.encoding:
+            headers.append(("content-encoding", file.encoding))
         if file.tag in self.headers.get("if-none-match", ""):
             await self.reply(304, b"", file.type, headers=headers)
         else:

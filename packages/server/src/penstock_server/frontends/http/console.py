@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,6 +11,9 @@ import xxhash
 
 ROOT: Final = Path(__file__).with_name("console")
 INDEX: Final = "index.html"
+_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:,|$|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
+_COMPRESSED_SHARE: Final = 0.9
+"""Largest share of a file's size that its compressed form may have."""
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -34,7 +38,17 @@ class File(NamedTuple):
     data: bytes
     type: str
     tag: str
-    """Entity tag, which changes with the content."""
+    """Entity tag, which changes with the content and its encoding."""
+    encoding: str = ""
+    """Content encoding of ``data``; empty if it is the file as stored."""
+
+
+def _compressed(file: File) -> File:
+    """Return the file compressed with gzip, or unchanged where that saves little, as in images."""
+    data = gzip.compress(file.data, mtime=0)
+    if len(data) > _COMPRESSED_SHARE * len(file.data):
+        return file
+    return File(data, file.type, tag=f'{file.tag[:-1]}-gzip"', encoding="gzip")
 
 
 class Files:
@@ -42,10 +56,12 @@ class Files:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
-        self._cache: dict[Path, tuple[tuple[int, int], File]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int], File, File]] = {}
+        """By path: time of change and size, the file, and the file compressed."""
 
-    def find(self, raw_path: str) -> File | None:
-        """Return the file at a request's path; None if no such file is served.
+    def find(self, raw_path: str, accept_encoding: str = "") -> File | None:
+        """Return the file at a request's path; None if no such file is served. It is compressed if
+        the header Accept-Encoding allows gzip.
 
         A path may contain only plain names. Percent-encoding, ``..`` and symbolic links are not
         followed, so a request cannot leave the folder.
@@ -62,6 +78,7 @@ class Files:
         entry = self._cache.get(path)
         if entry is None or entry[0] != stamp:
             data = path.read_bytes()
-            entry = stamp, File(data, kind, f'"{xxhash.xxh3_64_hexdigest(data)}"')
+            file = File(data, kind, f'"{xxhash.xxh3_64_hexdigest(data)}"')
+            entry = stamp, file, _compressed(file)
             self._cache[path] = entry
-        return entry[1]
+        return entry[2] if _GZIP.search(accept_encoding) else entry[1]

@@ -73,11 +73,14 @@ export function Note({ kind = "info", title, children, slim = false, role }) {
     <div class="words">${title && html`<strong>${title} </strong>`}<span>${children}</span></div></div>`;
 }
 
+/** A text whose lines belong below each other: the mistake in a selector has a caret below it. */
+const lines = (text) => (String(text).includes("\n") ? html`<span class="lines">${text}</span>` : text);
+
 /** A refusal in the realm's own words, with its code. */
 export function Refusal({ error, slim }) {
   if (!error) return null;
   const code = error instanceof ApiError ? error.code : "not sent";
-  return html`<${Note} kind="bad" title=${code} slim=${slim}>${error.message}</${Note}>`;
+  return html`<${Note} kind="bad" title=${code} slim=${slim}>${lines(error.message)}</${Note}>`;
 }
 
 let announce = () => {};
@@ -144,7 +147,7 @@ export function Field({ label, help, wrong, value, onInput, type = "text", optio
   else input = html`<input ...${shared} type=${type} />`;
   return html`<div class="field"><label for=${id}>${label}</label>${input}
     ${help && html`<span class="help" id="${id}h">${help}</span>`}
-    ${wrong && html`<span class="wrong" role="alert" id="${id}w">${wrong}</span>`}</div>`;
+    ${wrong && html`<span class="wrong" role="alert" id="${id}w">${lines(wrong)}</span>`}</div>`;
 }
 
 export function Check({ label, checked, onInput, ...more }) {

@@ -25,11 +25,18 @@ function curve(values, x, y) {
 const LONG = 600;
 const before = (seconds) => (seconds < LONG ? `${seconds} s` : duration(seconds * 1000));
 
+const GROWTH = [10, 30, 60];
+
+/** How wide a plot is that has no more than its first points: they fill most of it. */
+const grown = (times, seconds) => GROWTH.find((step) => step < seconds && times.at(-1) - times[0] <= step * 1000) ?? seconds;
+
 /**
  * `times` are milliseconds; `series` are `{ name, values }` of the same length, newest last.
- * `seconds` is how much the plot is wide, whether there are values yet or not.
+ * `seconds` is how much the plot is wide, whether there are values yet or not; one that `grows`
+ * begins narrower.
  */
-export function Plot({ label, times, series, seconds = 120, unit = "", small = false, quiet }) {
+export function Plot({ label, times, series, seconds: widest = 120, unit = "", small = false, quiet, grows = false }) {
+  const seconds = grows && times.length ? grown(times, widest) : widest;
   const [box, width] = useWidth();
   const [at, setAt] = useState(null);
   const height = small ? 120 : 176;

@@ -1,6 +1,7 @@
 // Access: who you are, users, groups, rights, and what administrators have done.
 import { html, useState } from "../view.js";
 import { all, get, path, patch, post, remove } from "../api.js";
+import { isRaw, shown } from "../exact.js";
 import { count, many, moment } from "../format.js";
 import { Button, Check, Choice, Dialog, Empty, Facts, Field, Head, Line, Loading, Note, Panel, Refusal, Table, Tabs, Tag, TypeName, tell, useDoing, useLoaded } from "../parts.js";
 import { to } from "../router.js";
@@ -133,6 +134,13 @@ function Acl() {
     ${asked && html`<${GrantDialog} resource=${resource} entry=${asked.subject ? asked : null} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}</${Panel}></div>`;
 }
 
+/** A value of an audit entry as words: lists with commas, objects with semicolons. */
+function fact(value) {
+  if (value === null || value === "") return "–";
+  if (Array.isArray(value)) return value.map(fact).join(", ") || "–";
+  return typeof value === "object" && !isRaw(value) ? Object.entries(value).map(([name, inner]) => `${name}: ${fact(inner)}`).join("; ") || "–" : shown(value);
+}
+
 function Audit() {
   const [steps, setSteps] = useState([undefined]);
   const loaded = useLoaded((signal) => get("/audit", { limit: 100, after: steps.at(-1) }, signal), [steps]), page = loaded.value;
@@ -141,7 +149,7 @@ function Audit() {
     ${!page ? !loaded.error && html`<${Loading} />` : page.items.length ? html`<${Table} label="Audit log" rows=${page.items} keyOf=${(row) => row.number} columns=${[
       { label: "When", kind: "lead tight", cell: (row) => moment(row.at) }, { label: "Who", cell: (row) => html`<span class="mono">${row.principal}</span>` }, { label: "What", cell: (row) => html`<span class="mono">${row.operation}</span>` },
       { label: "On", cell: (row) => row.target || "–" }, { label: "Outcome", cell: (row) => (row.outcome === "done" ? html`<${Tag} kind="ok" icon="check">done</${Tag}>` : html`<${Tag} kind="bad" icon="error">${row.outcome}</${Tag}>`) },
-      { label: "Detail", cell: (row) => { const text = JSON.stringify(row.detail); return text === "{}" ? "–" : html`<span class="mono">${text}</span>`; } },
+      { label: "Detail", cell: (row) => { const facts = Object.entries(row.detail); return facts.length ? html`<${Facts} rows=${facts.map(([name, value]) => [name.replaceAll("_", " "), fact(value)])} />` : "–"; } },
     ]} />` : html`<${Empty} title="Nothing has been done yet">Acts of administration are written down here, those that were refused too.</${Empty}>`}
     ${page && html`<div class="pager"><span>${count(page.items.length)} shown</span><span class="fill"></span><${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Newer</${Button}><${Button} kind="small" disabled=${!page.next} onClick=${() => setSteps([...steps, page.next])}>Older</${Button}></div>`}</${Panel}>`;
 }

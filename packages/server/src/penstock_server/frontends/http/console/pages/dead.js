@@ -77,6 +77,22 @@ export function RedriveDialog({ store, group, onClose, onDone }) {
     <${Line} text="penstock redrive ${quoted(store)}${body.destination ? ` --to ${quoted(body.destination)}` : ""}${body.selector ? ` --selector ${quoted(body.selector)}` : ""} --dry-run" /></${Dialog}>`;
 }
 
+const VARYING = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{12,}\b|\d+/gi;
+
+/** Groups whose reasons differ in numbers and ids only, as one: a reason often names its event. */
+function alike(groups) {
+  const merged = new Map();
+  for (const group of groups) {
+    const key = `${group.store}\n${group.cause}\n${group.reason.replace(VARYING, "…")}`, known = merged.get(key);
+    merged.set(key, !known ? { ...group, reasons: 1 } : {
+      ...known, events: known.events + group.events, reasons: known.reasons + 1, reason: group.reason.replace(VARYING, "…"),
+      first_id: Math.min(known.first_id, group.first_id), last_id: Math.max(known.last_id, group.last_id),
+      oldest: known.oldest < group.oldest ? known.oldest : group.oldest, newest: known.newest > group.newest ? known.newest : group.newest,
+    });
+  }
+  return [...merged.values()].sort((one, other) => other.events - one.events);
+}
+
 function Store({ name }) {
   const now = useLive();
   const [asked, setAsked] = useState(false);
@@ -87,12 +103,12 @@ function Store({ name }) {
       return get(path("queues", name, "dead"), {}, signal);
     }
   }, [name, kind]);
-  const groups = loaded.value?.groups ?? [];
+  const groups = alike(loaded.value?.groups ?? []);
   return html`<div class="page"><${Head} crumbs=${[["Dead events", to("dead")]]} title=${name} lead=${loaded.value ? `${many(loaded.value.events, "dead event")}${loaded.value.is_complete ? "" : ", and more that were not looked at"}` : ""}
       acts=${html`<a class="button" href=${to(kind ?? "channel", name, "events")}>Browse events</a><${Button} kind="first" icon="again" onClick=${() => setAsked(true)}>Redrive…</${Button}>`} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} title="By cause" bare>${!loaded.value ? !loaded.error && html`<${Loading} />` : groups.length ? html`<${Table} label="Dead events by cause" rows=${groups} keyOf=${(row) => `${row.store} ${row.cause} ${row.reason}`} columns=${[
-      { label: "Cause", kind: "lead", cell: (row) => html`<${Tag} kind="bad">${row.cause}</${Tag}><div class="sub">${row.reason || CAUSES[row.cause] || ""}</div>` },
+      { label: "Cause", kind: "lead", cell: (row) => html`<${Tag} kind="bad">${row.cause}</${Tag}><div class="sub">${row.reason || CAUSES[row.cause] || ""}${row.reasons > 1 ? ` (${many(row.reasons, "reason")} alike)` : ""}</div>` },
       { label: "Events", kind: "num", cell: (row) => html`<strong>${count(row.events)}</strong>` },
       { label: "From", cell: (row) => html`<a href=${to("channel", row.store)}>${row.store}</a>` },
       { label: "Ids here", kind: "num", cell: (row) => html`<a href=${to(kind ?? "channel", name, "events", { from: String(row.first_id) })}>${count(row.first_id)} to ${count(row.last_id)}</a>` },

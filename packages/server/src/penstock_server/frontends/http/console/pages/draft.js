@@ -68,6 +68,16 @@ export function valueOf({ name, kind, value }) {
   }
 }
 
+const UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** A duration as typed, in milliseconds. Throws what is wrong with it. */
+function milliseconds(label, text) {
+  const [, number, unit] = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?$/.exec(text) ?? [];
+  const value = Number(number) * UNITS[unit ?? "ms"];
+  if (!Number.isInteger(value)) throw new Error(`${label}: "${text}" is no time of whole milliseconds, such as 500ms, 10s, 5m, 1h or 2d`);
+  return value;
+}
+
 /** What the realm is asked to publish. Throws what is wrong, in the words of the form. */
 export function eventOf(given) {
   const event = {};
@@ -92,10 +102,11 @@ export function eventOf(given) {
   if (rows.length) event.properties = Object.fromEntries(rows.map((row) => [row.name.trim(), valueOf(row)]));
   const headers = Object.entries(given.headers).filter(([, value]) => value !== "");
   if (headers.length) event.headers = Object.fromEntries(headers);
-  for (const [name, label] of [["ttl", "Time to live"], ["priority", "Priority"]]) {
-    if (!String(given[name]).trim()) continue;
-    if (!/^\d+$/.test(String(given[name]).trim())) throw new Error(`${label}: "${given[name]}" is no whole number`);
-    event[name] = Number(given[name]);
+  const ttl = String(given.ttl).trim(), priority = String(given.priority).trim();
+  if (ttl) event.ttl = milliseconds("Time to live", ttl);
+  if (priority) {
+    if (!/^\d+$/.test(priority)) throw new Error(`Priority: "${priority}" is no whole number`);
+    event.priority = Number(priority);
   }
   if (!given.persistent) event.persistent = false;
   if (given.transient) event.transient = true;

@@ -172,7 +172,7 @@ function Figures({ realm }) {
       python=${'session.channels.create("orders", type="persistent").publish(b"hello")'} acts=${html`<a class="button first" href=${to("new")}>Create a channel</a>`}>
       A channel keeps events in order; publishers append to it, subscribers read it from wherever they like.</${Empty}></${Panel}>`}
     <div class="columns wide-left">
-      <${Panel} title="Events per second" hint="all channels and queues"><${Plot} label="Events per second in the realm" times=${now.realm.times} series=${series} unit="/s" /></${Panel}>
+      <${Panel} title="Events per second" hint="all channels and queues"><${Plot} label="Events per second in the realm" times=${now.realm.times} series=${series} unit="/s" grows /></${Panel}>
       <${Panel} title="Memory and disk">
         <${Space} realm=${realm} rates=${rates} /></${Panel}></div>
     <div class="columns wide-left">

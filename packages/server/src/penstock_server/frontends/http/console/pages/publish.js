@@ -72,7 +72,7 @@ export function Publish({ kind, name, info }) {
         <${Field} label=${html`<span class="unseen">Data</span>`} rows=${7} mono value=${given.data} onInput=${(data) => set({ data })} help=${HINTS[given.as]} /></div>
       <${Properties} rows=${given.properties} setRows=${(properties) => set({ properties })} />
       <div class="pair"><${Field} label="Tag" value=${given.tag} onInput=${(tag) => set({ tag })} />
-        <${Field} label="Time to live, ms" value=${given.ttl} inputmode="numeric" onInput=${(ttl) => set({ ttl })} placeholder="the channel's" />
+        <${Field} label="Time to live" help="such as 500ms, 10s, 5m, 1h or 2d; without a unit, ms" value=${given.ttl} onInput=${(ttl) => set({ ttl })} placeholder="the channel's" />
         <${Field} label="Priority, 0 to 9" value=${given.priority} inputmode="numeric" onInput=${(priority) => set({ priority })} placeholder=${String(info.definition.storage.priority ?? 4)} />
         <${Field} label="Deliver at" type="datetime-local" step="1" value=${given.deliver_at} onInput=${(deliver_at) => set({ deliver_at })} /></div>
       <div class="row" style=${{ gap: "0 24px" }}><${Check} label="Persistent" checked=${given.persistent} onInput=${(persistent) => set({ persistent })} />
