@@ -221,7 +221,7 @@ async def test_a_purge_includes_events_published_before_its_turn(
         assert await lives.stored("orders") == []
         rounds, endless = 0, 1_000
         await lives.put("orders", *LONG)
-        with pytest.raises(LimitReached, match="events come faster"):
+        with pytest.raises(LimitReached, match="events are published faster"):
             await lives.purge("orders", "s LIKE '%a%b%'")
         assert len(await lives.stored("orders")) > 40, "nothing was done"
 
