@@ -62,7 +62,7 @@ class AccessRules(Struct, frozen=True):
 
     mode: Mode = "off"
     failure_delay_s: float = 1.0
-    """Seconds by which the answer to a failed sign-in is delayed."""
+    """Delay in seconds of the answer to a failed sign-in."""
     lockout: LockoutRules = LockoutRules()
     cleartext_passwords: bool = False
     """Accept passwords and tokens over connections without TLS."""

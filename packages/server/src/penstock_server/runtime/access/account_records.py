@@ -23,7 +23,7 @@ class UsersRecord(Struct, frozen=True):
     """The record of all users and groups."""
 
     secret: bytes
-    """Key from which the decoy challenges of unknown users are derived."""
+    """Key for deriving the decoy challenges of unknown users."""
     users: dict[str, UserRecord] = {}
     groups: dict[str, tuple[str, ...]] = {}
 

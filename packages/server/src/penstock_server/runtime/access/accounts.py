@@ -410,7 +410,7 @@ class Accounts:
     # --- storage -------------------------------------------------------------------------
 
     async def _remove_subjects(self, is_removed: Callable[[Any], bool]) -> None:
-        """Remove all entries of the subjects for which ``is_removed`` is true."""
+        """Remove all entries whose subject satisfies ``is_removed``."""
         async with self._changing:
             for kind, name in self.acl.resources():
                 if self.shared is not None and is_of_many(kind, name):

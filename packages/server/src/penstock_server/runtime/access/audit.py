@@ -26,9 +26,9 @@ Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
 
 REFUSALS_S = 60.0
-"""Seconds for which refusals of one kind are counted before the count is written."""
+"""Period in seconds of counting refusals of one kind before the count is written."""
 SIGN_INS_S = 3_600.0
-"""Seconds for which sign-ins of one principal are counted: HTTP clients sign in with each
+"""Period in seconds of counting sign-ins of one principal: HTTP clients sign in with each
 request."""
 REFUSALS_FIRST = 5
 """Refusals of one kind written one by one within that time; later ones are only counted."""

@@ -34,7 +34,7 @@ class Incident(Struct, frozen=True):
     """An open incident, as ``/health`` shows it."""
 
     incident: str
-    """The id under which the log describes it."""
+    """The id of its line in the log."""
     task: str
     """The background task that failed, such as ``sealing``."""
     channel: str = ""

@@ -171,7 +171,7 @@ class Permits:
         self._openings.pop(subscription, None)
 
     def refusal(self, subscription: int) -> PenstockError | None:
-        """Return the error for which a subscription has to end; None if it may stay."""
+        """Return the error that ends a subscription; None if it may stay."""
         request = self._openings.get(subscription)
         if request is None:
             return None

@@ -29,9 +29,9 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Accepted signatures, by a private key only: with a shared secret, the realm could forge tokens of
 the provider."""
 LEEWAY_S = 30
-"""Seconds by which the provider's clock may differ."""
+"""Tolerated difference of the provider's clock in seconds."""
 FRESH_S = 600
-"""Seconds for which fetched keys are used."""
+"""Lifetime of fetched keys in seconds."""
 RETRY_S = 15
 """Fewest seconds between two fetches, however many tokens with unknown keys arrive."""
 GROUPS_MAX = 1_000

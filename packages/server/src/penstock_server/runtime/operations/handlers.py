@@ -99,8 +99,8 @@ async def copy_in(
     copies = copies_from(request.parts, memoryview(b"") if content is None else content)
     number = by.realm.directory.channel_id_of(request.destination)
     work = TakeCopies(number, request.archive, request.producer, copies=copies)
-    taken: joins.CopiesTaken = await by.realm.shard.ask(work)
-    return taken
+    copies_taken: joins.CopiesTaken = await by.realm.shard.ask(work)
+    return copies_taken
 
 
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(

@@ -34,7 +34,7 @@ FIRST_PART: Final = 1_000
 PART_MAX: Final = 50_000
 """Most events in a later part."""
 GROWTH: Final = 4
-"""Factor by which parts grow while few events match."""
+"""Growth factor of parts while few events match."""
 PART_BYTES_MAX: Final = 256 << 20
 
 
@@ -43,7 +43,7 @@ class NewestEvents(NamedTuple):
 
     events: list[Event]
     examined: Span
-    """Span of ids in which no other event matches."""
+    """Examined ids: the span has no other matching event."""
     is_all: bool
     """Whether no event below ``examined`` is stored."""
 
@@ -212,8 +212,8 @@ class _Search:
 
 
 def lowest_of(stored: IdSet, span: Span, count: int) -> int:
-    """Return the id from which on ``span`` has ``count`` stored events, or the first id of the span
-    if it has fewer."""
+    """Return the lowest id such that ``span`` has ``count`` stored events from there on, or the
+    first id of the span if it has fewer."""
     low, high = span
     if stored.count(span) <= count:
         return low

@@ -166,7 +166,7 @@ class LeasePart:
         self.done: dict[How, IdSet] = {"ack": IdSet(), "roll_back": IdSet(), "reject": IdSet()}
         """Ids of settled events, by the way of settling."""
         self.began_us = 0
-        """Time of the first delivery, from which the lease time counts."""
+        """Time of the first delivery, when the lease time starts."""
         self.count = 0
         self._extended: list[tuple[int, IdSet]] = []
         self._batches: list[EventBatch] = []

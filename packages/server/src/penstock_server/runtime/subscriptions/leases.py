@@ -353,7 +353,8 @@ def _command_of(request: Settling, subscription: int, spans: Spans) -> Command:
 
 
 def _rehearse(group: Group, part: LeasePart, request: Settling, ids: IdSet) -> None:
-    """Raise the error with which this part's channel would refuse, before others change."""
+    """Raise the refusal of this part's channel, if it would refuse, before other channels
+    change."""
     channel = group.channel(part.channel)
     decided = channel.decide(_command_of(request, part.subscription, ids.spans), group.now_us)
     if channel.state.moves_dead:

@@ -1,4 +1,4 @@
-"""Where stored events can be read: in files, or from the realm if they are in no file yet."""
+"""Locations of stored events: in files, or only in the realm if they are in no file yet."""
 
 from __future__ import annotations
 

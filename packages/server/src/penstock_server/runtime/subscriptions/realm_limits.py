@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True):
     tail_bytes_max: int = 512 << 20
     """Bytes of unsealed events above which publishers wait for the sealing."""
     block_bytes_max: int = BLOCK_BYTES_MAX
-    """On a storage engine: most bytes of events in a block of the log; larger groups of events go
+    """Most bytes of events in a block of the log on a storage engine; larger groups of events go
     into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""

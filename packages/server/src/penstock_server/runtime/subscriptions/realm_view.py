@@ -179,7 +179,7 @@ class StoreView:
 
     @property
     def timeout_s(self) -> float:
-        """Seconds for which the place of a disconnected client is kept."""
+        """Lifetime in seconds of a disconnected client's place."""
         return self._channel.state.rules.event_timeout_us / 1e6
 
     def oldest_ms(self, now_us: int) -> int | None:
@@ -313,7 +313,7 @@ class RealmView:
 
     @property
     def schemas(self) -> Schemas:
-        """The schemas with which events are delivered."""
+        """The schemas of delivered events."""
         return self._state.schemas
 
     @property

@@ -47,7 +47,7 @@ class ResumePlaces:
 
 
 def await_seats(group: Group) -> None:
-    """Start the time in which the sessions of waiting seats may come back (SEM N6)."""
+    """Start the timeout of waiting seats, whose sessions may come back until it ends (SEM N6)."""
     for channel_id, channel in group.state.channels.items():
         if channel.state.awaits_seats:
             group.do(channel_id, AwaitSeats())

@@ -549,7 +549,7 @@ class Subscriptions:
         self._keeps_seats = True
 
     def await_seats(self) -> None:
-        """Start the time in which the sessions of kept seats may come back."""
+        """Start the timeout of kept seats, whose sessions may come back until it ends."""
         self._keeps_seats = False
         self._shard.submit(RunAction(await_seats))
 

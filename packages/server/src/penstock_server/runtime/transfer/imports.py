@@ -434,7 +434,7 @@ def _stamped(body: pa.RecordBatch, batch: _Batch) -> pa.RecordBatch:
 
 
 def _indexed(keys: Mapping[str, int], batches: Sequence[pa.RecordBatch]) -> KeyIndex:
-    """Return the key index of batches, in which the ids of files and of memory may interleave."""
+    """Return the key index of batches. The ids of files and of memory may interleave."""
     index = KeyIndex(keys)
     with_properties = [batch for batch in batches if "properties" in batch.schema.names]
     if not with_properties:

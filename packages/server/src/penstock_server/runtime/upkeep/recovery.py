@@ -46,8 +46,8 @@ INDEX_EVENTS = 65_536
 """Most events read at once to find the newest of each publish key."""
 
 SLICE_S: Final = 0.05
-"""Seconds for which a recovery keeps the event loop busy. A node of a cluster renews its lease
-between two slices, which needs a few turns of the loop every second or so."""
+"""Seconds of a slice, during which a recovery keeps the event loop busy. A node of a cluster renews
+its lease between two slices; the renewal needs a few turns of the loop every second or so."""
 
 _SNAPSHOT_ELSEWHERE = (
     "A cluster never serves such a realm. Check that this node reaches the store of cluster.blobs: "

@@ -15,7 +15,7 @@ from penstock_core.vocabulary.errors import Deposed, RealmStopping, StorageFaile
 from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
 
 ENDS: Final = (RealmStopping, Deposed, Unknown)
-"""Errors with which the realm ends, and so every background task."""
+"""Errors that end the realm, and so every background task."""
 
 Step = Callable[[], Awaitable[None] | None]
 

@@ -322,8 +322,7 @@ class Sealer:
         )
 
     def unsealed_s(self) -> float:
-        """Return the seconds for which no snapshot has included all blocks; 0 if the newest
-        does."""
+        """Return the seconds since a snapshot has included all blocks; 0 if the newest one does."""
         if self._shard.tail == self._snapshot:
             return 0.0
         return max(0.0, asyncio.get_running_loop().time() - self._covered_s)
