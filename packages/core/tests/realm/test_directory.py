@@ -90,7 +90,7 @@ def test_a_wrong_case_is_pointed_out() -> None:
             Definition(type="paper"),
             "mixed, off_heap, paged, persistent, reliable, simple, transient",
         ),
-        (Definition(engine="steam"), "there are default"),
+        (Definition(engine="steam"), "allowed are default"),
         (Definition(ttl=-1), "ttl is -1"),
         (Definition(capacity=2_147_483_647), "capacity is 2147483647"),
         (Definition(start_event_id=-5), "start_event_id is -5"),

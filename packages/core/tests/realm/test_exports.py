@@ -131,9 +131,15 @@ WRONG = {
     "ranges that do not ascend": (altered(stored=(span(5, 9), span(0, 4))), "ascending"),
     "an empty range": (altered(stored=(Span(3, 3),)), "ranges of ids are not in ascending order"),
     "a negative id": (altered(stored=(Span(-1, 3),)), "ranges of ids are not in ascending order"),
-    "ranges of a TTL": (altered(own_expiry=((1, (Span(3, 2),)),)), "TTL of its own"),
-    "acknowledged and not stored": (altered(consumed=(span(30),)), "acknowledged names"),
-    "outstanding and not stored": (with_durable(outstanding=(span(30),)), "durable d names"),
+    "ranges of a TTL": (altered(own_expiry=((1, (Span(3, 2),)),)), "events with an event TTL"),
+    "acknowledged and not stored": (
+        altered(consumed=(span(30),)),
+        "acknowledged events: some of the events are not stored",
+    ),
+    "outstanding and not stored": (
+        with_durable(outstanding=(span(30),)),
+        "durable d: some of the events are not stored",
+    ),
     "an id given twice": (altered(next_id=9), "the next id is 9, the highest stored one 9"),
     "a negative next id": (
         altered(next_id=-1, stored=(), durables=(), consumed=()),
@@ -144,7 +150,7 @@ WRONG = {
         altered(durables=exported(halfway().channel.state).restored.durables * 2),
         "one name: d, d",
     ),
-    "no such kind": (with_durable(kind="solitary"), "kind 'solitary'; there are"),
+    "no such kind": (with_durable(kind="solitary"), "kind 'solitary'; allowed are"),
     "no such name": (with_durable(name="no\tname"), "control character"),
     "readers of a channel": (with_durable(name="", kind="queue"), "this is a channel"),
     "a queue without readers": (altered(definition=Definition(kind="queue")), "this is a queue"),
@@ -174,7 +180,7 @@ WRONG = {
     ),
     "publishes of ids never given": (
         altered(producers=(ProducerState("p", -1, 0, recent=((1, span(90)),)),)),
-        "never given",
+        "never assigned",
     ),
     "publishes of no ids": (
         altered(producers=(ProducerState("p", -1, 0, recent=((1, Span(2, 2)),)),)),

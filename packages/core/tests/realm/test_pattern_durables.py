@@ -78,7 +78,7 @@ def test_it_is_kept_in_canonical_form_and_found_by_any() -> None:
 
 
 def test_what_is_no_pattern_or_there_already_or_another_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="names channels, and no pattern"):
+    with pytest.raises(InvalidArgument, match="names channels and is not a pattern"):
         PatternTable().checked(PatternDurable("orders", "d", "shared"))
     with pytest.raises(NameAlreadyBound, match="already exists"):
         table(BILLING).checked(BILLING)

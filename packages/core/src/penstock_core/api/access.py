@@ -76,7 +76,8 @@ class AclInfo(Struct, frozen=True, kw_only=True):
     topic filter of MQTT."""
     entries: tuple[Entry, ...] = ()
     topics: tuple[str, ...] = ()
-    """In the answer to a request about topics without a name: the filters that have grants."""
+    """The topic filters that have grants, in the answer to a request about topics without a
+    name."""
 
 
 class Me(Struct, frozen=True, kw_only=True):
@@ -123,11 +124,12 @@ class LoggedIn(Struct, frozen=True, kw_only=True):
 
 
 class WhoAmI(Request[Me], frozen=True):
-    """Ask who the present user is."""
+    """Describe the current user."""
 
 
 class LogIn(Request[LoggedIn], frozen=True):
-    """Open a browser session with a password. Anybody who can connect may ask for it."""
+    """Open a browser session with a password. Every client that can connect may send this
+    request."""
 
     user: str
     password: str

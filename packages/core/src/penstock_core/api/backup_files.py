@@ -49,7 +49,7 @@ class KeptFile(Struct, frozen=True, kw_only=True):
 
 
 class BackupManifest(Struct, frozen=True, kw_only=True):
-    """``backup.json``: what makes a folder or archive a backup. It is written last."""
+    """``backup.json``, which marks a folder or archive as a complete backup. It is written last."""
 
     format: int
     realm: str
@@ -57,5 +57,5 @@ class BackupManifest(Struct, frozen=True, kw_only=True):
     version: str
     """Version of Penstock that ran the realm."""
     at: str
-    """Everything acknowledged before this moment, in UTC, is in it."""
+    """Time of the backup in UTC; it contains everything acknowledged before."""
     files: tuple[KeptFile, ...]

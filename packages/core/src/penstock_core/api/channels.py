@@ -34,7 +34,7 @@ class ChannelOpened(Struct, frozen=True):
 
 
 class StorageInfo(Struct, frozen=True, kw_only=True):
-    """Where the events of a channel are."""
+    """The storage of a channel's events, in bytes and files."""
 
     tail_bytes: int
     """Bytes in memory that are not sealed yet; the journal has them, too, unless they live in
@@ -56,9 +56,9 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     name: str
     definition: Definition
     first_event_id: int | None
-    """Lowest stored id; None if nothing is stored."""
+    """Lowest stored id; None if no event is stored."""
     last_event_id: int
-    """Highest id ever given; -1 for a channel never used (SEM E5)."""
+    """Highest id ever assigned; -1 for a channel never used (SEM E5)."""
     events: int
     """Stored events that have not expired."""
     durables: int
@@ -72,14 +72,14 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     redelivered: int = 0
     """Queues: stored events that were rolled back at least once."""
     scheduled: int = 0
-    """Events that wait for their time (SEM X4)."""
+    """Scheduled events, which are published later (SEM X4)."""
     overdue: int = 0
     """Expired events that wait to move to the dead event store. They are in neither ``events`` nor
     a counter, but are a term of the sum (SEM T8)."""
     in_flight: int = -1
     """Queues: delivered to a reader and not committed."""
     waiting: int = 0
-    """Queues: rolled back, and waiting for their time (SEM D18)."""
+    """Queues: rolled-back events that are delayed (SEM D18)."""
     waiting_until_us: int | None = None
     """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
 
@@ -98,19 +98,19 @@ class SealedPart(Struct, frozen=True):
     index: bytes
     """The file's index as msgpack (``penstock_core.columns.files.segments.SegmentIndex``)."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
-    """Publishers (``user@host``) with their events, if asked for (SEM E3); None: there are too
-    many, and they come with the events over the wire."""
+    """Publishers (``user@host``) with their events, if requested (SEM E3); None: they are too many,
+    and are sent with the events over the wire."""
     name: str = ""
-    """Path within the data directory, which copies of it use, too; empty from an older realm."""
+    """Path within the data directory and its copies; empty from an older realm."""
 
 
 class Location(Struct, frozen=True, omit_defaults=True):
     sealed: tuple[SealedPart, ...]
     tail: Spans
-    """Stored events that are in no file yet, to be read over the wire."""
+    """Stored events that are not in a file yet and are read over the wire."""
     files: str = ""
-    """URI of the place where a cluster keeps the files, under their names, for whoever reaches it
-    with rights of its own; empty: they are on the realm's machine, or on the engine."""
+    """URI of the object store where a cluster keeps the files under their names. Clients need their
+    own access rights there. Empty: the files are on the realm's machine, or on the engine."""
 
 
 class Missing(Struct, frozen=True):
@@ -118,7 +118,7 @@ class Missing(Struct, frozen=True):
 
     cause: str
     """A cause that the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …), or
-    ``never``: nothing was stored under it, or ``forgotten``: it left too long ago to tell."""
+    ``never``: no event was stored under the id, or ``forgotten``: it left too long ago."""
     events: int
     spans: Spans
     """The ids; only the first spans if there are many."""
@@ -132,7 +132,7 @@ class Maintained(Struct, frozen=True):
     events: int
     """Events left in the file."""
     reason: str = ""
-    """Why there was nothing to do; empty if the file was rewritten."""
+    """Reason why the file was not rewritten; otherwise empty."""
 
 
 class CreateChannel(Request[ChannelOpened], frozen=True):
@@ -153,7 +153,7 @@ class DeleteChannel(Request[None], frozen=True):
 class EditChannel(Request[ChannelOpened], frozen=True):
     name: GivenName
     definition: Definition
-    """The new definition; its ``kind`` says whether a channel or a queue is meant."""
+    """The new definition; its ``kind`` selects a channel or a queue."""
 
 
 class ListChannels(Request[list[str]], frozen=True):
@@ -174,7 +174,7 @@ class PurgeChannel(Request[int], frozen=True):
 
 
 class CountPurge(Request[int], frozen=True):
-    """Count what :class:`PurgeChannel` would remove, and remove nothing."""
+    """Count the events that :class:`PurgeChannel` would remove, without removing them."""
 
     channel: ChannelNumber
     first_id: EventId | None
@@ -197,8 +197,8 @@ class MaintainChannel(Request[Maintained], frozen=True):
 
 
 class OpenSchedule(Request[ChannelOpened | None], frozen=True):
-    """Open the hidden store of events that wait to be published (SEM X4). It can be browsed, and
-    purged to cancel them. The answer is None if nothing ever waited."""
+    """Open the hidden store of scheduled events (SEM X4). It can be browsed, and purged to cancel
+    them. The answer is None if no event was ever scheduled."""
 
     channel: ChannelNumber
 

@@ -1,4 +1,4 @@
-"""Events that are fetched for a time, and settled by requests of their own (SEM H)."""
+"""Leases: events that are fetched for a limited time and settled by separate requests (SEM H)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from penstock_core.ids.ids import BoundedSpans
 from penstock_core.vocabulary.identities import ChannelNumber
 
 How = Literal["ack", "roll_back", "reject"]
-"""Done; given back; given up, with a reason."""
+"""Acknowledge, return, or reject with a reason."""
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """A batch of events, and the lease under which its client has them."""
+    """Fetched events, and the lease by which the client holds them."""
 
     lease: str = ""
     """Name of the lease, for settling its events; empty if no event arrived."""
     batches: Sequence[Any] = ()
-    """Batches of ``penstock_core.columns.events.batch``, which is above the API."""
+    """Batches of ``penstock_core.columns.events.batch``, a layer above the API."""
     channels: Sequence[ChannelOpened] = ()
-    """The channel of each batch, where they are of several."""
+    """The channel of each batch, if they are from several channels."""
     count: int = 0
     lease_ms: int = 0
     """Duration of the lease; less than requested if the durable's ``ack_timeout`` is shorter."""
@@ -35,7 +35,8 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 
 class FetchEvents(Request[Fetched], frozen=True):
-    """Have events of a durable, or of a queue, whose durable is called "", for ``lease_ms``."""
+    """Fetch events of a durable, or of a queue (whose durable is called ""), and hold them for
+    ``lease_ms``."""
 
     channel: ChannelNumber
     durable: GivenName
@@ -44,11 +45,11 @@ class FetchEvents(Request[Fetched], frozen=True):
     wait_ms: Count = 0
     """Longest wait if no event is available."""
     selector: SelectorText = ""
-    """Queues, and durables that do not keep one: only what it matches."""
+    """Selector of the fetch, for queues and durables that do not keep one."""
 
 
 class LeasedEvents(Struct, frozen=True):
-    """Which events of a lease are meant; neither: all of them."""
+    """Choice of events of a lease, by ids or up to an id; without both, all of them."""
 
     spans: BoundedSpans | None = None
     up_to: EventId | None = None
@@ -65,7 +66,7 @@ class Settled(Struct, frozen=True, kw_only=True):
 
 
 class SettleLease(Request[Settled], frozen=True):
-    """Settle events of a lease. A repeated request is answered as done where it was done."""
+    """Settle events of a lease. A repeated request gets the same answer."""
 
     channel: ChannelNumber
     durable: GivenName
@@ -79,7 +80,7 @@ class SettleLease(Request[Settled], frozen=True):
 
 
 class ExtendLease(Request[Settled], frozen=True):
-    """Have so much time from now on for events of a lease (SEM D19)."""
+    """Extend the time for events of a lease to ``time_ms`` from now (SEM D19)."""
 
     channel: ChannelNumber
     durable: GivenName
@@ -92,8 +93,8 @@ class ExtendLease(Request[Settled], frozen=True):
 
 
 class FetchFromPattern(Request[Fetched], frozen=True):
-    """Have events of a durable over a pattern, of all its channels that the client may consume,
-    for ``lease_ms`` (SEM H4)."""
+    """Fetch events of a durable over a pattern, from all its channels that the client may consume,
+    and hold them for ``lease_ms`` (SEM H4)."""
 
     pattern: Text
     durable: GivenName
@@ -102,12 +103,12 @@ class FetchFromPattern(Request[Fetched], frozen=True):
     wait_ms: Count = 0
     """Longest wait if no event is available."""
     selector: SelectorText = ""
-    """Durables that do not keep one: only what it matches."""
+    """Selector of the fetch, for durables that do not keep one."""
 
 
 class SettlePatternLease(Request[Settled], frozen=True):
-    """Settle events of a lease over a pattern, of all channels that are named together or of
-    none. A repeated request is answered as done where it was done."""
+    """Settle events of a lease over a pattern, on all named channels together or on none. A
+    repeated request gets the same answer."""
 
     pattern: Text
     durable: GivenName
@@ -122,7 +123,7 @@ class SettlePatternLease(Request[Settled], frozen=True):
 
 
 class ExtendPatternLease(Request[Settled], frozen=True):
-    """Have so much time from now on for events of a lease over a pattern (SEM D19)."""
+    """Extend the time for events of a lease over a pattern to ``time_ms`` from now (SEM D19)."""
 
     pattern: Text
     durable: GivenName

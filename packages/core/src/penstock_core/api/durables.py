@@ -1,4 +1,4 @@
-"""Requests about durables: create, describe, purge and move them, list what is outstanding."""
+"""Requests about durables: create, describe, purge and move them, and list outstanding events."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ class _Described(DurableAttributes, frozen=True):
     redelivered: int
     """Outstanding events that were delivered before."""
     oldest_outstanding_ms: int | None
-    """Age in milliseconds of the oldest outstanding event; None if there is none."""
+    """Age of the oldest outstanding event in milliseconds; None: no event is outstanding."""
     last_read_ms: int | None
-    """Milliseconds since a client last got or settled something; None: not since the realm
-    started."""
+    """Milliseconds since a client last got or settled events; None: not since the realm started."""
 
 
 class DurableInfo(_Described, frozen=True, kw_only=True):
     """The description of a durable (SEM D17)."""
 
     in_flight: int = -1
-    """Outstanding events that a client has: delivered and not acknowledged."""
+    """Outstanding events that a client holds: delivered and not acknowledged."""
     waiting: int = 0
-    """Outstanding events that were rolled back and wait for their time."""
+    """Outstanding events that are delayed after a rollback."""
     waiting_until_us: int | None = None
     """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
     deprecated: bool = False
@@ -64,7 +63,7 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> int:
-        """Outstanding events that no client has, and that wait for no time."""
+        """Outstanding events that no client holds and that are not delayed."""
         return max(0, self.outstanding - self.in_flight - self.waiting)
 
 
@@ -75,7 +74,7 @@ class Outstanding(Struct, frozen=True):
     redeliveries: tuple[tuple[int, Ids], ...] = ()
     """Redelivery counts above zero, with the ids that have them."""
     waiting: tuple[tuple[int, Ids], ...] = ()
-    """Times, in microseconds since 1970, with the ids that do not come again before (SEM D18)."""
+    """Ends of delays, in microseconds since 1970, with the delayed ids (SEM D18)."""
 
     @property
     def id_set(self) -> IdSet:
@@ -88,7 +87,7 @@ class Outstanding(Struct, frozen=True):
 
     @property
     def waits(self) -> dict[int, IdSet]:
-        """The ids that were rolled back and wait, by the time until which they do."""
+        """The ids that are delayed after a rollback, by the end of the delay."""
         return {until_us: id_set(ids) for until_us, ids in self.waiting}
 
 
@@ -127,7 +126,7 @@ class PurgeDurable(Request[int], frozen=True):
 
 
 class CountDurablePurge(Request[int], frozen=True):
-    """Count what :class:`PurgeDurable` would acknowledge, and acknowledge nothing."""
+    """Count the events that :class:`PurgeDurable` would acknowledge, without acknowledging them."""
 
     channel: ChannelNumber
     name: GivenName
@@ -137,35 +136,35 @@ class CountDurablePurge(Request[int], frozen=True):
 
 
 class SeekOutcome(Struct, frozen=True):
-    """What a seek has changed, or would change (SEM D20)."""
+    """The effect of a seek, or of its preview (SEM D20)."""
 
     position: int
-    """The id from which the durable goes on."""
+    """The id at which the durable continues."""
     again: int
-    """Events that are outstanding because of it: they come again, or for the first time."""
+    """Events that become outstanding; they are delivered again, or for the first time."""
     skipped: int
-    """Events that were outstanding, and are not any more."""
+    """Events that are not outstanding any more."""
     taken_back: int
-    """Events that were in clients' hands."""
+    """Events that are taken back from clients."""
     outstanding: int
-    """Events that are outstanding then."""
+    """Events that are outstanding afterwards."""
     gone: dict[str, int] = {}
-    """Events from there on that have left the channel and come no more, by cause."""
+    """Events from ``position`` on that have left the channel, by cause."""
 
 
 class SeekDurable(Request[SeekOutcome], frozen=True):
-    """Have a durable go on from another place (SEM D20)."""
+    """Let a durable continue from another position (SEM D20)."""
 
     channel: ChannelNumber
     name: GivenName
     to: AnyStart
     key: Name = ""
-    """The client's name for this seek: asked for again under it, because the answer was lost, it is
-    answered and not done again. Empty: the client does not ask again."""
+    """The client's name for this seek. A repetition with the same name, after a lost answer, gets
+    the same answer and does not move the durable again. Empty: the client does not repeat it."""
 
 
 class PreviewSeek(Request[SeekOutcome], frozen=True):
-    """Find out what :class:`SeekDurable` would change; this changes nothing."""
+    """Compute the effect of :class:`SeekDurable` without changing the durable."""
 
     channel: ChannelNumber
     name: GivenName

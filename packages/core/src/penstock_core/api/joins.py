@@ -1,4 +1,4 @@
-"""Requests about joins, and about dead events that are published again."""
+"""Requests about joins, and about redriving dead events."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     leads_out: bool = False
     """Whether it leads from a local channel of a node to a store of the whole cluster (SEM N9)."""
     waiting: int = 0
-    """Events in its outbox: copied, and not in the cluster yet as far as the node knows."""
+    """Events in its outbox: copied, and not known to be in the cluster yet."""
     waiting_bytes: int = 0
     """Approximate size of these events in bytes."""
     waiting_ms: int = 0
     """Waiting time of the oldest of these events."""
     waits_for: str = ""
-    """Why they wait; empty: they are on their way."""
+    """Reason why they wait; empty: they are being sent."""
     ending: bool = False
-    """Whether it was deleted, and what it had copied before still leaves."""
+    """Whether it was deleted and the events that it had copied are still being sent."""
 
 
 class Redriven(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Redriven(Struct, frozen=True):
     destinations: dict[str, int]
     """Number of events that were moved to each store."""
     left: int
-    """Dead events that stay: not selected, or without a store to go back to."""
+    """Dead events that stay: not selected, or without a store to return to."""
     dry_run: bool = False
 
 
@@ -50,7 +50,8 @@ class CopiedPart(Struct, frozen=True, array_like=True):
     """Copies of one schema and publisher, whose ids in the outbox follow one another."""
 
     size: Count
-    """Bytes of an Arrow stream in the frame's body, behind those of the parts before."""
+    """Size of its Arrow stream in the frame's body, in bytes; the streams of the parts follow one
+    another."""
     through: Number
     """Id in the outbox of its last event."""
     publisher: Text = ""
@@ -58,7 +59,7 @@ class CopiedPart(Struct, frozen=True, array_like=True):
 
 
 class CopiesTaken(Struct, frozen=True):
-    """The copies are stored, now or before."""
+    """The answer to :class:`CopyIn`: the copies are stored."""
 
     name: str
     """The store's name in its canonical form."""
@@ -66,12 +67,13 @@ class CopiesTaken(Struct, frozen=True):
     count: int
     """Events that were new."""
     known: int = -1
-    """The highest id of the outbox that it had before; -1: none."""
+    """The highest id of the outbox whose copy was stored before; -1: none."""
 
 
 class CopyIn(Request[CopiesTaken], frozen=True):
-    """Store what a node has copied from its local channels, each event once (SEM N9); without
-    ``parts`` see whether it could be. Only nodes of the cluster ask this."""
+    """Store copies that a node has made from its local channels, each event once (SEM N9). Without
+    ``parts`` only check whether they could be stored. Only nodes of the cluster send this
+    request."""
 
     destination: GivenName
     archive: bool
@@ -88,7 +90,7 @@ class CreateJoin(Request[JoinInfo], frozen=True):
     destination: GivenName
     selector: SelectorText = ""
     archive: bool = False
-    """To a queue that keeps duplicates (SEM L3)."""
+    """Whether the destination is a queue that keeps duplicates (SEM L3)."""
 
 
 class DeleteJoin(Request[None], frozen=True):
@@ -105,11 +107,11 @@ class Redrive(Request[Redriven], frozen=True):
 
     source: GivenName
     destination: GivenName = ""
-    """The store to publish them on; empty: the store that each event came from."""
+    """The store to publish them on; empty: the original store of each event."""
     selector: SelectorText = ""
     dry_run: bool = False
 
     @property
     def tells(self) -> bool:
-        """Whether the answer reveals something about the events besides that they were moved."""
+        """Whether the answer reveals more about the events than that they were moved."""
         return bool(self.destination or self.selector or self.dry_run)

@@ -95,7 +95,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "topic.acl.change": Need("topic", ("manage_acl",), audited=True),
         "me.read": _realm("access"),
         "me.password": _realm("access", audited=True),
-        # A transaction's stores are asked for one by one: publish or push
+        # The stores of a transaction are checked one by one: publish or push
         "transaction.describe": _realm("access"),
         "join.list": _seen("realm", "admin"),
         "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
@@ -147,7 +147,7 @@ class OnRealm(Struct, frozen=True):
 
 
 class OfKind(Struct, frozen=True):
-    """An operation on the realm that depends on the kind of what is listed or created."""
+    """An operation on the realm that depends on the kind of the listed or created stores."""
 
     kind: Callable[[Any], str]
     verb: str
@@ -168,7 +168,7 @@ class Numbered(Struct, frozen=True):
 
 
 class ByName(Struct, frozen=True):
-    """An operation on a channel or queue of which the request has the name but not the kind."""
+    """An operation on a channel or queue that the request names without its kind."""
 
     pair: Pair
     name: Callable[[Any], str | None]
@@ -225,16 +225,16 @@ class Operation(Struct, frozen=True):
     """The rights that a request needs."""
 
     asks: tuple[Ask, ...] = ()
-    """The operations; the first one names the request in refusals and records. None: the request is
-    about what this session has opened before, when the right was checked."""
+    """The operations; the first one names the request in refusals and records. Empty: the request
+    uses resources that this session has opened before, when the right was checked."""
     about: Callable[[Any], str] = lambda request: ""
-    """What an audit record calls the target, if that is not a channel or queue."""
+    """Returns the name of the target in audit records, if it is not a channel or queue."""
     is_open: bool = False
     """Whether no right is needed, because it is part of signing in."""
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it is about stores of which the client may know only the number."""
+        """Whether the client may identify the stores by number only."""
         return any(isinstance(step, Numbered) for step in self.asks)
 
     @property

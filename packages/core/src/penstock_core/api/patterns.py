@@ -12,19 +12,19 @@ from penstock_core.vocabulary.start_positions import AnyStart
 
 
 class ChannelsWatched(Struct, frozen=True):
-    """The channels of a pattern that the client may read, as it begins to watch them."""
+    """The channels of a pattern that the client may read when it begins to watch them."""
 
     next_channel: int
-    """Channels of this number or a higher one are made later."""
+    """Channels created later have this number or a higher one."""
     channels: tuple[ChannelOpened, ...]
 
 
 class WatchChannels(Request[ChannelsWatched], frozen=True):
-    """Find the channels of a pattern, and be told of those that are made later, or that the client
-    may read from now on. An ``Unsubscribe`` with the same number ends it."""
+    """Return the channels of a pattern, and report channels that are created, or that the client
+    gets the right to read, later. An ``Unsubscribe`` with the same number ends it."""
 
     pattern: Text
-    """Names and patterns between commas (:mod:`penstock_core.vocabulary.choice`)."""
+    """Names and patterns, separated by commas (:mod:`penstock_core.vocabulary.choice`)."""
     subscription: Number
     durable: GivenName = ""
     """Only channels that have a durable of this name; empty: all of them."""
@@ -38,13 +38,14 @@ class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
     type: str
     selector: str
     persistent: bool | None
-    """None: persistent on the channels whose events survive a restart."""
+    """Whether the durables survive a restart; None: on channels whose ids survive it."""
     channels: int
     """Number of channels that have the durable now."""
 
 
 class CreatePatternDurable(GivenDurableAttributes, Request[PatternDurableInfo], frozen=True):
-    """Give each channel of a pattern a durable of one name, also those that are made later."""
+    """Create a durable with one name on each channel of a pattern, including channels created
+    later."""
 
     pattern: Text
     name: GivenName
@@ -56,7 +57,7 @@ class CreatePatternDurable(GivenDurableAttributes, Request[PatternDurableInfo], 
 
 
 class DeletePatternDurable(Request[None], frozen=True):
-    """End a durable over a pattern, with the durables that it has made."""
+    """Delete a durable over a pattern, with the durables that it has created."""
 
     pattern: Text
     name: GivenName

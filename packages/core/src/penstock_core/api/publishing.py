@@ -1,6 +1,6 @@
-"""Requests that publish: at once, or in two steps, with batches that are staged first.
+"""Requests that publish: immediately, or in two steps with batches that are staged first.
 
-The batches are in the frame's body; ``schema`` and ``sizes`` say how to read them.
+The batches are in the frame's body; ``schema`` and ``sizes`` describe them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PublishEvents(Request[Published], frozen=True):
     """Publish events. The body has ``sizes`` Arrow record batches of one schema, one after the
     other.
 
-    With a column ``deliver_at``, set in every row, the events wait for their time (SEM X4), and the
+    With a column ``deliver_at``, set in every row, the events are scheduled (SEM X4), and the
     answer has their numbers in the channel's schedule.
     """
 

@@ -1,6 +1,6 @@
 """Requests that read: pages of events, sums over them, scheduled events, the state of a key.
 
-An event in an answer is one of ``penstock_core.columns.events.event``, which is above the API.
+Events in answers are objects of ``penstock_core.columns.events.event``, a layer above the API.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class BrowsedEvents(Struct, frozen=True, kw_only=True):
     events: Sequence[Any]
     first_id: int
     end_id: int
-    """``events`` has all matching stored events from ``first_id`` up to this id."""
+    """``events`` contains all matching stored events from ``first_id`` up to this id."""
     next_id: int | None
     """First id of the next page, or with ``newest`` the id below it; None: this is the last
     page."""
 
 
 class BrowseEvents(Request[BrowsedEvents], frozen=True):
-    """Stored events that match, a page of them. It takes nothing and counts nowhere (SEM E6)."""
+    """Read a page of matching stored events, without settling or counting them (SEM E6)."""
 
     channel: ChannelNumber
     start: AnyStart
     limit: Count
     selector: SelectorText = ""
     end_id: EventId | None = None
-    """Only those below this id."""
+    """Only events below this id."""
     newest: bool = False
-    """The last ones instead of the first."""
+    """Whether to read the last events instead of the first."""
 
 
 class BrowseOutstanding(Request[BrowsedEvents], frozen=True):
-    """What is outstanding at a durable, or on a queue (its durable is called ""), a page of it;
-    changes nothing (SEM D16, Q4)."""
+    """Read a page of the outstanding events of a durable, or of a queue (whose durable is called
+    ""), without changing them (SEM D16, Q4)."""
 
     channel: ChannelNumber
     durable: GivenName
@@ -55,7 +55,7 @@ class BrowseOutstanding(Request[BrowsedEvents], frozen=True):
 
 
 class ReadEvent(Request[Any], frozen=True):
-    """One stored event."""
+    """Read one stored event."""
 
     channel: ChannelNumber
     event_id: EventId
@@ -72,7 +72,8 @@ class PopEvents(Request[Sequence[Any]], frozen=True):
 
 
 class WatchEvents(Request[None], frozen=True):
-    """See events as they are published, until the viewer goes; nobody notices."""
+    """Read events as they are published, without effect on other clients, until the viewer
+    closes."""
 
     channel: ChannelNumber
     start: AnyStart
@@ -80,7 +81,7 @@ class WatchEvents(Request[None], frozen=True):
 
 
 class ReadKeyState(Request[Any], frozen=True):
-    """The event that holds the state of one key of a merge channel now (SEM K2, K5)."""
+    """Read the event that holds the current state of one key of a merge channel (SEM K2, K5)."""
 
     channel: ChannelNumber
     key: Any
@@ -88,7 +89,7 @@ class ReadKeyState(Request[Any], frozen=True):
 
 class DeadGroup(Struct, frozen=True, kw_only=True):
     store: str
-    """The store that these events came from."""
+    """The original store of these events."""
     cause: str
     """The cause: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
     reason: str
@@ -109,7 +110,7 @@ class DeadSummary(Struct, frozen=True, kw_only=True):
 
 
 class SummarizeDead(Request[DeadSummary], frozen=True):
-    """The dead events on a store, by where they came from and why they died (SEM T6)."""
+    """Count the dead events on a store by original store and cause (SEM T6)."""
 
     channel: ChannelNumber
     limit: Count
@@ -124,7 +125,7 @@ class SelectorName(Struct, frozen=True, kw_only=True):
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """What the selector chooses of the events stored now."""
+    """The stored events that a selector matches."""
 
     channel: str
     events: int
@@ -132,7 +133,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
     matches: int
     first_ids: list[int]
     is_complete: bool
-    """Whether all stored events were examined; otherwise it took too long, or matched too many."""
+    """Whether all stored events were examined; false if that took too long or matched too many."""
 
 
 class SelectorAnswer(Struct, frozen=True, kw_only=True):
@@ -147,20 +148,20 @@ class SelectorAnswer(Struct, frozen=True, kw_only=True):
     """The selector in words."""
     names: tuple[SelectorName, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Parts that can never match there, and why."""
+    """Parts that can never match on this channel, with the reasons."""
     chosen: Chosen | None = None
 
 
 class ExplainSelector(Request[SelectorAnswer], frozen=True):
-    """What a selector means, or where it is wrong; and what it would choose on a channel or queue,
-    if one is named."""
+    """Explain a selector or its error, and show which events it matches on a channel or queue if
+    one is named."""
 
     selector: SelectorText
     channel: GivenName = ""
 
 
 class WaitingEvents(Struct, frozen=True):
-    """What waits to be published on one channel or queue, in order."""
+    """The scheduled events of one channel or queue, in order."""
 
     store: ChannelOpened
     kind: Kind
@@ -168,7 +169,7 @@ class WaitingEvents(Struct, frozen=True):
 
 
 class ScheduledPage(Struct, frozen=True):
-    """What waits to be published, by the name of where it goes, and by its number."""
+    """A page of scheduled events, by the name of their destination and by number."""
 
     waiting: tuple[WaitingEvents, ...]
     next: tuple[int, str] | None
@@ -176,7 +177,8 @@ class ScheduledPage(Struct, frozen=True):
 
 
 class ListScheduled(Request[ScheduledPage], frozen=True):
-    """What waits to be published (SEM X4) on the stores that may be read; or on one of them."""
+    """Read the scheduled events (SEM X4) of all stores that the client may read, or of one of
+    them."""
 
     limit: Count
     channel: GivenName | None = None
@@ -185,7 +187,7 @@ class ListScheduled(Request[ScheduledPage], frozen=True):
 
 
 class CancelScheduled(Request[None], frozen=True):
-    """Take an event off the schedule of a channel or queue."""
+    """Remove an event from the schedule of a channel or queue."""
 
     channel: ChannelNumber
     number: EventId

@@ -61,8 +61,7 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     version: str
     url: str
     renewed_us: int
-    """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
-    tell."""
+    """Time of its clock at its last renewal, in microseconds since 1970; 0: not reported."""
     local_url: str = ""
     """URL of its local channels; empty: it has none."""
     unfit: str = ""

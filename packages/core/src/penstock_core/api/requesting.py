@@ -1,4 +1,4 @@
-"""Requests about request and reply: the queue that replies come to, and where a reply goes
+"""Requests about request and reply: the queue that receives replies, and the destination of a reply
 (SEM R)."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from penstock_core.bounds import GivenName, Name
 class OpenReplyQueue(Request[ChannelOpened], frozen=True):
     """Create the reply queue of a session, or open it again after a reconnect (SEM R2).
 
-    The client chooses its name: ``temp-reply-`` and 32 hexadecimal digits that nobody can guess.
+    The client chooses its name: ``temp-reply-`` and 32 random hexadecimal digits.
     """
 
     name: Name
 
 
 class OpenReplyTo(Request[ChannelOpened], frozen=True):
-    """Open the channel or queue to which a request wants its reply, to publish there (SEM R2)."""
+    """Open the reply destination of a request, to publish the reply (SEM R2)."""
 
     address: GivenName
     """The header ``reply_to`` of the request."""

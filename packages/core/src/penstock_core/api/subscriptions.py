@@ -22,20 +22,20 @@ from penstock_core.vocabulary.start_positions import AnyStart
 
 
 class Subscribed(Struct, frozen=True):
-    """A subscription is open: where it begins, and where a browse ends."""
+    """An open subscription: its first id, and the end of a browse."""
 
     first_id: int
     stop_id: int | None
     strict_order: bool = False
-    """A seat at a durable with ``strict_order`` or ``order_by``, or one where events have to be
-    acknowledged in time: delivered events may be recalled (SEM D11, D19)."""
+    """Whether delivered events may be recalled: the durable has ``strict_order`` or ``order_by``,
+    or events must be acknowledged in time (SEM D11, D19)."""
     confirm: bool = False
-    """Whether the client has to confirm which events have arrived (SEM J5)."""
+    """Whether the client must confirm arrived events (SEM J5)."""
     cumulative: bool = False
-    """A seat where acknowledging an event settles all earlier ones, so rollbacks have to be sent
+    """Whether acknowledging an event settles all earlier ones, so that rollbacks must be sent
     before acknowledgements."""
     ack_timeout_ms: int = 0
-    """Time in which the client must acknowledge an event (SEM D19); 0: no limit."""
+    """Longest time for acknowledging an event, in ms (SEM D19); 0: no limit."""
 
 
 class Subscribe(Request[Subscribed], frozen=True):
@@ -50,14 +50,15 @@ class Subscribe(Request[Subscribed], frozen=True):
     browse: bool = False
     last_id: LastId | None = None
     confirms: bool = False
-    """The client confirms which events have arrived if asked to (:class:`Credit`, SEM J5)."""
+    """Whether the client can confirm arrived events (:class:`Credit`, SEM J5)."""
     deltas: bool = False
-    """The client accepts changes of a merge channel as deltas (SEM K3)."""
+    """Whether the client accepts changes of a merge channel as deltas (SEM K3)."""
     bytes_max: Count = 0
-    """Most bytes of deliveries that the client has room for, until it reports that it has taken
-    some (:class:`Credit`); a single event may be larger. 0: no limit but the credit."""
+    """Most bytes of deliveries for which the client has room, until it reports that it has
+    processed some (:class:`Credit`); a single event may be larger. 0: only the credit limits
+    them."""
     bytes_held: Count = 0
-    """Bytes that it still has from an earlier connection."""
+    """Bytes that the client still holds from an earlier connection."""
 
 
 class Attach(Request[Subscribed], frozen=True):
@@ -70,18 +71,20 @@ class Attach(Request[Subscribed], frozen=True):
     pull: bool = False
     selector: SelectorText = ""
     auto_ack: bool = False
-    """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
+    """Whether the client library acknowledges events automatically (SEM D5, J7)."""
     sole: bool = False
-    """Hold the durable alone: nothing is delivered, events are taken by :class:`Hold`."""
+    """Whether to hold the durable as a whole: events are not delivered, but taken with
+    :class:`Hold`."""
     bytes_max: Count = 0
     """See :class:`Subscribe`; ignored for clients that demand events."""
     ack_timeout_ms: Count = 0
-    """Readers of queues: how long this one may have an event in hand (SEM D19); 0: no limit."""
+    """Readers of queues: longest time for which this one may hold an event (SEM D19); 0: no
+    limit."""
 
 
 class BrowseDurable(Request[Subscribed], frozen=True):
-    """Browse what is outstanding at a durable, or on a queue, whose durable is called "", in order;
-    this changes nothing (SEM D16, Q4)."""
+    """Browse the outstanding events of a durable, or of a queue (whose durable is called ""), in
+    order, without changing them (SEM D16, Q4)."""
 
     channel: ChannelNumber
     subscription: Number
@@ -97,7 +100,7 @@ class Unsubscribe(Request[None], frozen=True):
 
 
 class Settle(Request[None], frozen=True):
-    """Acknowledge or roll back events. With ``previous``: everything up to the last id."""
+    """Acknowledge or roll back events; with ``previous`` all events up to the last id."""
 
     subscription: Number
     spans: BoundedSpans
@@ -109,8 +112,8 @@ class Settle(Request[None], frozen=True):
 
 
 class Extend(Request[int], frozen=True):
-    """Have so much time from now on to acknowledge events in hand (SEM D19); the answer is how many
-    of them are in hand still."""
+    """Extend the time to acknowledge held events to ``time_ms`` from now (SEM D19). The answer is
+    the number of events still held."""
 
     subscription: Number
     spans: BoundedSpans
@@ -119,7 +122,7 @@ class Extend(Request[int], frozen=True):
 
 class Hold(Request[Outstanding], frozen=True):
     """Take the outstanding events from ``first_id`` up to ``end_id``, as the only client of a
-    durable; the answer has those that were taken."""
+    durable. The answer lists the taken events."""
 
     subscription: Number
     first_id: EventId
@@ -132,4 +135,4 @@ class Bury(Request[int], frozen=True):
     subscription: Number
     spans: BoundedSpans
     reason: str
-    """Why they are rejected; a long text is cut."""
+    """Reason of the rejection; a long text is cut."""

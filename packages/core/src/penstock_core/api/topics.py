@@ -1,6 +1,6 @@
 """Requests about MQTT topics: retained messages by level and by filter, and sessions.
 
-An event in an answer is one of ``penstock_core.columns.events.event``, which is above the API.
+Events in answers are objects of ``penstock_core.columns.events.event``, a layer above the API.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ Depth = Annotated[int, Meta(ge=1, le=16)]
 
 
 class TopicsOfChannel(Struct, frozen=True, kw_only=True):
-    """A channel with topics: the one of all topics, or one that has its own (SEM M12)."""
+    """A channel with topics: the channel of all topics, or one with templates (SEM M12)."""
 
     name: str
     topics: tuple[str, ...]
-    """The templates of its own topics; empty: it has all that no other has."""
+    """Its topic templates; empty: it gets all topics that no other channel takes."""
     selector: str | None
     """The selector for the events that match the filter; null: the filter matches none of its
     topics."""
 
 
 class MqttInfo(Struct, frozen=True, kw_only=True):
-    """What there is of MQTT, as far as the client may read it."""
+    """The MQTT channels of the realm, as far as the client may read them."""
 
     channel: str | None
     """The channel of all topics; null: the realm does not serve MQTT."""
     retained: str | None
     """The channel through which retained messages are read; null: the realm does not serve MQTT."""
     channels: tuple[TopicsOfChannel, ...] = ()
-    """The channel of all topics, and those that have topics of their own, by name."""
+    """The channel of all topics, and channels with topic templates, by name."""
 
 
 class DescribeMqtt(Request[MqttInfo], frozen=True):
-    """Whether the realm serves MQTT, which channels have topics, and how the events of a topic
-    filter are found in each."""
+    """Describe MQTT: whether the realm serves it, the channels with topics, and the selector for
+    the events of a topic filter on each."""
 
     filter: Text = "#"
 
@@ -53,11 +53,11 @@ class TopicLevel(Struct, frozen=True, kw_only=True):
     name: str
     """The level by itself; it may be empty."""
     retained: int
-    """Topics at this level and below for which a message is retained."""
+    """Number of topics at this level and below with a retained message."""
     event_id: int | None
-    """The event that is retained for this topic itself; null: none."""
+    """The retained event of this topic itself; null: none."""
     is_open: bool
-    """Whether there are topics below."""
+    """Whether the level has topics below it."""
 
 
 class TopicLevels(Struct, frozen=True, kw_only=True):
@@ -67,22 +67,22 @@ class TopicLevels(Struct, frozen=True, kw_only=True):
 
 
 class ListTopics(Request[TopicLevels], frozen=True):
-    """The topics for which something is retained, level by level, with how many there are: those
-    below a prefix, each before what is below it, by name (SEM M5). The work goes by the topics
-    below the prefix."""
+    """List the topics with retained messages below a prefix, level by level, with their numbers
+    (SEM M5). The order is by name, a topic before those below it. The cost grows with the number of
+    topics below the prefix."""
 
     channel: ChannelNumber
     limit: Count
     prefix: Text | None = None
-    """The topic below which to look; null: at the first level."""
+    """The topic below which to list; null: from the first level."""
     depth: Depth = 1
-    """Levels that are told."""
+    """Number of levels to list."""
     after: Text | None = None
-    """Only topics behind this one."""
+    """Only topics after this one."""
 
 
 class RetainedEvents(Struct, frozen=True, kw_only=True):
-    """A page of what is retained, the oldest first."""
+    """A page of retained messages, the oldest first."""
 
     events: Sequence[Any]
     next_id: int | None
@@ -90,8 +90,8 @@ class RetainedEvents(Struct, frozen=True, kw_only=True):
 
 
 class ReadRetained(Request[RetainedEvents], frozen=True):
-    """What is retained for the topics that a filter takes, a page of it; the work goes by how many
-    topics the filter takes (SEM M5)."""
+    """Read a page of the retained messages whose topics match a filter. The cost grows with the
+    number of matching topics (SEM M5)."""
 
     channel: ChannelNumber
     filter: Text
@@ -108,8 +108,8 @@ class OpenRetained(Request[ChannelOpened], frozen=True):
 
 
 class ForgetRetained(Request[int], frozen=True):
-    """Forget what is retained for the topics that a filter takes; gives how many topics. Clients
-    that are connected are not told."""
+    """Delete the retained messages whose topics match a filter; the answer is the number of topics.
+    Connected clients are not notified."""
 
     channel: ChannelNumber
     filter: Text
@@ -121,9 +121,10 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     filter: str
     qos: int
     durable: str
-    """The durable that has its messages; empty: nothing waits for it while the client is away."""
+    """The durable that keeps its messages; empty: no messages are kept while the client is
+    disconnected."""
     waiting: int
-    """Messages that its client does not have yet, or has not acknowledged, on all channels."""
+    """Messages not yet received or acknowledged by its client, on all channels."""
 
 
 class MqttSessionInfo(Struct, frozen=True, kw_only=True):
@@ -133,14 +134,14 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
     user: str
     """``user@host``."""
     version: str | None
-    """The version of MQTT that its client speaks; null: it is away."""
+    """The MQTT version of its client; null: the client is disconnected."""
     ended_us: int | None
     """End of its connection, in microseconds since 1970; null: it is connected."""
     expires_us: int | None
     """Time at which the session ends unless its client reconnects; null: never, or it is
     connected."""
     expiry_s: int | None
-    """Seconds that the session outlives its connection; null: no limit."""
+    """Seconds that the session survives after its connection ends; null: no limit."""
     in_flight: int
     """Messages of QoS 1 and 2 that its client has not acknowledged to the end."""
     will_us: int | None
@@ -160,7 +161,7 @@ class SessionsPage(Struct, frozen=True, kw_only=True):
 
 
 class ListMqttSessions(Request[SessionsPage], frozen=True):
-    """The sessions of MQTT, those with a connection and those that outlive it (SEM M6)."""
+    """List the MQTT sessions, connected and disconnected ones (SEM M6)."""
 
     limit: Count
     after: Text = ""

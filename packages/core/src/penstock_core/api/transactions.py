@@ -23,8 +23,8 @@ class TransactionPart(Struct, frozen=True, array_like=True):
 
 
 class Leaving(Struct, frozen=True, array_like=True):
-    """Events that leave a channel or queue with the transaction, which fails if one is not
-    there."""
+    """Events that leave a channel or queue with the transaction, which fails if one of them is not
+    stored."""
 
     channel: ChannelNumber
     redriven: BoundedSpans
@@ -43,9 +43,9 @@ class TransactionInfo(Struct, frozen=True):
 
 class BeginTransaction(Request[None], frozen=True):
     transaction: Name
-    """Name of the transaction, chosen by the client; unique for ever."""
+    """Name of the transaction, chosen by the client; never used again."""
     channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
-    """The channels it will publish to."""
+    """The channels that it will publish to."""
 
 
 class CommitTransaction(Request[TransactionInfo], frozen=True):
@@ -61,6 +61,6 @@ class AbortTransaction(Request[None], frozen=True):
 
 
 class DescribeTransaction(Request[TransactionInfo], frozen=True):
-    """Ask for the outcome of a transaction (SEM X2)."""
+    """Query the outcome of a transaction (SEM X2)."""
 
     transaction: Name

@@ -83,7 +83,7 @@ class EndExport(Request[None], frozen=True):
 class BeginImport(Request[str], frozen=True):
     """Begin to create a channel or queue from an export; the answer is an id for the import.
 
-    Nobody sees anything of it before :class:`CommitImport`.
+    The new store is not visible before :class:`CommitImport`.
     """
 
     name: GivenName
@@ -113,7 +113,7 @@ class AbortImport(Request[None], frozen=True):
 
 
 class ExportedTar(Struct, frozen=True):
-    """An export as one file, which is made while it is read."""
+    """An export as one file, which is built while it is read."""
 
     name: str
     size: int
@@ -123,15 +123,15 @@ class ExportedTar(Struct, frozen=True):
 
 
 class ExportTar(Request[ExportedTar], frozen=True):
-    """All there is of a channel or queue, as it stands now, as a tar (SEM C7)."""
+    """Export the current content and state of a channel or queue as a tar (SEM C7)."""
 
     name: GivenName
     kind: Kind = "channel"
 
 
 class ImportTar(Request[ChannelOpened], frozen=True):
-    """Make a channel or queue out of an export, whole or not at all (SEM C7). The tar that an
-    export is comes beside the request, part by part."""
+    """Create a channel or queue from an export, completely or not at all (SEM C7). The tar of the
+    export is sent separately from the request, in parts."""
 
     name: GivenName = ""
     """Name of the new channel or queue; empty: the name in the export."""
@@ -153,4 +153,4 @@ class ReadBackup(Request[bytes], frozen=True):
 class EndBackup(Request[None], frozen=True):
     backup: Name
     is_complete: bool = False
-    """Whether all of it was read and is safe with the client, so that it counts as a backup."""
+    """Whether the client has read and safely stored all files, so that it counts as a backup."""

@@ -1,5 +1,5 @@
-"""The namespace of a realm: which channels and queues there are, by name and by number, and
-what ties them together (SEM C2, C3, T7, L)."""
+"""The namespace of a realm: its channels and queues by name and by id, and the relations between
+them (SEM C2, C3, T7, L)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ from penstock_core.vocabulary.temporary import is_temporary_store, refuse_as_cho
 from penstock_core.vocabulary.topic_templates import template_of, templates_of
 
 HIDDEN_KINDS = frozenset({"schedule", "outbox"})
-"""The kinds of stores that a realm keeps for itself: nobody finds one by name."""
+"""Kinds of stores that a realm keeps for itself; clients cannot find them by name."""
 
 SCHEDULE_PREFIX = "$"
-"""Begins the names of schedules. They are found by the store they belong to, never by name, so a
-user's channel may be called the same."""
+"""Prefix of the names of schedules. A schedule is found by its store and never by name, so a user's
+channel may have the same name."""
 
 
 class Directory:
+    """All channels and queues of a realm, with their names, joins and relations."""
+
     def __init__(self, rules: RealmRules) -> None:
         self.rules = rules
         self.channels: dict[int, ChannelMachine] = {}
@@ -53,26 +55,26 @@ class Directory:
         self.topics = TopicTable()
         self.publishing_paused = False
         self.local_names: Mapping[str, str] = {}
-        """Names of stores that single nodes of the cluster have for themselves, each with what it
-        is and where; no store may get one (SEM N8)."""
+        """Names of local stores of single nodes of the cluster, each with its kind and node. No
+        other store may get such a name (SEM N8)."""
         self._ids_by_name: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
         self.internal = InternalStores(rules.mqtt_channel)
         self.temporary: dict[int, ChannelMachine] = {}
-        """Temporary destinations, which no list has (SEM R2)."""
+        """Temporary destinations, which lists do not show (SEM R2)."""
         self.next_channel_id = 1
         self._newest = Definition()
-        """The attributes that a store was made with last."""
+        """Attributes of the newest store, shared by stores with equal ones to save memory."""
 
     def serve_mqtt(self, channel: str) -> None:
-        """MQTT is served with this channel of all topics: reserve the names beside it. A store that
-        is there and fits becomes internal."""
+        """Serve MQTT with this channel of all topics, and reserve the names of its internal stores.
+        An existing store with such a name and a fitting definition becomes internal."""
         self.internal.reserve(channel)
         self.internal.is_serving_mqtt = True
         for name in self.internal.reserved:
-            number = self._ids_by_name.get(name)
-            made = None if number is None else self.channels[number]
+            channel_id = self._ids_by_name.get(name)
+            made = None if channel_id is None else self.channels[channel_id]
             if made is not None and self.internal.takes(name, made.state.definition):
                 self.internal.add(self._ids_by_name.pop(name), made)
 
@@ -81,9 +83,12 @@ class Directory:
     def decide_create(
         self, name: str, definition: Definition, *, temporary: bool = False
     ) -> ChannelCreated:
-        """``temporary``: a temporary destination (SEM R2). Raises ``InvalidName``,
-        ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and ``NameDoesNotExist`` for a
-        dead event store there is not. A store may lie beside a folder of its name."""
+        """Decide the creation of a store; ``temporary``: a temporary destination (SEM R2).
+
+        Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
+        ``NameDoesNotExist`` if the dead event store does not exist. A store may have the same name
+        as a folder of other stores.
+        """
         name = destination_name(name)
         self.internal.refuse_as_chosen(name, definition)
         if not temporary:
@@ -96,7 +101,8 @@ class Directory:
         return ChannelCreated(self.next_channel_id, name, self.checked(name, definition))
 
     def decide_internal(self, name: str, definition: Definition) -> ChannelCreated:
-        """An internal store. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Decide the creation of an internal store. Raises ``NameAlreadyBound``,
+        ``InvalidArgument``."""
         self._refuse_taken(name)
         return ChannelCreated(self.next_channel_id, name, self.checked(name, definition))
 
@@ -109,7 +115,7 @@ class Directory:
             )
 
     def decide_schedule(self, channel_id: int) -> ChannelCreated:
-        """The store of what waits to be published on channel ``channel_id`` (SEM X4)."""
+        """Decide the creation of the store for scheduled events of a channel (SEM X4)."""
         state = self.channels[channel_id].state
         definition = Definition(
             kind="schedule",
@@ -122,13 +128,14 @@ class Directory:
         return ChannelCreated(self.next_channel_id, SCHEDULE_PREFIX + state.name, definition)
 
     def decide_delete(self, name: str, kind: str | None = None) -> list[ChannelDeleted]:
-        """Raises ``NameDoesNotExist``; ``IllegalState`` when other stores need it."""
+        """Decide the deletion of a store and its schedule. Raises ``NameDoesNotExist``, and
+        ``IllegalState`` if other stores need it."""
         channel_id = self.channel_id_of(name, kind)
         name = self.channels[channel_id].state.name
         self.internal.refuse_deletion(name)
         for channel in self.channels.values():
-            own = channel.state.definition
-            if own.dead_event_store == name and own.kind != "schedule":
+            definition = channel.state.definition
+            if definition.dead_event_store == name and definition.kind != "schedule":
                 raise IllegalState(
                     f"{name} is the dead event store of {channel.state.name}; "
                     "edit or delete that first"
@@ -139,8 +146,8 @@ class Directory:
                 f"{name} is the destination of a join from {source}; delete that join first"
             )
         schedule = self.schedule_of(channel_id)
-        gone = [channel_id] if schedule is None else [schedule, channel_id]
-        return [ChannelDeleted(each) for each in gone]
+        channel_ids = [channel_id] if schedule is None else [schedule, channel_id]
+        return [ChannelDeleted(each) for each in channel_ids]
 
     def decide_join(
         self,
@@ -152,7 +159,8 @@ class Directory:
         owner: str = "",
         groups: tuple[str, ...] = (),
     ) -> JoinCreated:
-        """Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
+        """Decide a join within the realm. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
+        ``InvalidArgument``."""
         for name in map(destination_name, (source, destination)):
             if name in self.local_names:
                 raise InvalidArgument(
@@ -182,27 +190,27 @@ class Directory:
     def decide_join_out(
         self, source: str, target: str, join: Join
     ) -> tuple[ChannelCreated | JoinCreated, ...]:
-        """A join from a local channel to a store of the whole cluster, which is known to be there:
-        its outbox, and the join itself (SEM N9). ``join`` says what else it is to be. Raises
+        """Decide a join from a local channel to a store of the whole cluster, which is known to
+        exist: its outbox, and the join itself (SEM N9). ``join`` has its other attributes. Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
         origin, name = self._source(source), destination_name(target)
         source = self.channels[origin].state.name
-        known = self.joined_out(source, name)
-        if known is not None and not known.ending:
+        existing = self.joined_out(source, name)
+        if existing is not None and not existing.ending:
             raise NameAlreadyBound(f"a join from {source} to {name} already exists")
-        if known is not None and known.source != origin:
+        if existing is not None and existing.source != origin:
             raise IllegalState(
                 f"a join from an earlier channel {source} to {name} still has events that wait for "
                 f"the cluster; create this one when they have left"
             )
-        outbox = self.next_channel_id if known is None else known.destination
-        drawn = join.outbox if known is None else known.outbox
+        outbox = self.next_channel_id if existing is None else existing.destination
+        drawn = join.outbox if existing is None else existing.outbox
         wanted = replace(join, source=origin, destination=outbox, source_name=source, outbox=drawn)
         made = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
-        return (JoinCreated(wanted),) if known is not None else (made, JoinCreated(wanted))
+        return (JoinCreated(wanted),) if existing is not None else (made, JoinCreated(wanted))
 
     def decide_unjoin(self, source: str, destination: str) -> JoinDeleted | JoinCreated:
-        """The end of a join; one that leads out ends when its outbox is empty. Raises
+        """Decide the end of a join; a join that leads out ends when its outbox is empty. Raises
         ``NameDoesNotExist``."""
         names = destination_name(source), destination_name(destination)
         outward = self.joined_out(*names)
@@ -219,14 +227,14 @@ class Directory:
         return JoinDeleted(origin, target)
 
     def decide_end(self, outbox: int) -> tuple[JoinDeleted, ChannelDeleted] | None:
-        """The end of an outbox, with the join that has ended; None: it still copies."""
+        """Decide the end of an outbox and its join; None: the join still copies."""
         join = self.joins.by_outbox.get(outbox)
         if join is None or not join.ending:
             return None
         return JoinDeleted(join.source, outbox), ChannelDeleted(outbox)
 
     def joined_out(self, source: str, target: str) -> Join | None:
-        """The join that leads from a channel, by name, out to a store of the cluster."""
+        """Return the join from a local channel, by name, to a store of the cluster."""
         for join in self.joins.by_outbox.values():
             name = self.channels[join.destination].state.name
             if (join.source_name, name) == (source, target):
@@ -234,7 +242,7 @@ class Directory:
         return None
 
     def _source(self, name: str) -> ChannelId:
-        """The channel a join begins at. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        """Return the source channel of a join. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
         origin = self.channel_id_of(name)
         state = self.channels[origin].state
         if state.definition.kind == "queue":
@@ -244,20 +252,21 @@ class Directory:
         return origin
 
     def checked(self, name: str, definition: Definition) -> Definition:
-        """``definition`` of the store ``name``, in the form it is kept.
+        """Return the definition of the store ``name`` in its stored form.
 
-        Raises ``InvalidArgument`` for what cannot be, ``NameDoesNotExist`` for a dead event
-        store there is not.
+        Raises ``InvalidArgument`` for a definition that is not possible, and ``NameDoesNotExist``
+        if its dead event store does not exist.
         """
         self._refuse_combination(definition)
         self._refuse_topics(name, definition)
-        for what, given, known in (
+        for what, name_of_rule, registry in (
             ("type", definition.type, self.rules.types),
             ("engine", definition.engine, self.rules.engines),
         ):
-            if given not in known:
+            if name_of_rule not in registry:
                 raise InvalidArgument(
-                    f"{given!r} is not a channel {what}; there are {', '.join(sorted(known))}"
+                    f"{name_of_rule!r} is not a channel {what}; allowed are "
+                    f"{', '.join(sorted(registry))}"
                 )
         check_limits(definition)
         kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]
@@ -273,8 +282,7 @@ class Directory:
         return replace(definition, dead_event_store=self._dead_event_store(name, definition))
 
     def _is_cluster_wide(self, name: str, definition: Definition, kind: ChannelType) -> bool | None:
-        """Whether the store ``name`` is to exist on every node (SEM C5, N5); None where there is
-        no cluster, and so nothing is."""
+        """Whether the store ``name`` exists on every node (SEM C5, N5); None without a cluster."""
         wanted = definition.cluster_wide
         if wanted and not kind.clusterable:
             raise InvalidArgument(
@@ -295,15 +303,15 @@ class Directory:
                     f"--cluster)"
                 )
             return None
-        known = self._ids_by_name.get(name)
-        if known is not None:
-            there = bool(self.channels[known].state.definition.cluster_wide)
-            if wanted is not None and wanted != there:
+        existing_id = self._ids_by_name.get(name)
+        if existing_id is not None:
+            is_wide = bool(self.channels[existing_id].state.definition.cluster_wide)
+            if wanted is not None and wanted != is_wide:
                 raise InvalidArgument(
-                    f"{name} is {'' if there else 'not '}cluster-wide, which cannot be edited in a "
-                    f"cluster: its events are stored accordingly; make another store and join it"
+                    f"{name} is {'' if is_wide else 'not '}cluster-wide, which cannot be edited in "
+                    f"a cluster: its events are stored accordingly; make another store and join it"
                 )
-            return there
+            return is_wide
         if wanted is False and kind.home == "pages":
             raise InvalidArgument(
                 f"a {definition.type} channel of a cluster is cluster-wide: its pages would be "
@@ -312,7 +320,7 @@ class Directory:
         return kind.clusterable if wanted is None else wanted
 
     def _refuse_combination(self, definition: Definition) -> None:
-        """SEM C4."""
+        """Raise ``InvalidArgument`` for attributes that contradict each other (SEM C4)."""
         engines = definition.engine.replace(",", " ").replace("+", " ").split()
         if {"jms", "merge"} <= set(engines):
             raise InvalidArgument(
@@ -347,7 +355,8 @@ class Directory:
             )
 
     def _refuse_topics(self, name: str, definition: Definition) -> None:
-        """A filter belongs to one channel (SEM M12)."""
+        """Raise ``InvalidArgument`` if the topics are invalid or a filter belongs to another
+        channel already (SEM M12)."""
         if definition.payload != "bytes" and not definition.topics:
             raise InvalidArgument(
                 f"payload {definition.payload!r} is about messages of topics, and the channel has "
@@ -359,42 +368,45 @@ class Directory:
             raise InvalidArgument(
                 f"topics are an attribute of channels, not of a {definition.kind}"
             )
-        wanted = {each.filter: each.text for each in templates_of(definition.topics)}
+        wanted = {template.filter: template.text for template in templates_of(definition.topics)}
         for channel in self.channels.values():
             if channel.state.name == name:
                 continue
-            for each in channel.state.definition.topics:
-                if (own := wanted.get(template_of(each).filter)) is not None:
+            for taken_topic in channel.state.definition.topics:
+                if (topic := wanted.get(template_of(taken_topic).filter)) is not None:
                     raise InvalidArgument(
-                        f"the topic {own!r} of {name} belongs to {channel.state.name} already, as "
-                        f"{each!r}; give one of them another filter, for each has one channel"
+                        f"the topic {topic!r} of {name} belongs to {channel.state.name} already, "
+                        f"as {taken_topic!r}; change the filter of one of them"
                     )
 
     def _dead_event_store(self, name: str, definition: Definition) -> str:
-        """The canonical name of the dead event store; no way leads from it back (SEM T7)."""
+        """Return the canonical name of the dead event store. Raises ``InvalidArgument`` if dead
+        events would move in a circle (SEM T7)."""
         dead = destination_name(definition.dead_event_store)
         path = [name]
-        at = dead
-        while at:
-            if at in path:
-                path.append(at)
+        current = dead
+        while current:
+            if current in path:
+                path.append(current)
                 raise InvalidArgument(
                     f"dead_event_store {dead} leads back: {' -> '.join(path)}; dead events would "
                     f"move in a circle"
                 )
-            path.append(at)
-            if at not in self._ids_by_name:
-                if self.rules.local_to or at in self.internal.reserved:
-                    self.channel_id_of(at)
-                if at in self.local_names:
+            path.append(current)
+            if current not in self._ids_by_name:
+                if self.rules.local_to or current in self.internal.reserved:
+                    self.channel_id_of(current)
+                if current in self.local_names:
                     raise InvalidArgument(
-                        f"the dead event store {at} is a local {self.local_names[at]}, so it would "
-                        f"not keep what {name} does; choose a cluster-wide one"
+                        f"the dead event store {current} is a local "
+                        f"{self.local_names[current]}, so it would not keep what {name} does; "
+                        f"choose a cluster-wide one"
                     )
                 raise NameDoesNotExist(
-                    f"the dead event store {at} does not exist{self._near(at)}; create it first"
+                    f"the dead event store {current} does not exist"
+                    f"{self._near(current)}; create it first"
                 )
-            at = self.channels[self._ids_by_name[at]].state.definition.dead_event_store
+            current = self.channels[self._ids_by_name[current]].state.definition.dead_event_store
         if self._leads_out(definition, self.channels[self._ids_by_name[dead]].state.definition):
             raise InvalidArgument(
                 f"the dead event store {dead} is not cluster-wide, so it would not keep what "
@@ -403,7 +415,7 @@ class Directory:
         return dead
 
     def _leads_out(self, source: Definition, destination: Definition) -> bool:
-        """Whether events would leave what every node keeps, for what one of them does."""
+        """Whether events would move from a store of every node to a store of one node."""
         return self.rules.is_cluster and leads_out(source, destination)
 
     # --- applying ------------------------------------------------------------------------
@@ -432,7 +444,7 @@ class Directory:
                 self.patterns.remove((pattern, name))
 
     def _enter(self, channel_id: int, made: ChannelMachine) -> None:
-        """Enter a store that was made among the names."""
+        """Add a new store to the names."""
         name, definition = made.state.name, made.state.definition
         if self.internal.takes(name, definition):
             self.internal.add(channel_id, made)
@@ -441,8 +453,9 @@ class Directory:
             names[key] = ChannelId(channel_id)
 
     def _shared(self, definition: Definition) -> Definition:
-        """One object for attributes that are the same as those of the store made before, as they
-        are for most of many. Publish keys have an order, which equal ones may not share."""
+        """Return one shared object if the attributes equal those of the store created before, as in
+        realms with many similar stores. Publish keys are ordered, and equal dictionaries may differ
+        in order, so definitions with keys are not shared."""
         if definition.keys:
             return definition
         if definition != self._newest:
@@ -450,7 +463,7 @@ class Directory:
         return self._newest
 
     def note_topics(self, channel_id: int) -> None:
-        """A channel was made or edited: note whether it has topics (SEM M12)."""
+        """Note the topics of a channel that was created or edited (SEM M12)."""
         state = self.channels[channel_id].state
         self.topics.note(channel_id, state.topics_since, has_topics=bool(state.definition.topics))
 
@@ -470,54 +483,57 @@ class Directory:
         del names[key]
 
     def _place(self, name: str, definition: Definition) -> tuple[dict[str, ChannelId], str]:
-        """The dictionary that holds the number of a store, and its key there."""
+        """Return the dictionary that holds the id of a store, and its key there."""
         if definition.kind == "schedule":
             return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
         return self._ids_by_name, name
 
-    # --- asking --------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------
 
     def channel_id_of(self, name: str, kind: str | None = None) -> ChannelId:
-        """The number of a channel or queue; with ``kind`` of one of that kind.
+        """Return the id of a channel or queue; with ``kind`` only of that kind.
 
         Raises ``NameDoesNotExist``.
         """
-        known = destination_name(name)
-        channel_id = self._ids_by_name.get(known)
+        canonical = destination_name(name)
+        channel_id = self._ids_by_name.get(canonical)
         if channel_id is None:
-            if (internal := self.internal.reserved.get(known)) is not None:
+            if (internal := self.internal.reserved.get(canonical)) is not None:
                 raise NameDoesNotExist(
-                    f"{known} is an internal store of the realm ({internal.purpose}), which no "
+                    f"{canonical} is an internal store of the realm ({internal.purpose}), which no "
                     f"right opens; use {internal.instead}"
                 )
-            if known in self.local_names:
+            if canonical in self.local_names:
                 raise NameDoesNotExist(
-                    f"{known} is a local {self.local_names[known]}: connect to it there"
+                    f"{canonical} is a local {self.local_names[canonical]}: connect to it there"
                 )
             what = kind or "channel or queue"
             if self.rules.local_to:
                 raise NameDoesNotExist(
-                    f"there is no {what} {known}{self._near(known)} among the local channels of "
-                    f"node {self.rules.local_to}; cluster-wide ones are in the realm of the "
-                    f"cluster, to which joins lead, and dead event stores do not"
+                    f"there is no {what} {canonical}{self._near(canonical)} among the local "
+                    f"channels of node {self.rules.local_to}; cluster-wide ones are in the realm of "
+                    f"the cluster, to which joins lead, and dead event stores do not"
                 )
             raise NameDoesNotExist(
-                f"there is no {what} {known}{self._near(known)}; "
+                f"there is no {what} {canonical}{self._near(canonical)}; "
                 f"create it first, or list the {kind or 'store'}s there are"
             )
-        own = self.channels[channel_id].state.definition.kind
-        if kind is not None and own != kind:
-            raise NameDoesNotExist(f"{known} is a {own}, not a {kind}; open the {own} {known}")
+        actual_kind = self.channels[channel_id].state.definition.kind
+        if kind is not None and actual_kind != kind:
+            raise NameDoesNotExist(
+                f"{canonical} is a {actual_kind}, not a {kind}; open the {actual_kind} {canonical}"
+            )
         return channel_id
 
     def find(self, name: str) -> ChannelId | None:
-        """The number of the store with this canonical name, if there is one."""
+        """Return the id of the store with this canonical name, or None."""
         return self._ids_by_name.get(name)
 
     def names(self, kind: str) -> list[str]:
-        """The names of all stores of a kind, sorted, but for internal and temporary ones."""
+        """Return the names of all stores of a kind, sorted, without internal and temporary ones."""
         hidden = self.internal.machines.keys() | self.temporary.keys()
-        states = (each.state for number, each in self.channels.items() if number not in hidden)
+        channels = self.channels.items()
+        states = (channel.state for channel_id, channel in channels if channel_id not in hidden)
         return sorted(state.name for state in states if state.definition.kind == kind)
 
     def is_taken(self, name: str) -> bool:
@@ -525,17 +541,17 @@ class Directory:
         return name in self._ids_by_name or name in self.internal.reserved
 
     def is_shown(self, channel_id: int) -> bool:
-        """Whether lists have a store."""
+        """Whether lists show a store."""
         if channel_id in self.internal.machines or channel_id in self.temporary:
             return False
         return self.channels[channel_id].state.definition.kind not in HIDDEN_KINDS
 
     def schedule_of(self, channel_id: int) -> int | None:
-        """The store of what waits to be published on ``channel_id``, if anything ever did."""
+        """Return the store of scheduled events of a channel, if one was created."""
         return self._schedules.get(self.channels[channel_id].state.name)
 
     def dead_event_store_of(self, channel_id: int) -> ChannelId | None:
-        """The channel or queue that dead events of ``channel_id`` go to; None: none."""
+        """Return the dead event store of a channel; None: it has none."""
         name = self.channels[channel_id].state.definition.dead_event_store
         return self._ids_by_name.get(name) if name else None
 
@@ -550,7 +566,7 @@ class Directory:
             return
         if sum(map(self.is_shown, self.channels)) + len(self.temporary) >= self.rules.stores_max:
             raise LimitReached(
-                f"there are {self.rules.stores_max} channels and queues, which is the limit "
+                f"the realm has {self.rules.stores_max} channels and queues, which is the limit "
                 f"(limits.channels_max)"
                 "; delete one, or raise the limit"
             )

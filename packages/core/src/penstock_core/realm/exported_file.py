@@ -1,7 +1,6 @@
-"""A file of an export, as clients and realms describe it.
+"""The description of a file of an export.
 
-It has a module of its own, so that a client that exports nothing does not load the code of
-channels.
+It is a separate module, so that a client that does not export does not load the code of channels.
 """
 
 from __future__ import annotations
@@ -19,6 +18,6 @@ class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     rows: int = 0
     first_id: int = -1
     last_id: int = -1
-    """Inclusive; ids between may be left out."""
+    """Last id, inclusive; the file need not contain all ids in between."""
     in_memory: bool = False
-    """Whether its events live in memory only (SEM C1)."""
+    """Whether its events are in memory only (SEM C1)."""

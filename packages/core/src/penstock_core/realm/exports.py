@@ -1,5 +1,5 @@
-"""The state of a channel without the contents of its events: taken out of one realm, checked, and
-taken over by another with every id, durable and count (SEM C7)."""
+"""The state of a channel without the contents of its events: exported from one realm, checked, and
+imported by another with all ids, durables and counts (SEM C7)."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from penstock_core.vocabulary.reach import is_everywhere
 from penstock_core.vocabulary.stored_ids import Ids, id_set, ranges
 
 _COUNT_MAX = 1 << 20
-"""Most redeliveries of one event that are credible."""
+"""Most credible redeliveries of one event."""
 
 
 class ExportedState(Struct, frozen=True, array_like=True):
     """A channel or queue at one point in the order of its realm."""
 
     restored: Restored
-    """The snapshot, with the events and durables that live in memory only."""
+    """The snapshot, including events and durables that exist in memory only."""
     volatile: Spans
-    """Stored events that live in memory only."""
+    """Stored events that are in memory only."""
 
 
 def exported(state: ChannelState) -> ExportedState:
-    """The channel as it is now; events that clients hold are outstanding."""
+    """Return the current state of a channel; events that clients hold are outstanding."""
     ages, own_expiry = state.ages.state()
     counters = replace(state.counters)
-    counters.relayed += len(state.relayed)  # they pass in this step
+    counters.relayed += len(state.relayed)  # they leave in this step
     departed = state.departures.kept(state.next_id, state.stored)
     restored = Restored(
         definition=state.definition,
@@ -93,16 +93,17 @@ def _in_ranges(durable: DurableState) -> DurableState:
 
 
 def take_over(state: ChannelState, taken: ExportedState) -> None:
-    """Make a channel just created what the exported one was."""
-    apply(state, replace(taken.restored, died=()))  # it has made no copies here
+    """Give a newly created channel the state of the exported one."""
+    # Its copies in dead event stores are in the other realm, so they do not count here.
+    apply(state, replace(taken.restored, died=()))
     state.volatile = IdSet(taken.volatile)
 
 
 def check(taken: ExportedState, rules: RealmRules) -> None:
-    """Raises ``DamagedExport`` naming what such a channel cannot be, and ``LimitReached`` where
-    this realm allows no channel so much.
+    """Raise ``DamagedExport`` for a state that is impossible, and ``LimitReached`` if it exceeds a
+    limit of this realm.
 
-    Type and engine of the definition are known to the realm; the directory refuses others.
+    Type and engine of the definition are valid, because the directory refuses others.
     """
     restored = taken.restored
     _check_bounds(restored)
@@ -112,7 +113,7 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
     for what, part in _parts_of_stored(taken):
         ids = id_set(part)
         if len(ids.overlap(stored)) != len(ids):
-            raise DamagedExport(f"{what} names events that are not stored")
+            raise DamagedExport(f"{what}: some of the events are not stored")
     highest = stored.highest
     if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
         raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
@@ -123,7 +124,7 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
             f"{counters.departed_count} gone"
         )
     if strange := {cause for cause, _ in restored.departed}.difference(Cause):
-        raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
+        raise DamagedExport(f"unknown causes of removal: {', '.join(sorted(strange))}")
     _check_memory(taken, rules)
     _check_durables(restored.definition, restored.durables, rules)
     if rules.durables_max and len(restored.durables) > rules.durables_max:
@@ -142,7 +143,7 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
 
 
 def _check_bounds(restored: Restored) -> None:
-    """Refuse numbers no realm would have written, even in a signed export
+    """Refuse numbers that no realm would have written, even in a signed export
     (``penstock_core.bounds``)."""
     for what, value, least, most in _numbers_of(restored):
         if not least <= value <= most:
@@ -156,15 +157,15 @@ def _check_bounds(restored: Restored) -> None:
 
 
 def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
-    """Every number that is not a range of ids, with its bounds."""
+    """Yield every number that is not part of a range of ids, with its bounds."""
     yield "the next id", restored.next_id, 0, NEXT_ID_MAX
-    yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
-    yield "what is known of what has left", restored.departed_from, -1, restored.next_id
-    yield "since when it has topics", restored.topics_since, 0, restored.next_id
+    yield "the end of the reserved ids", restored.reserved, 0, NEXT_ID_MAX
+    yield "the first id with a known cause of removal", restored.departed_from, -1, restored.next_id
+    yield "the first id with topics", restored.topics_since, 0, restored.next_id
     for name in Counters.__struct_fields__:
         yield f"the counter {name}", getattr(restored.counters, name), 0, NUMBER_MAX
     for first, at_us in restored.ages:
-        yield "an age begins at an id that", first, 0, restored.next_id
+        yield "the first id of an age", first, 0, restored.next_id
         yield "the time of a publish", at_us, 0, TIME_US_MAX
     for ends_us, _ in restored.own_expiry:
         yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
@@ -179,7 +180,7 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
             yield f"{whose}: the time an event waits for", until_us, 0, TIME_US_MAX
     for producer in restored.producers:
         whose = f"producer {producer.name[:40]!r}"
-        yield f"{whose}: what it has forgotten", producer.forgotten, -1, NUMBER_MAX
+        yield f"{whose}: the highest forgotten sequence", producer.forgotten, -1, NUMBER_MAX
         yield f"{whose}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
         for sequence, _ in producer.recent:
             yield f"{whose}: a sequence", sequence, 0, NUMBER_MAX
@@ -195,20 +196,20 @@ def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
 
 
 def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
-    yield "what is stored", taken.restored.stored
+    yield "the stored events", taken.restored.stored
     for _, spans in taken.restored.own_expiry:
-        yield "what has a TTL of its own", spans
+        yield "the events with an event TTL", spans
     for producer in taken.restored.producers:
         for _, span in producer.recent:
             yield f"producer {producer.name}", (span,)
     for cause, ids in taken.restored.departed:
-        yield f"what left as {cause}", ids
+        yield f"the events removed as {cause}", ids
     yield from _parts_of_stored(taken)
 
 
 def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
-    yield "what lives in memory", taken.volatile
-    yield "what was acknowledged", taken.restored.consumed
+    yield "the events in memory", taken.volatile
+    yield "the acknowledged events", taken.restored.consumed
     for durable in taken.restored.durables:
         whose = f"durable {durable.name}" if durable.name else "the readers' group"
         yield whose, durable.outstanding
@@ -225,12 +226,12 @@ def _check_spans(what: str, ids: Ids) -> None:
     except ValueError as error:
         raise DamagedExport(f"{what}: {error}") from error
     sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
-    if not sound or any(left.end > right.first for left, right in pairwise(spans)):
+    if not sound or any(span.end > following.first for span, following in pairwise(spans)):
         raise DamagedExport(f"{what}: the ranges of ids are not in ascending order")
 
 
 def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
-    """Refuse events in memory only, if the channel's type does not have these (SEM C1)."""
+    """Refuse events in memory only, if the channel's type does not have such events (SEM C1)."""
     name = taken.restored.definition.type
     kind = rules.type_of(taken.restored.definition)
     memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
@@ -251,18 +252,18 @@ def _check_durables(
         raise DamagedExport(f"the readers' group is part of a queue; this is a {definition.kind}")
     for durable in durables:
         if durable.name == READERS:
-            known = durable.kind == KIND.name
+            is_known = durable.kind == KIND.name
         else:
-            known = durable.kind in rules.kinds
+            is_known = durable.kind in rules.kinds
             try:
                 durable_name(durable.name)
             except InvalidName as error:
                 raise DamagedExport(str(error)) from error
         _check_backoff(durable)
-        if not known:
+        if not is_known:
             raise DamagedExport(
                 f"durable {durable.name} is of kind {durable.kind!r}; "
-                f"there are {', '.join(sorted(rules.kinds))}"
+                f"allowed are {', '.join(sorted(rules.kinds))}"
             )
 
 
@@ -279,4 +280,4 @@ def _check_producers(restored: Restored) -> None:
         if sequences != sorted(set(sequences)):
             raise DamagedExport(f"producer {producer.name}: its publishes are not in order")
         if any(span.end > restored.next_id for _, span in producer.recent):
-            raise DamagedExport(f"producer {producer.name} got ids that were never given")
+            raise DamagedExport(f"producer {producer.name} has ids that were never assigned")

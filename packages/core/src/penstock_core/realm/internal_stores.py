@@ -1,4 +1,5 @@
-"""Internal stores: channels with the realm's own state, which no right opens (SEM A6)."""
+"""Internal stores: channels with state of the realm, which cannot be opened with any right
+(SEM A6)."""
 
 from __future__ import annotations
 
@@ -13,22 +14,23 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.topic_templates import TOPIC
 
 ENTRY: Final = "entry"
-"""The property that names what an event of the sessions' store is about."""
+"""The publish key of the session store, which identifies the entry of an event."""
 
 
 class InternalStore(Struct, frozen=True):
-    """A channel that the realm makes for itself."""
+    """A channel that the realm creates for itself."""
 
     name: str
     key: str
-    """Its only publish key, of depth 1: of each value the newest event counts."""
+    """Its only publish key, of depth 1: only the newest event of each value stays."""
     purpose: str
-    """What is kept there, for people."""
+    """Description of its content, for error texts."""
     instead: str
-    """Which commands do what users may do with its content."""
+    """The commands with which users can read or change its content."""
 
     def fits(self, definition: Definition) -> bool:
-        """Whether a store of this definition can be it. Another one of the name is its user's."""
+        """Whether a store with this definition is the internal one; another store with its name
+        belongs to a user."""
         return definition.kind == "channel" and definition.keys == {self.key: 1}
 
 
@@ -57,29 +59,29 @@ class InternalStores:
 
     def __init__(self, mqtt_channel: str) -> None:
         self.machines: dict[int, ChannelMachine] = {}
-        """The stores that were made, by number."""
+        """The existing internal stores, by id."""
         self.ids_by_name: dict[str, ChannelId] = {}
-        """Their ids by name; users do not find them."""
+        """Their ids by name, separate from the names that users can find."""
         self.reserved: dict[str, InternalStore] = {}
-        """By name; no user may give one to another store."""
+        """The internal stores by their reserved names."""
         self.is_serving_mqtt = False
         self.reserve(mqtt_channel)
 
     def reserve(self, mqtt_channel: str) -> None:
-        """Reserve the names beside the channel of all topics."""
+        """Reserve the names of the internal stores for this channel of all topics."""
         self.mqtt_channel = mqtt_channel
         for store in (retained_store(mqtt_channel), session_store(mqtt_channel)):
             self.reserved[store.name] = store
 
     @property
     def retained_id(self) -> ChannelId | None:
-        """The number of the store with retained messages, if it was made."""
+        """The id of the store with retained messages, or None."""
         return self.ids_by_name.get(retained_store(self.mqtt_channel).name)
 
     def refuse_as_chosen(self, name: str, definition: Definition) -> None:
-        """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal one,
-        and ``InvalidName`` where it would become one as soon as MQTT is served beside another
-        channel (``listen.mqtt_channel``): the realm believes what is in them."""
+        """Raise ``NameAlreadyBound`` if a user chooses the name of an internal store. Raise
+        ``InvalidName`` if the store would become internal once MQTT is served with another channel
+        (``listen.mqtt_channel``), because the realm trusts the content of internal stores."""
         if (internal := self.reserved.get(name)) is not None:
             raise NameAlreadyBound(
                 f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
@@ -95,23 +97,23 @@ class InternalStores:
                 )
 
     def takes(self, name: str, definition: Definition) -> bool:
-        """Whether a store that was made is internal."""
+        """Whether an existing store is internal."""
         internal = self.reserved.get(name)
         return internal is not None and internal.fits(definition)
 
     def add(self, channel_id: int, made: ChannelMachine) -> None:
-        """Take in a store that was made."""
+        """Add a created store."""
         self.machines[channel_id] = made
         self.ids_by_name[made.state.name] = ChannelId(channel_id)
 
     def remove(self, channel_id: int) -> None:
-        """Forget a store that is gone."""
+        """Remove a deleted store."""
         del self.ids_by_name[self.machines.pop(channel_id).state.name]
 
     def refuse_deletion(self, name: str) -> None:
-        """Raise ``IllegalState`` for the channel of all topics while it is served."""
+        """Raise ``IllegalState`` for the channel of all topics while MQTT is served."""
         if self.is_serving_mqtt and name == self.mqtt_channel:
             raise IllegalState(
                 f"{name} is the channel of all topics of MQTT (listen.mqtt_channel), which the "
-                f"realm serves; purge it, or serve the realm without MQTT and delete it then"
+                f"realm serves; purge it, or serve the realm without MQTT before deleting it"
             )

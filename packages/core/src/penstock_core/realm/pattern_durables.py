@@ -1,4 +1,4 @@
-"""Durables over patterns: one of a name on each channel whose name fits (SEM D22)."""
+"""Durables over patterns: a durable on each channel whose name matches (SEM D22)."""
 
 from __future__ import annotations
 
@@ -42,41 +42,44 @@ class PatternTable:
         self._by_key.pop(key, None)
 
     def get(self, pattern: str, name: str) -> PatternDurable:
-        """Raises ``NameDoesNotExist``, ``InvalidName``, ``InvalidArgument``."""
+        """Return a durable over a pattern. Raises ``NameDoesNotExist``, ``InvalidName``,
+        ``InvalidArgument``."""
         key = choice_of(pattern).text, durable_name(name)
-        found = self._by_key.get(key)
-        if found is None:
+        durable = self._by_key.get(key)
+        if durable is None:
             raise NameDoesNotExist(f"there is no durable {key[1]} over the pattern {key[0]}")
-        return found
+        return durable
 
     def applying_to(self, channel: str, kind: str = "channel") -> list[PatternDurable]:
-        """What a store has because of its name, each durable once."""
-        found: dict[str, PatternDurable] = {}
-        for each in self:
-            if each.takes(channel, kind):
-                found.setdefault(each.name, each)
-        return list(found.values())
+        """Return the durables over patterns that match a store, each name once."""
+        by_name: dict[str, PatternDurable] = {}
+        for durable in self:
+            if durable.takes(channel, kind):
+                by_name.setdefault(durable.name, durable)
+        return list(by_name.values())
 
     def refuse_removal(self, channel: str, durable: str) -> None:
-        """Raises ``IllegalState`` for a durable that belongs to a pattern."""
-        for each in self.applying_to(channel):
-            if each.name == durable:
+        """Raise ``IllegalState`` for a durable that belongs to a pattern."""
+        for pattern_durable in self.applying_to(channel):
+            if pattern_durable.name == durable:
                 raise IllegalState(
-                    f"durable {durable} of {channel} belongs to the pattern {each.pattern}; delete "
-                    "it there, which removes it from all its channels"
+                    f"durable {durable} of {channel} belongs to the pattern "
+                    f"{pattern_durable.pattern}; delete it there, which removes it from all "
+                    "its channels"
                 )
 
     def checked(self, made: PatternDurable) -> PatternDurable:
-        """``made`` in canonical form.
+        """Return ``made`` in canonical form.
 
-        Raises ``InvalidArgument`` for what is no pattern, ``NameAlreadyBound`` for one there is,
-        also where the name has other attributes over another pattern: on a channel that
-        both take it could be only one of them.
+        Raises ``InvalidArgument`` if it has no pattern. Raises ``NameAlreadyBound`` if it exists,
+        or if its name has other attributes over another pattern, because a channel that matches
+        both patterns can have only one durable with this name.
         """
         choice = short_choice_of(made.pattern)
         if not choice.patterns:
             raise InvalidArgument(
-                f"{choice.text!r} names channels, and no pattern: make the durable on each of them"
+                f"{choice.text!r} names channels and is not a pattern; create the durable on each "
+                "of them"
             )
         wanted = PatternDurable(
             choice.text,
@@ -106,25 +109,26 @@ def _terms(made: PatternDurable) -> tuple[object, ...]:
 def rehearsed(
     wanted: list[PatternDurable], name: str, definition: Definition, rules: RealmRules
 ) -> dict[str, Durable]:
-    """The durables that a new channel has because of patterns, by name.
+    """Return the durables that a new channel gets because of patterns, by name.
 
-    Raises ``InvalidArgument`` for one that cannot be on such a channel.
+    Raises ``InvalidArgument`` for one that is not possible on such a channel.
     """
     channel = ChannelMachine(name, definition, rules)
-    for each in wanted:
+    for durable in wanted:
         try:
-            decided = channel.decide(each.command(), 0)
+            decided = channel.decide(durable.command(), 0)
         except Refused as refusal:
             raise InvalidArgument(
-                f"durable {each.name} of the pattern {each.pattern} cannot be on {name}: {refusal}"
+                f"durable {durable.name} of the pattern {durable.pattern} cannot be on {name}: "
+                f"{refusal}"
             ) from refusal
         for fact in decided.facts:
             channel.apply(fact)
-    return {each.name: channel.state.durables[each.name] for each in wanted}
+    return {durable.name: channel.state.durables[durable.name] for durable in wanted}
 
 
 def terms_of(durable: Durable | DurableState) -> dict[str, object]:
-    """What two durables of a name have to have in common, by the name that users know."""
+    """Return the properties that two durables with one name must share, by their public names."""
     if isinstance(durable, DurableState):
         kind, attributes = durable.kind, durable_attributes(durable)
     else:
@@ -134,17 +138,17 @@ def terms_of(durable: Durable | DurableState) -> dict[str, object]:
 
 
 def refuse_difference(
-    made: PatternDurable, channel: str, there: dict[str, object], would: dict[str, object]
+    made: PatternDurable, channel: str, existing: dict[str, object], would: dict[str, object]
 ) -> None:
-    """Raises ``NameAlreadyBound`` where a channel has a durable of the name that is not as the
-    pattern's would be."""
+    """Raise ``NameAlreadyBound`` if a channel has a durable with this name and other properties
+    than that of the pattern."""
     differing = [
-        f"{what} is {there[what]!r}, not {would[what]!r}"
+        f"{what} is {existing[what]!r}, not {would[what]!r}"
         for what in would
-        if there[what] != would[what]
+        if existing[what] != would[what]
     ]
     if differing:
         raise NameAlreadyBound(
-            f"{channel} has a durable {made.name} that is another one: {'; '.join(differing)}; "
-            "delete it there, or take its attributes or another name"
+            f"{channel} has a durable {made.name} with other attributes: {'; '.join(differing)}; "
+            "delete it there, or use its attributes or another name"
         )

@@ -1,36 +1,35 @@
-"""Which channels take topics of MQTT, and who is told when that changes (SEM M12)."""
+"""The channels that take MQTT topics, with a notification of changes (SEM M12)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-def _nobody() -> None:
-    """Nobody is told."""
+def _ignore_change() -> None:
+    """Ignore a change; the default of ``on_changed``."""
 
 
 class TopicTable:
-    """Kept up to date as channels are made, edited and deleted; it costs nothing else."""
+    """The channels with topics. It is updated when channels are created, edited or deleted."""
 
     def __init__(self) -> None:
         self.version = 0
         """Grows with each change."""
         self.since: dict[int, int] = {}
-        """By channel with topics: the id of the first event that was published since it has
-        them."""
-        self.on_changed: Callable[[], None] = _nobody
+        """For each channel with topics, the first event id that was published after it got them."""
+        self.on_changed: Callable[[], None] = _ignore_change
 
-    def note(self, number: int, since: int, *, has_topics: bool) -> None:
-        """A channel was made or edited."""
+    def note(self, channel_id: int, since: int, *, has_topics: bool) -> None:
+        """Note a channel that was created or edited."""
         if has_topics:
-            self.since[number] = since
+            self.since[channel_id] = since
             self._changed()
         else:
-            self.forget(number)
+            self.forget(channel_id)
 
-    def forget(self, number: int) -> None:
-        """A channel has no topics any more, or is gone."""
-        if self.since.pop(number, None) is not None:
+    def forget(self, channel_id: int) -> None:
+        """Remove a channel that has no topics any more or was deleted."""
+        if self.since.pop(channel_id, None) is not None:
             self._changed()
 
     def _changed(self) -> None:
