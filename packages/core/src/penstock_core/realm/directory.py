@@ -511,8 +511,8 @@ class Directory:
             if self.rules.local_to:
                 raise NameDoesNotExist(
                     f"there is no {what} {canonical}{self._near(canonical)} among the local "
-                    f"channels of node {self.rules.local_to}; cluster-wide ones are in the realm of "
-                    f"the cluster, to which joins lead, and dead event stores do not"
+                    f"channels of node {self.rules.local_to}; cluster-wide ones are in the realm "
+                    f"of the cluster, to which joins lead, and dead event stores do not"
                 )
             raise NameDoesNotExist(
                 f"there is no {what} {canonical}{self._near(canonical)}; "
