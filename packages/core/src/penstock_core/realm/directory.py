@@ -372,11 +372,11 @@ class Directory:
         for channel in self.channels.values():
             if channel.state.name == name:
                 continue
-            for taken_topic in channel.state.definition.topics:
-                if (topic := wanted.get(template_of(taken_topic).filter)) is not None:
+            for other_text in channel.state.definition.topics:
+                if (own_text := wanted.get(template_of(other_text).filter)) is not None:
                     raise InvalidArgument(
-                        f"the topic {topic!r} of {name} belongs to {channel.state.name} already, "
-                        f"as {taken_topic!r}; change the filter of one of them"
+                        f"the topic {own_text!r} of {name} belongs to {channel.state.name} already, "
+                        f"as {other_text!r}; change the filter of one of them"
                     )
 
     def _dead_event_store(self, name: str, definition: Definition) -> str:
