@@ -375,8 +375,8 @@ class Directory:
             for other_text in channel.state.definition.topics:
                 if (own_text := wanted.get(template_of(other_text).filter)) is not None:
                     raise InvalidArgument(
-                        f"the topic {own_text!r} of {name} belongs to {channel.state.name} already, "
-                        f"as {other_text!r}; change the filter of one of them"
+                        f"the topic {own_text!r} of {name} belongs to {channel.state.name} "
+                        f"already, as {other_text!r}; change the filter of one of them"
                     )
 
     def _dead_event_store(self, name: str, definition: Definition) -> str:
