@@ -192,7 +192,7 @@ def test_invalid_certificate_names_are_refused(tmp_path: Path, names: str, said:
 
 
 def test_a_realm_in_memory_has_nowhere_to_keep_one() -> None:
-    with pytest.raises(InvalidArgument, match="needs a data directory"):
+    with pytest.raises(InvalidArgument, match="requires a data directory"):
         penstock.Realm(listen__tls_self_signed="localhost")
 
 

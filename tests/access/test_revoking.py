@@ -153,7 +153,7 @@ def test_an_invalid_revocation_list_is_refused(
 
     with pytest.raises(InvalidArgument, match=said):
         Tls(*files, str(authority.file), client_revoked=str(bad))
-    with pytest.raises(InvalidArgument, match=r"needs listen\.tls_client_ca"):
+    with pytest.raises(InvalidArgument, match=r"requires listen\.tls_client_ca"):
         Tls(*files, client_revoked=str(tmp_path / "revoked.pem"))
 
 

@@ -130,7 +130,7 @@ def files_of_tests_that_do_not_do_leave_the_old_ones_in_use(tmp_path: Path) -> N
 def test_settings_that_do_not_fit_together_are_refused(folder: Path, authority: Authority) -> None:
     with pytest.raises(InvalidArgument, match="tls_certificate is missing"):
         penstock.Realm(listen__tls_client_ca="ca.pem")
-    with pytest.raises(InvalidArgument, match=r"needs listen\.tls_client_ca"):
+    with pytest.raises(InvalidArgument, match=r"requires listen\.tls_client_ca"):
         penstock.Realm(
             listen__tls_certificate=str(folder / "realm.pem"),
             listen__tls_key=str(folder / "realm.key"),

@@ -88,7 +88,7 @@ def test_over_tls_it_needs_no_authority_and_no_certificate_of_its_own(
         in_the_open = health(*flags)
 
     assert result.exit_code == 0, result.output
-    wanting = (True, "speaks TLS, and wants a client certificate")
+    wanting = (True, "speaks TLS and requires a client certificate")
     assert said(result)["native"] == (wanting if required else (True, "answers"))
     assert said(result).keys() == {"native", "http", "amqp"}
     assert in_the_open.exit_code == 1

@@ -287,7 +287,7 @@ def test_the_commands_say_what_they_found(directory: Path) -> None:
     assert "1000 events could not be read" in done.output
     assert "`penstock store repair" in found.output
     assert run(app, ["store", "verify", str(directory)]).exit_code == 0
-    assert "nothing is wrong" in run(app, ["store", "repair", str(directory)]).output
+    assert "no damage" in run(app, ["store", "repair", str(directory)]).output
 
 
 def test_a_directory_in_use_or_of_somebody_else_is_left_alone(

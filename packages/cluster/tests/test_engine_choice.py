@@ -97,7 +97,7 @@ def test_a_name_that_an_engine_may_not_take_is_refused(
 def test_settings_of_a_cluster_without_an_engine_are_refused(tmp_path: Path) -> None:
     settings = load(overrides={"cluster.node": "n1"})
 
-    with pytest.raises(InvalidArgument, match=r"cluster\.node is set, and cluster.engine is not"):
+    with pytest.raises(InvalidArgument, match=r"cluster\.node is set, but cluster\.engine is not"):
         serve(tmp_path / "data", settings)
 
     assert not (tmp_path / "data").exists()

@@ -89,7 +89,7 @@ def test_a_filter_belongs_to_one_channel(realm: penstock.Realm) -> None:
         ("a/{b}/{b}", "is there twice"),
         ("a/{topic}", "is the whole topic's"),
         ("a/#/b", "must be the last level"),
-        ("$SYS/#", "the realm's own"),
+        ("$SYS/#", "reserved for the realm"),
         (["a/{b}", "a/+"], "are one filter"),
     ],
 )

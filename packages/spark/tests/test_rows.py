@@ -196,7 +196,7 @@ def test_a_column_named_channel_routes_unless_something_else_is_said() -> None:
     assert column(channel="out", channelColumn="") == ""
     with pytest.raises(InvalidArgument, match=r'\.drop\("channel"\), set channelColumn=channel'):
         column(channel="out")
-    with pytest.raises(InvalidArgument, match="the list of channels is empty"):
+    with pytest.raises(InvalidArgument, match="no channel is given"):
         column(channelColumn="")
     with pytest.raises(InvalidArgument, match="give the rows a column channel"):
         with_routes(options(), ["n"], {})
