@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
-from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage
+from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage, StorageFailed
 from penstock_spark.pipelines import Pipeline, run
 from penstock_spark.pipelines.runner import Run, Supervised, _is_not_of_gateway
 from penstock_spark.pipelines.standing import Keeping
@@ -124,6 +124,23 @@ def test_a_start_that_fails_in_passing_is_tried_again_later_and_later(tmp_path: 
         2,
         "rows are gone [no-such-stage]",
     )
+
+
+def test_a_step_waits_while_the_disk_of_its_target_is_full_and_goes_on_then(
+    tmp_path: Path,
+) -> None:
+    """Tables raise this error: packages/client/tests/tables/test_table.py."""
+    full = "lake/delays cannot be written: No space left on device"
+    lab = Lab(tmp_path, failing(StorageFailed(full), StorageFailed(full)))
+    assert lab.lines.told_of == [f"starts again in 1 s: {full} [storage-failed]"]
+
+    lab.at(1.0)
+    assert lab.lines.told_of[1:] == [f"starts again in 2 s: {full} [storage-failed]"]
+    lab.at(3.0)
+    lab.until_told(DONE.text)
+
+    report = lab.step.report()
+    assert (report.state, report.rows, report.restarts) == ("done", 3, 2)
 
 
 def test_a_step_is_given_up_after_so_many_restarts_in_a_row(tmp_path: Path) -> None:
