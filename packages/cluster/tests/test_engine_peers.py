@@ -72,7 +72,7 @@ def test_a_plan_needs_a_secret_and_an_address_that_fits(tmp_path: Path) -> None:
     secret, local = str(tmp_path / "secret"), peers_of("n1=::1,n2=[::1]:5000,n3=[::1]:6000")
 
     plan = plan_of(peers_of(THREE), "n1", "0.0.0.0", secret_file=secret)
-    assert (plan.host, plan.own.host, plan.has_tls) == ("0.0.0.0", "10.0.0.1", True)
+    assert (plan.host, plan.own_peer.host, plan.has_tls) == ("0.0.0.0", "10.0.0.1", True)
     assert not plan_of(local, "n1", None, secret_file=secret).has_tls
     with pytest.raises(InvalidArgument, match="openssl rand -hex 32"):
         plan_of(peers_of(THREE), "n1", None, secret_file="")
@@ -226,7 +226,7 @@ def test_whoever_answers_at_a_peers_address_is_told_from_a_peer(
         answer = ask_peer(peer, "penstock", "password", tls=None)
 
     assert answer.state == state
-    assert found in answer.found
+    assert found in answer.finding
 
 
 def test_a_peer_that_is_not_there_yet_is_absent() -> None:

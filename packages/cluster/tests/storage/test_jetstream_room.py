@@ -38,7 +38,7 @@ def test_what_is_sent_while_the_servers_are_looked_at_counts() -> None:
     room.note_sent(MIB)
     room.note_said(4 * MIB, began)
 
-    assert room.left == 3 * MIB - MESSAGE_BYTES
+    assert room.free_bytes == 3 * MIB - MESSAGE_BYTES
 
 
 def test_segments_and_snapshots_have_room_when_events_are_refused() -> None:
@@ -56,4 +56,4 @@ def test_nothing_is_refused_before_a_majority_has_said_how_much_room_it_has() ->
     room.note_said(None, 0)
     room.check(1 << 50, EVENTS_KEEP)
 
-    assert room.left is None
+    assert room.free_bytes is None

@@ -56,7 +56,7 @@ class PeerAnswer(NamedTuple):
     """The result of probing a peer's address."""
 
     state: PeerState
-    found: str
+    finding: str
 
 
 def bracketed(host: str) -> str:

@@ -48,14 +48,14 @@ class EnginePlan(NamedTuple):
     """The part of an engine that a node runs."""
 
     peers: Sequence[Peer]
-    own: Peer
+    own_peer: Peer
     host: str
     """Address at which the server listens."""
     secret: bytes
 
     @property
     def has_tls(self) -> bool:
-        return not self.own.is_local
+        return not self.own_peer.is_local
 
 
 def plan_of(peers: Sequence[Peer], name: str, listen: str | None, secret_file: str) -> EnginePlan:
@@ -85,13 +85,13 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
     check_names(settings.cluster)
     check_exposed(settings.listen.host, settings.access.mode)
     with EngineDirectory(directory.absolute()) as home:
-        tls = home.certify(plan.secret, plan.own) if plan.has_tls else None
+        tls = home.certify(plan.secret, plan.own_peer) if plan.has_tls else None
         cluster = _of_plan(settings.cluster, plan, tls)
         context = engine_tls(cluster)
         _check_peers(_probe_peers(plan, cluster, context))
         written = {name: getattr(cluster, name) for name in _WRITTEN}
         home.configure(written)
-        arguments = cluster.name, plan.own, plan.peers, plan.host, plan.secret, tls
+        arguments = cluster.name, plan.own_peer, plan.peers, plan.host, plan.secret, tls
         with _ended_by_signals(), home.start(*arguments) as server:
             _wait(server, plan, cluster, tls=context)
             _serve(home.node, replace(settings, cluster=cluster))
@@ -126,15 +126,15 @@ _WRITTEN: Final = (
 def _of_plan(wanted: ClusterSettings, plan: EnginePlan, tls: EngineTls | None) -> ClusterSettings:
     """Return the node's settings, with its name and the servers of the engine, its own server
     first."""
-    others = [peer for peer in plan.peers if peer != plan.own]
-    hosts = ",".join(peer.address for peer in (plan.own, *others))
+    others = [peer for peer in plan.peers if peer != plan.own_peer]
+    hosts = ",".join(peer.address for peer in (plan.own_peer, *others))
     scheme = "nats" if tls is None else "tls"
     return replace(
         wanted,
         engine=f"{scheme}://{USER}:{engine_password(plan.secret)}@{hosts}",
         monitors=",".join(_monitor(peer, plan) for peer in plan.peers),
-        node=plan.own.name,
-        advertise=wanted.advertise or plan.own.host,
+        node=plan.own_peer.name,
+        advertise=wanted.advertise or plan.own_peer.host,
         tls_authority="" if tls is None else str(tls.authority),
         tls_certificate="" if tls is None else str(tls.certificate),
         tls_key="" if tls is None else str(tls.key),
@@ -147,7 +147,7 @@ def _probe_peers(
     """Probe all other machines at once."""
     password = engine_password(plan.secret)
     ask = partial(ask_peer, cluster=cluster.name, password=password, tls=tls)
-    others = [peer for peer in plan.peers if peer != plan.own]
+    others = [peer for peer in plan.peers if peer != plan.own_peer]
     with ThreadPoolExecutor(len(others)) as pool:
         return list(pool.map(ask, others))
 
@@ -155,7 +155,7 @@ def _probe_peers(
 def _check_peers(answers: Sequence[PeerAnswer]) -> None:
     """Raise ``InvalidArgument`` if some machines answer and all of these belong to another cluster:
     then this machine is most likely the wrong one."""
-    wrong = [answer.found for answer in answers if answer.state == "wrong"]
+    wrong = [answer.finding for answer in answers if answer.state == "wrong"]
     if wrong and not any(answer.state == "there" for answer in answers):
         raise InvalidArgument("; ".join(wrong))
     for problem in wrong:
@@ -168,14 +168,14 @@ def _wait(
     """Return once the server belongs to a majority of the engine's servers."""
     clock = SystemClock()
     ask_us, logged = clock.steady_us() + ASK_FIRST_US, None
-    while not (leader := leader_at(_monitor(plan.own, plan), tls)):
+    while not (leader := leader_at(_monitor(plan.own_peer, plan), tls)):
         if clock.steady_us() > ask_us:
-            states = [answer.found for answer in _probe_peers(plan, cluster, tls)]
+            states = [answer.finding for answer in _probe_peers(plan, cluster, tls)]
             if states != logged:
                 _log.info("engine.waiting", reason="no majority of its servers yet", peers=states)
             ask_us, logged = clock.steady_us() + ASK_EVERY_US, states
         time.sleep(LOOK_S)
-    _log.info("engine.ready", leader=leader, server=plan.own.name, pid=server.pid)
+    _log.info("engine.ready", leader=leader, server=plan.own_peer.name, pid=server.pid)
 
 
 def _monitor(peer: Peer, plan: EnginePlan) -> str:

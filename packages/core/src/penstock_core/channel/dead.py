@@ -113,9 +113,9 @@ def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> 
     """Return facts that bury ``dead`` for one durable (SEM T10). Events that no other durable wants
     leave the channel."""
     wanted = IdSet()
-    for other in state.durables.values():
-        if other is not durable:
-            wanted.add_all(other.wanting(dead))
+    for candidate in state.durables.values():
+        if candidate is not durable:
+            wanted.add_all(candidate.wanting(dead))
     alone = IdSet() if state.retains_consumed else dead.copy()
     alone.remove_all(wanted)
     shared = dead.copy()

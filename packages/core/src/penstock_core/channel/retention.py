@@ -366,7 +366,7 @@ class Ages:
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
-        ages = [(first, at) for first, at in entries]
+        ages = [(first, published_us) for first, published_us in entries]
         self._entries = ages if len(ages) <= _FEW else deque(ages)
         self._own, self.ends_us, self._own_ids, self._lent = {}, [], IdSet(), set()
         self._gathered_us = 0

@@ -239,9 +239,9 @@ class Blocks:
 
     def _emptied(self, key: int, last: int) -> int:
         """Empty the blocks from ``key`` to before ``last``; return how many ids they held."""
-        left, right = bisect_left(self.keys, key), bisect_left(self.keys, last)
-        removed = sum(self.bits.pop(k).bit_count() for k in self.keys[left:right])
-        del self.keys[left:right]
+        start, stop = bisect_left(self.keys, key), bisect_left(self.keys, last)
+        removed = sum(self.bits.pop(k).bit_count() for k in self.keys[start:stop])
+        del self.keys[start:stop]
         return removed + (size(cut(self.lows, self.highs, key, last)) << SHIFT)
 
     # --- another set -----------------------------------------------------------------------
@@ -274,13 +274,13 @@ class Blocks:
 
     def discard_all(self, other: Blocks) -> int:
         """Remove every id of ``other``; return how many were in the set."""
-        if len(other.bits) > 2 * len(self.bits):
-            other = self.overlap(other)
+        is_large = len(other.bits) > 2 * len(self.bits)
+        removals = self.overlap(other) if is_large else other
         removed = 0
-        for low, high in zip(other.lows, other.highs, strict=True):
+        for low, high in zip(removals.lows, removals.highs, strict=True):
             removed += self._emptied(low, high)
         bits, fresh, empty = self.bits, [], []
-        for key, theirs in other.bits.items():
+        for key, theirs in removals.bits.items():
             held = bits.get(key)
             if held is None:
                 if self._is_whole(key):

@@ -58,25 +58,25 @@ def _unchanged(ranges: tuple[tuple[int, int], ...]) -> Runs | None:
 
 def put(firsts: list[int], ends: list[int], first: int, end: int) -> int:
     """Add a range that is not empty; return how many ids are new."""
-    left = bisect_left(ends, first)
-    right = bisect_right(firsts, end)
+    start = bisect_left(ends, first)
+    stop = bisect_right(firsts, end)
     covered = 0
-    if left < right:
-        first = min(first, firsts[left])
-        end = max(end, ends[right - 1])
-        covered = sum(ends[left:right]) - sum(firsts[left:right])
-    firsts[left:right] = (first,)
-    ends[left:right] = (end,)
+    if start < stop:
+        first = min(first, firsts[start])
+        end = max(end, ends[stop - 1])
+        covered = sum(ends[start:stop]) - sum(firsts[start:stop])
+    firsts[start:stop] = (first,)
+    ends[start:stop] = (end,)
     return end - first - covered
 
 
 def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     """Remove a range; return the part of it that was in the runs."""
-    left = bisect_right(ends, first)
-    right = bisect_left(firsts, end)
-    if left >= right:
+    start = bisect_right(ends, first)
+    stop = bisect_left(firsts, end)
+    if start >= stop:
         return [], []
-    gone_firsts, gone_ends = firsts[left:right], ends[left:right]
+    gone_firsts, gone_ends = firsts[start:stop], ends[start:stop]
     keep_firsts, keep_ends = [], []
     if gone_firsts[0] < first:
         keep_firsts.append(gone_firsts[0])
@@ -86,8 +86,8 @@ def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
         keep_firsts.append(end)
         keep_ends.append(gone_ends[-1])
         gone_ends[-1] = end
-    firsts[left:right] = keep_firsts
-    ends[left:right] = keep_ends
+    firsts[start:stop] = keep_firsts
+    ends[start:stop] = keep_ends
     return gone_firsts, gone_ends
 
 
@@ -111,11 +111,11 @@ def cut_all(firsts: list[int], ends: list[int], removed: Runs) -> int:
 
 def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     """Return the runs inside a range."""
-    left = bisect_right(ends, first)
-    right = bisect_left(firsts, end)
-    if left >= right:
+    start = bisect_right(ends, first)
+    stop = bisect_left(firsts, end)
+    if start >= stop:
         return [], []
-    in_firsts, in_ends = firsts[left:right], ends[left:right]
+    in_firsts, in_ends = firsts[start:stop], ends[start:stop]
     if in_firsts[0] < first:
         in_firsts[0] = first
     if in_ends[-1] > end:

@@ -147,7 +147,7 @@ class Directory:
             )
         schedule = self.schedule_of(channel_id)
         channel_ids = [channel_id] if schedule is None else [schedule, channel_id]
-        return [ChannelDeleted(each) for each in channel_ids]
+        return [ChannelDeleted(deleted_id) for deleted_id in channel_ids]
 
     def decide_join(
         self,
@@ -169,20 +169,23 @@ class Directory:
                     f"what every node keeps would then be with one of them"
                 )
         origin, target = self._source(source), self.channel_id_of(destination)
-        state, other = self.channels[origin].state, self.channels[target].state
+        state, target_state = self.channels[origin].state, self.channels[target].state
         if origin == target:
             raise InvalidArgument(f"a join from {state.name} to itself would never end")
-        if archive and other.definition.kind != "queue":
+        if archive and target_state.definition.kind != "queue":
             raise InvalidArgument(
-                f"{other.name} is a channel; the destination of an archive join must be a queue"
+                f"{target_state.name} is a channel; the destination of an archive join must be a "
+                f"queue"
             )
-        if self._leads_out(state.definition, other.definition):
+        if self._leads_out(state.definition, target_state.definition):
             raise InvalidArgument(
-                f"{state.name} is cluster-wide and {other.name} is not, so what is copied would "
-                f"not be kept as it was; join it to a cluster-wide destination"
+                f"{state.name} is cluster-wide and {target_state.name} is not, so copies would not "
+                f"be kept as safely as the events; join it to a cluster-wide destination"
             )
         if self.joins.find(origin, target) is not None:
-            raise NameAlreadyBound(f"a join from {state.name} to {other.name} already exists")
+            raise NameAlreadyBound(
+                f"a join from {state.name} to {target_state.name} already exists"
+            )
         return JoinCreated(
             Join(origin, target, selector, archive=archive, owner=owner, groups=groups)
         )
@@ -556,9 +559,9 @@ class Directory:
         return self._ids_by_name.get(name) if name else None
 
     def _near(self, name: str) -> str:
-        for other in self._ids_by_name:
-            if other.casefold() == name.casefold():
-                return f" (names are case-sensitive: there is {other})"
+        for existing in self._ids_by_name:
+            if existing.casefold() == name.casefold():
+                return f" (names are case-sensitive: there is {existing})"
         return ""
 
     def _refuse_too_many(self) -> None:

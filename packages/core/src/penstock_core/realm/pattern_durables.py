@@ -93,11 +93,11 @@ class PatternTable:
             raise NameAlreadyBound(
                 f"durable {wanted.name} over the pattern {wanted.pattern} already exists"
             )
-        for other in self:
-            if other.name == wanted.name and _terms(other) != _terms(wanted):
+        for existing in self:
+            if existing.name == wanted.name and _terms(existing) != _terms(wanted):
                 raise NameAlreadyBound(
-                    f"durable {wanted.name} is over the pattern {other.pattern}, too, with other "
-                    "attributes; take the same ones, or another name"
+                    f"durable {wanted.name} over the pattern {existing.pattern} has other "
+                    "attributes; use the same attributes, or another name"
                 )
         return wanted
 

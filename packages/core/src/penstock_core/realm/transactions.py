@@ -56,7 +56,7 @@ class TransactionTable:
     def begun(self, transaction: str) -> OpenTransaction:
         """An open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
         ``NoSuchTransaction``."""
-        ended = self._found(transaction)
+        ended = self._outcome(transaction)
         if ended is not None:
             if ended.committed:
                 raise AlreadyCommitted(f"transaction {plain(transaction)} is already committed")
@@ -72,12 +72,12 @@ class TransactionTable:
 
     def ended(self, transaction: str) -> Ended | None:
         """How a transaction ended; None: it is open. Raises ``NoSuchTransaction``."""
-        if (ended := self._found(transaction)) is not None:
+        if (ended := self._outcome(transaction)) is not None:
             return ended
         self.begun(transaction)
         return None
 
-    def _found(self, transaction: str) -> Ended | None:
+    def _outcome(self, transaction: str) -> Ended | None:
         """How the transaction ended, if it is known. One kept from before the realm had users is
         found by everybody."""
         return self._ended.get(transaction) or self._ended.get(plain(transaction))
@@ -88,15 +88,15 @@ class TransactionTable:
         """Begin a transaction (soft state). A repetition is not an error, because the answer may
         have been lost; a transaction that grows names further stores as it reaches them."""
         self._forget(at_us)
-        if self._found(transaction) is not None:
+        if self._outcome(transaction) is not None:
             self.begun(transaction)
         below = frozenset(below_capacity)
-        known = self._open.get(transaction)
-        if known is None:
+        open_transaction = self._open.get(transaction)
+        if open_transaction is None:
             self._refuse_more(owner_of(transaction))
         before = frozenset[int]()
-        if known is not None:
-            at_us, before = known.at_us, known.below_capacity
+        if open_transaction is not None:
+            at_us, before = open_transaction.at_us, open_transaction.below_capacity
         self._refuse_stores(owner_of(transaction), len(below - before))
         self._open[transaction] = OpenTransaction(at_us, before | below)
         self._open_stores += len(below - before)
@@ -105,25 +105,25 @@ class TransactionTable:
         """Raises ``LimitReached``."""
         if len(self._open) < OPEN_OF_ONE_MAX:
             return
-        own = sum(owner_of(name) == owner for name in self._open)
-        if own >= OPEN_OF_ONE_MAX:
+        open_count = sum(owner_of(name) == owner for name in self._open)
+        if open_count >= OPEN_OF_ONE_MAX:
             raise LimitReached(
-                f"{own} transactions are open, which is the limit; commit or abort some"
+                f"{open_count} transactions are open, which is the limit; commit or abort some"
             )
 
     def _refuse_stores(self, owner: str, more: int) -> None:
         """Raises ``LimitReached``."""
         if self._open_stores + more <= OPEN_STORES_OF_ONE_MAX:
             return
-        own = sum(
+        named_count = sum(
             len(opened.below_capacity)
             for name, opened in self._open.items()
             if owner_of(name) == owner
         )
-        if own + more > OPEN_STORES_OF_ONE_MAX:
+        if named_count + more > OPEN_STORES_OF_ONE_MAX:
             raise LimitReached(
-                f"the open transactions would name {own + more} channels and queues; allowed are "
-                f"{OPEN_STORES_OF_ONE_MAX}: commit or abort some"
+                f"the open transactions would name {named_count + more} channels and queues; "
+                f"allowed are {OPEN_STORES_OF_ONE_MAX}: commit or abort some"
             )
 
     def apply(self, ended: Ended) -> None:

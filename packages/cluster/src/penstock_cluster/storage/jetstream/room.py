@@ -32,7 +32,7 @@ class EngineRoom:
         self._sent = 0
 
     @property
-    def left(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Bytes of room; None before a majority of the servers has reported its room."""
         if self._reported is None:
             return None
@@ -56,7 +56,7 @@ class EngineRoom:
     def check(self, size: int, keep: int) -> None:
         """Raise ``StorageFailed`` unless ``size`` bytes leave room for ``keep``."""
         self._refresh()
-        room = self.left
+        room = self.free_bytes
         if room is not None and size + keep > room:
             raise StorageFailed(
                 f"the engine has room for {room} bytes, not for {size} and the {keep} that are "

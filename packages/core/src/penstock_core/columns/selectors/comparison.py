@@ -129,5 +129,5 @@ def _as_whole(whole: Any, floating: Any) -> tuple[Any, Any]:
     within = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)
     exact = within.astype(np.int64)
     exact = np.where(floats == -(2.0**63), np.int64(-(1 << 63)), exact)
-    left = np.where(too_large, np.int64(0), np.asarray(whole, dtype=np.int64))
-    return left, np.where(too_large, np.int64(1), exact)
+    comparable = np.where(too_large, np.int64(0), np.asarray(whole, dtype=np.int64))
+    return comparable, np.where(too_large, np.int64(1), exact)
