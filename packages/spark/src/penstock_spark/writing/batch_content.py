@@ -33,15 +33,19 @@ _CHARACTERS: Final = 24
 
 
 def content_of(checkpoint: str, batch: int) -> str:
-    """Return the identity of a micro-batch's content. If the checkpoint cannot be read, warn and
-    return an empty text."""
-    entry = _read(checkpoint, f"offsets/{batch}") if checkpoint else None
+    """Return the identity of a micro-batch's content; an empty text if it is not known.
+
+    Warns if the checkpoint cannot be read. A query without ``checkpointLocation`` has a temporary
+    checkpoint, which nobody can restore, so its content does not have to be known.
+    """
+    if not checkpoint:
+        return ""
+    entry = _read(checkpoint, f"offsets/{batch}")
     if entry is None:
-        where = f"of {shown(checkpoint)}" if checkpoint else "without checkpointLocation"
         warnings.warn(
-            f"the content of micro-batch {batch} {where} is not known, so a checkpoint that was "
-            "restored from an older copy is not noticed, and rows may be missing after it. Give "
-            "the query a checkpointLocation that this process can read",
+            f"the content of micro-batch {batch} of {shown(checkpoint)} is not known, so a "
+            "checkpoint that was restored from an older copy is not noticed, and rows may be "
+            "missing after it. Give the query a checkpointLocation that this process can read",
             UnknownContent,
             stacklevel=2,
         )
