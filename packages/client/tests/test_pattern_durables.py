@@ -127,7 +127,7 @@ def test_a_channel_with_another_durable_of_the_name_refuses_and_nothing_is_kept(
     assert session.durables.list() == []
     same = session.durables.create("a/*", "billing", type="serial")
     assert same.channels == 2
-    with pytest.raises(NameAlreadyBound, match="with other attributes"):
+    with pytest.raises(NameAlreadyBound, match="has other attributes"):
         session.durables.create("b/*", "billing")
 
 

@@ -82,7 +82,7 @@ def test_what_is_no_pattern_or_there_already_or_another_is_refused() -> None:
         PatternTable().checked(PatternDurable("orders", "d", "shared"))
     with pytest.raises(NameAlreadyBound, match="already exists"):
         table(BILLING).checked(BILLING)
-    with pytest.raises(NameAlreadyBound, match="with other attributes"):
+    with pytest.raises(NameAlreadyBound, match="has other attributes"):
         table(BILLING).checked(PatternDurable("a/*", "billing", "shared"))
     same = PatternDurable("a/*", "billing", "serial")
     assert table(BILLING).checked(same) == same
