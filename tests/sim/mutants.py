@@ -343,7 +343,7 @@ def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
 
 def endless_place(patch: pytest.MonkeyPatch) -> None:
     """The place of a listener that was cut off is kept for ever (SEM J5)."""
-    patch.setattr(disconnected_subscribers, "look", lambda *_: None)
+    patch.setattr(disconnected_subscribers, "drop_overdue", lambda *_: None)
 
 
 def short_memory(patch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_a_deleted_channel_no_longer_exists(
         (["delete", "nowhere"], "there is no channel nowhere", "name-does-not-exist"),
         (["create", "a/*"], "'*' alone is a wildcard", "invalid-name"),
         (["create", "orders"], "orders already exists", "name-already-bound"),
-        (["create", "x", "--type", "fast"], "there are mixed, off_heap", "invalid-argument"),
+        (["create", "x", "--type", "fast"], "allowed are mixed, off_heap", "invalid-argument"),
         (["create", "x", "--capacity", "-1"], "-1", "invalid-argument"),
         (["create", "x", "--engine", "jms,merge"], "cannot be combined", "invalid-argument"),
         (["create", "x", "--key", "sku=0"], "key sku has depth 0", "invalid-argument"),

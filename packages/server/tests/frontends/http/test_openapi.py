@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from penstock_server.frontends.http.openapi import document
 from penstock_server.frontends.http.publishing import ARROW, NDJSON
 from penstock_server.frontends.http.routes import TABLE
 from penstock_server.frontends.http.routing import BASE, TAR, Payload
+from penstock_server.frontends.http.server import HEAD_BYTES_MAX
 from penstock_server.frontends.http.statuses import STATUSES
 
 CONFORMANCE = [content_type_conformance, response_schema_conformance, status_code_conformance]
@@ -169,6 +171,8 @@ def _soon(timeout: Any) -> Any:
 def test_answers_match_the_document(case: schemathesis.Case[Any], url: str) -> None:
     if case.method == "DELETE" and case.path_parameters.get("channel") == "a":
         return  # the others look at it
+    if len(urlencode(case.query)) > HEAD_BYTES_MAX // 2:
+        return  # the connection ends before an answer (test_hostile.py)
     if isinstance(case.body, dict) and isinstance(wait_ms := case.body.get("wait_ms"), int):
         case.body["wait_ms"] = min(wait_ms, 10)  # nobody publishes meanwhile
     if case.path.endswith("/requests"):
