@@ -128,6 +128,7 @@ class RunningRealm:
             offload=offload,
         )
         if lease.epoch:
+            # Only the log of a storage engine needs this: a local journal takes blocks of any size.
             self.shard.large_blocks = LargeBlocks(
                 blobs, self._state.file_names, offload, bytes_max=limits.block_bytes_max
             )
@@ -173,6 +174,7 @@ class RunningRealm:
         self.shard.on_deposed, self.shard.on_made = self.cut, self.watches.made
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
+            # Queued before the first request of a client.
             self.shard.quarantine(channel_id, command)
         self.access = AccessControl.off(clock)
         """Users and rights; replaced before the first client connects."""
@@ -341,6 +343,7 @@ class RunningRealm:
             try:
                 await self.shard.run()
             finally:
+                # Background tasks do not end by themselves, and the group waits for all its tasks.
                 for task in tasks:
                     task.cancel()
 
@@ -355,6 +358,7 @@ class RunningRealm:
             await self.shard.act(self._store_closing)
             await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
         except StorageFailed as failure:
+            # Nothing is lost without the snapshot: the next start reads more of the journal.
             _log.warning("snapshot.skipped", reason=str(failure))
         finally:
             self.shard.stop()
@@ -400,6 +404,7 @@ class RunningRealm:
             await self.shard.act(lambda _: decide())
 
         def create(group: Group) -> ChannelOpened:
+            # Again, because the state may have changed while the name was being approved.
             fact = decide()
             wanted = check_new(group, fact.name, fact.definition)
             group.realm_fact(0, fact)
@@ -434,6 +439,8 @@ class RunningRealm:
                 self.watches.deleted(fact.number)
             return files
 
+        # After the fact is stored: files that a crash leaves are strays, which the next start
+        # deletes.
         for file in await self.shard.act(delete):
             self.dispatch.files.close(file)
             await self.blobs.delete(file.name)
@@ -460,6 +467,7 @@ class RunningRealm:
             return self.directory.channel_id_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
+            # Looked up again: the channel may have been deleted since the first turn.
             channel_id = number(group)
             store = group.state.stores[channel_id]
             store.require_open(store.files)  # a new capacity may move events in files (SEM T7)

@@ -103,6 +103,7 @@ class AccessControl:
         self._apart = rules.apart
         self._revoked: frozenset[tuple[str, ...]] = frozenset()
         self._clock = clock
+        # Weak, so that a lock is dropped once no task holds it or waits for it.
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
         accounts.changed = self._changed
@@ -175,6 +176,7 @@ class AccessControl:
         ``StorageFailed``.
         """
         await self.accounts.load()
+        # Loaded first, so that the record below continues the numbers in the log.
         await self.audit.load()
         chosen = password or new_password()
         if self.accounts.knows(user):
@@ -556,6 +558,7 @@ class AccessControl:
     def _changed(self, *, lost: bool) -> None:
         self.version += 1
         if lost:
+            # A copy, because a listener may remove itself while it is called.
             for listener in list(self._listeners):
                 listener()
         self.on_new_version()

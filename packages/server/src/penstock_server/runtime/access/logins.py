@@ -182,6 +182,7 @@ class Logins:
         """Find the session as :meth:`find` does, and store its last use if that is due. If the
         write fails, the next request tries again."""
         login = self.find(id)
+        # A write in progress also stores these changes, so this request need not wait for it.
         if self._unwritten and not self._writing.locked():
             try:
                 await self.write()
@@ -258,6 +259,7 @@ class Logins:
 
     async def _write(self, key: str) -> None:
         record = self._records.setdefault(key, _LoginRecord())
+        # Before the write, so that a change during the write marks the record again.
         self._unwritten.discard(key)
         if record.is_damaged:
             return  # only a repair may replace it
@@ -340,6 +342,7 @@ class Logins:
                 written_us=stored.used_us,
             )
             if self._has_ended(login, now_us):
+                # The next write of the record leaves the ended session out.
                 self._unwritten.add(_key_of(stored.user))
             elif stored.digest not in self._held:
                 self._put(stored.digest, login)

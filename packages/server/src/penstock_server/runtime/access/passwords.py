@@ -142,6 +142,7 @@ class Passwords:
             del queue[turn]
             if queue:
                 self._queues[host] = queue  # round robin: now the last of the hosts
+            # A cancelled check leaves the queue only when its task runs; it must not take the turn.
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -167,6 +167,7 @@ class _Search:
                 raise Unavailable(
                     "the realm is too busy to search stored events; try again in a moment"
                 )
+            # None (out of time) ends the page, too.
             is_full = fills_page is not False
             part = min(part * GROWTH, PART_MAX)
         is_all = self._store_with_more() is None

@@ -122,6 +122,7 @@ class Body:
     def digest(self, event_bytes_max: int) -> Digest:
         """Return the facts about the events that the core's rules need. Raises
         ``EventTooLarge``."""
+        # A digest known to exceed the limit is computed again: that raises the error.
         if self.known_digest is None or self.known_digest.largest > event_bytes_max:
             self.known_digest = digest(self.batch, event_bytes_max)
         return self.known_digest

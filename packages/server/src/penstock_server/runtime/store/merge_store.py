@@ -104,6 +104,7 @@ class MergeStore(ChannelStore):
         codes = np.zeros(rows.num_rows, dtype=np.int32)
         ids = ids_of(rows)
         for publisher, spans in publishers:
+            # Empty spans stand for all events of the file.
             for first, end in spans or (Span(0, 1 << 62),):
                 low, high = np.searchsorted(ids, (first, end))
                 codes[low:high] = self._code(publisher)
@@ -132,6 +133,7 @@ class MergeStore(ChannelStore):
     def compact(self, stored: IdSet) -> None:
         """Drop all rows without a stored event."""
         self.settle()
+        # Nothing could be merged, because rows of files are not loaded yet.
         if self._pending:
             return
         alive = self.states.compact(stored)
@@ -180,6 +182,7 @@ class MergeStore(ChannelStore):
     def reclaim_index(self, stored: IdSet) -> None:
         """Drop replaced states, and values without stored events, if they are many."""
         self.settle()
+        # A pass over all rows pays only if more than a fifth of them are useless.
         if 4 * self.states.rows > 5 * len(stored) or 4 * self.states.slots > 5 * len(stored):
             self.compact(stored)
 

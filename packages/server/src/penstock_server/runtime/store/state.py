@@ -525,6 +525,7 @@ class RealmState:
                     through, file.name, index, publishers=file.publishers, grows=file.grows
                 )
                 of_channels.append(FactRecord(channel_id, sealed))
+            # Sealing ids without stored events makes no file, so this may be above the newest file.
             of_channels.append(FactRecord(channel_id, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
@@ -592,6 +593,7 @@ def _all_kept(
             if late := tail_batch.overlap(store.late):
                 fact = Kept(tail_batch.first, tail_batch.end, tail_batch.at_us, ids=late.spans)
                 yield tail_batch, (fact, len(late), tail_batch.body_of(late))
+        # A copy, because the set belongs to the state of the channel.
         volatile = volatile.copy()
         volatile.add_all(store.late)
     for tail_batch in store.all_unsealed():

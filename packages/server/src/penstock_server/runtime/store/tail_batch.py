@@ -176,6 +176,7 @@ class TailBatch:
         """Note that the bytes were written to the channel's pages, and read them from there."""
         self.place = place
         self.body = body
+        # The parsed form refers to the old bytes and would keep them in memory.
         self._batch = None
 
     def moved_outside(self, body: memoryview) -> None:

@@ -314,6 +314,8 @@ class PatternFetch:
         except NameDoesNotExist:
             self._watch.shown.discard(number)
         except PenstockError as error:
+            # `_take_seats` raises it: here the task group would wrap it and cancel the other
+            # attempts.
             self._refusal = error
         else:
             self._busy.pop(number, None)

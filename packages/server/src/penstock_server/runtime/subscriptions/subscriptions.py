@@ -116,6 +116,7 @@ class Subscriptions:
         ``endless`` browse continues with new events, but events are not kept for it. ``room``
         limits the bytes in flight.
         """
+        # Before the writer's turn, because the group that adds the subscriber also delivers to it.
         subscription = self._dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
         )
@@ -143,6 +144,7 @@ class Subscriptions:
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
 
+        # A time is searched among the stored events, whose files may be closed.
         reads = isinstance(start, FromTime)
         return await self._open(subscription, channel_id, subscribe, reads=reads)
 
@@ -161,6 +163,7 @@ class Subscriptions:
         if former is not None:
             self._numbers.pop(former, None)
             self._dispatch.close(former)
+        # The channel applies the selector at publish; the outlet must not evaluate it again.
         wanted, outlet.selector = outlet.selector, None
         text = wanted.text if wanted else ""
         fields = asdict(replace(command, resumes=former, selector=text))

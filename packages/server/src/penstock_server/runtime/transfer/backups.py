@@ -79,6 +79,8 @@ class Backups(TransferRegistry[_Backup]):
                 "this realm is in memory only, so it cannot be backed up; serve it from a data "
                 "directory"
             )
+        # A backup is registered only after the capture, so `_is_beginning` stands for it until
+        # then.
         if len(self) or self._is_beginning:
             raise Unavailable("another backup is running; try again when it has ended")
         self._is_beginning = True

@@ -485,6 +485,7 @@ def _created(
         # All ids below `next_id` count as sealed: an earlier event in no file is in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
     if isinstance(store, MergeStore):
+        # Recording the files has set this, but their rows are loaded right here.
         store.lacks_files = False
         for merged, publishers in rows:
             store.loaded(merged, publishers)

@@ -341,6 +341,7 @@ class _Rewriting:
         if channel is None:
             raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
         live = channel.state.stored.within(file.index.batches[batch].span)
+        # Transient and late events have ids within the spans of files, but are not in the files.
         live.remove_all(channel.state.volatile)
         live.remove_all(self._store.late)
         return live

@@ -129,6 +129,7 @@ async def _recover_with_retries(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
 ) -> RecoveredRealm:
     rules = replace(rules, is_cluster=bool(epoch))
+    # Only in a cluster can another owner remove data while it is read.
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
         try:
             return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
@@ -185,6 +186,7 @@ async def _recover(
     await _finish(state, slices)
     damage += state.contradictions.values()
     _free_read_buffers(state)
+    # A torn tail is one entry in `damage`, but not a gap.
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have used further slots
     if isinstance(blobs, ChecksBlobs):

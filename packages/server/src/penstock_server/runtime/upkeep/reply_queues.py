@@ -156,6 +156,7 @@ class TemporaryOwners:
 
     def _forget_deleted(self, session: str) -> None:
         owned, find = self._sessions.get(session, {}), self._state.directory.find
+        # Destinations that are still being created do not exist either, but must keep their place.
         deleted = [
             name
             for name, destination in owned.items()

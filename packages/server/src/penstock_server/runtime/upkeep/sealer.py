@@ -238,6 +238,7 @@ class Sealer:
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._names.epoch and self._is_long_ago():
             await self._snapshot_unless_gaps()
+        # Freeing has to gain at least as many bytes as the snapshot writes.
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
             self._shard.state.freed_bytes = 0

@@ -112,6 +112,8 @@ class Outboxes:
             outgoing: Outgoing | None = await with_open_files(
                 self._shard, self._files, channel_id, action=lambda group: _next(group, channel_id)
             )
+            # Without ids all events of this read were damaged; they are quarantined now, so read
+            # on.
             if outgoing is None or outgoing.ids:
                 return outgoing
 

@@ -297,6 +297,7 @@ class SelectorQueue:
             await self._offload(step)
         except Exception:  # noqa: BLE001
             _log.exception("work.failed", work=type(held.work).__name__)
+            # The step failed outside the generator, whose `finally` has to run.
             held.slices.close()  # type: ignore[attr-defined]  # it is a generator
             return True
         return False
