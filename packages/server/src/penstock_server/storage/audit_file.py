@@ -77,6 +77,7 @@ class FileAudit:
             self._disk.datasync(file)
         except OSError as error:
             raise StorageFailed(f"the audit log {self._path} cannot be written: {error}") from error
+        # Only after success, so that the next record overwrites a failed one.
         self._size += len(line)
 
     def _last_lines(self) -> list[bytes]:
@@ -87,6 +88,7 @@ class FileAudit:
         except OSError as error:
             raise StorageFailed(f"the audit log {self._path} cannot be read: {error}") from error
         lines = tail.split(b"\n")
+        # A read that starts inside the file may start inside a line.
         return [line for line in lines[1 if start else 0 :] if line]
 
     def _opened(self) -> int:

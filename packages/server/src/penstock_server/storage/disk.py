@@ -117,6 +117,7 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        # The group may read events, for DuckDB and Spark (see `secrecy`).
         return os.open(path, flags, PRIVATE_FILE if private else 0o640)
 
     def close(self, file: int) -> None:
@@ -149,6 +150,7 @@ class RealDisk:
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
         parts = []
+        # The system may return fewer bytes than asked for, also before the end of the file.
         while size and (part := os.pread(file, size, offset)):
             parts.append(part)
             size -= len(part)
@@ -157,6 +159,7 @@ class RealDisk:
 
     def map(self, file: int) -> memoryview:
         size = os.fstat(file).st_size
+        # An empty file cannot be mapped.
         if not size:
             return memoryview(b"")
         return memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))

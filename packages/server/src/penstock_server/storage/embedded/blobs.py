@@ -133,6 +133,7 @@ class FileBlobs:
     def _publish(self, name: str, temporary: str, chunks: Sequence[Buffer]) -> None:
         try:
             self._disk.rename(temporary, self._path(name), replace=False)
+        # An earlier call may have stored it, and may have been cancelled before it noted the name.
         except FileExistsError:
             self._disk.unlink(temporary)
             check_same(name, self._open(name), chunks)

@@ -129,6 +129,7 @@ class FileJournal:
         self._offload = offload
         self._clock = clock
         self._limits = limits or JournalLimits()
+        # Indexed by `sync`: False takes the first limit, True the second.
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
@@ -194,6 +195,7 @@ class FileJournal:
         if end > self._reserved or end > self._limits.file_bytes_max:
             await self._change(
                 lambda: self._try_make_room(block_size, promised=True),
+                # A full file is synced before the next one begins, which may take long.
                 inline=not self._is_full_for(block_size),
                 syncs=False,
             )
@@ -354,6 +356,7 @@ class FileJournal:
         if end <= self._reserved or not (promised or limits.allocation_bytes):
             return
         ahead = max(end, min(end + limits.allocation_bytes, limits.file_bytes_max))
+        # A disk that is too full to reserve ahead may still have room for this block.
         if not self._allocate(ahead) and promised and not self._allocate(end):
             raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
 

@@ -298,6 +298,7 @@ class FilePages:
         if not held.pages:
             self._files.remove_all(held.number, [])
         elif keep_rest:
+            # `at` stays behind these pages: lost facts may refer to bodies in their free space.
             for page in held.pages:
                 page.keep = True
         else:

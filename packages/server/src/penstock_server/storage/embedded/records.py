@@ -42,6 +42,7 @@ def decode_record(stored: bytes, where: str) -> VersionedRecord:
 def record_name(key: str) -> str:
     """Return the file name for ``key``. Raises ``InvalidArgument`` if it is empty or too long."""
     name = quote(key, safe="")
+    # A leading dot marks temporary files, which are not keys.
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     if not key or len(name) > KEY_LENGTH_MAX:
