@@ -54,6 +54,7 @@ class Guard:
             )
         origin = headers.get("origin")
         is_other = origin is not None and urlsplit(origin).netloc != host_header
+        # Only browsers send this header; without it the request counts as sent by the user.
         fetch_site = headers.get("sec-fetch-site", "none")
         if changes and (is_other or fetch_site in ("cross-site", "same-site")):
             raise CrossSite(

@@ -260,6 +260,7 @@ class HttpRequest:
             principal = await service.guard.identify(
                 self.headers, self.host, self.certificate, changes=changes
             )
+            # A request with the cookie of a session is not a sign-in; the log-in was recorded.
             if "cookie" not in self.headers or "authorization" in self.headers:
                 service.guard.access.signed_in(principal, "http")
         with self._share(route, principal), service.quotas.asking(principal) as carry:
@@ -270,6 +271,7 @@ class HttpRequest:
             carry(declared)  # refuses too large a body before it is read into memory
             body = await self._read_body(match, principal)
             self._is_unread = False
+            # A chunked body declares no size, so it is counted once it is read.
             if isinstance(body, Content) and not declared:
                 carry(len(body.data))
             call: Call[Any, Any] = Call(
@@ -566,6 +568,7 @@ class HttpRequest:
     async def _while_there(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until it ends or the client disconnects."""
         async with asyncio.TaskGroup() as tasks:
+            # The task that ends first cancels the other one, because the group waits for both.
             sending = tasks.create_task(work)
             sending.add_done_callback(lambda _: watching.cancel())
             watching = tasks.create_task(self._wait_for_disconnect())

@@ -80,6 +80,7 @@ def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
     try:
         return part.decode(), None
     except UnicodeDecodeError as error:
+        # The cut may have split the last character of a valid text.
         if len(data) > data_bytes and error.start >= len(part) - _UTF8_TAIL:
             return part[: error.start].decode(), None
     return None, base64.b64encode(part).decode()

@@ -127,8 +127,10 @@ class HttpConnection(H11Protocol):
             return
         chosen = upgrade.chosen(tuple(protocols))
         assert chosen is not None, "_upgrade_fault checks this"
+        # The client may have sent its first frames right behind the request.
         early_data, _ = self.conn.trailing_data
         self.transport.write(upgrade.answer(chosen))
+        # From here on the listener of the inner protocol counts the connection.
         self.connections.discard(self)
         self.listener.places.leave(self)
         self._asker.go()

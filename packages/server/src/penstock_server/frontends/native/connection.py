@@ -253,6 +253,8 @@ class Connection(asyncio.BufferedProtocol):
                 | wire.RecallSeen(number)
             ) if number in self.opening or number in self._early:
                 self._early.setdefault(number, []).append(message)
+                # Counted like a request in progress, so that a client cannot queue any number of
+                # early messages.
                 self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
                 self._hear(message)
@@ -452,6 +454,7 @@ class Connection(asyncio.BufferedProtocol):
         limits = self.listener.limits
         if self._transport is None:
             return
+        # Only the expiry of a proof needs a regular check; changes of rights call `check_rights`.
         if self.permits is not None and self.permits.principal.until_us:
             self.check_rights()
         if not self.session and self._owners_sent is None:

@@ -348,6 +348,8 @@ class NativeListener:
         if older is not None and _user(older) != _user(connection):
             raise AccessDenied("this session belongs to another user; open a new session")
         self._check_user(connection, older)
+        # Registered before the older connection ends: `closed` then leaves the entry of the
+        # session.
         self._sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
@@ -400,6 +402,7 @@ class NativeListener:
     def given_back(self, session: str, opened: asyncio.Event) -> None:
         """Record that the seat of ``opened`` is given back."""
         pending = self._opening.get(session, {})
+        # All values are None, so the default distinguishes a missing event from a removed one.
         if pending.pop(opened, opened) is None and not pending:
             del self._opening[session]
 

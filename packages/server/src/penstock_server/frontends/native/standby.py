@@ -140,6 +140,7 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
         if self._idle is not None:
             self._idle.cancel()
         if self._transport is not None:
+            # A following client stays, so the time limit for short connections no longer applies.
             self._arrivals.leave(self._transport)
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(FOLLOWER_IDLE_S, self._transport.abort)

@@ -79,6 +79,8 @@ class RelayGate:
     def _use(self, preface: bytes, now_s: int) -> None:
         """Mark a preface as used. A node makes each preface for a single connection, so a second
         use is a replay and raises ``RemoteProtocolViolation``."""
+        # A preface whose node's clock is ahead may be accepted for twice `VALID_S` after its first
+        # use.
         while self._used and (oldest := next(iter(self._used.items())))[1] < now_s - 2 * VALID_S:
             del self._used[oldest[0]]
         mark = preface[-MARK_BYTES:]
