@@ -581,6 +581,7 @@ def name_in(peer: Mapping[str, Any]) -> str:
 def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the identity of a certificate: its serial number and its issuer."""
     issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
+    # The serial number in the form of revocation lists: upper case, without leading zeros.
     return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
 
 
