@@ -75,6 +75,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             state.reserved = through
         case Edited(definition):
             state.edit(definition)
+            # The edit may have turned off `retain_consumed`, which kept these events.
             state.removal_candidates = state.acked.copy()
             if READERS in state.durables:
                 state.durables[READERS].attributes = readers_attributes(definition)
@@ -124,6 +125,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         _skip_ids(state, span.first)
     state.next_id = max(state.next_id, span.end)
     event_bytes = fact.size / count
+    # Rises at once and falls slowly, because the estimate is for the larger recent events.
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
     # Compared here to save a call for each publish: nearly every batch belongs to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
@@ -223,8 +225,11 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
     if durable is None or not spans:
         return
     ids = IdSet(spans)
+    # Moves the head behind these events, so that the sets below it have each of them.
     durable.reach(spans[-1][1], state.stored)
+    # Before the rollback, because it reads which events are in flight.
     later = behind(durable, ids)
+    # Before the rollback, after which no seat holds these events.
     if late:
         later.add_all(ids)
         state.recalls += recall(durable, later)
@@ -310,6 +315,7 @@ def _remove_ids(
         for subscriber in state.subscribers.values():
             subscriber.forget(unsent)
     removed_count = before - len(state.stored)
+    # All ids were stored, so none of them has an earlier cause.
     if removed_count == len(ids):
         departures.record(ids, cause)
     else:

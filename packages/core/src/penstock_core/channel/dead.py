@@ -165,6 +165,7 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
             split += [((*names, durable.name), missed_here), (names, rest)]
         groups = [(names, group) for names, group in split if group]
     counts = {count for durable in state.durables.values() for count in durable.levels}
+    # From the highest count down: an event has the highest count that a durable has for it.
     for count in sorted(counts, reverse=True):
         level_ids = IdSet()
         for durable in state.durables.values():

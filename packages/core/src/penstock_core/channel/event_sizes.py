@@ -62,6 +62,7 @@ class EventSizes:
         ended_count = max(0, bisect_right(self._firsts, lowest) - 1)
         del self._firsts[:ended_count], self._bytes[:ended_count]
         if len(self._firsts) > RUNS_MAX // 2:
+            # With an odd number of runs the last one has no partner.
             pairs = zip(self._bytes[::2], [*self._bytes[1::2], 0.0], strict=False)
             self._bytes = [max(pair) for pair in pairs]
             self._firsts = self._firsts[::2]

@@ -56,6 +56,7 @@ class Followers:
     def join(self, subscriber: Subscriber, end: int) -> None:
         """Add a subscriber that has everything below ``end``, the end of the channel, to the
         members."""
+        # Moving the shared place would move the members, too.
         if self.members and self.through != end:
             return
         self._place.through = end

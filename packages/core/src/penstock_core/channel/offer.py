@@ -391,6 +391,7 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
     """
     if not state.dirty or state.overdue:
         return
+    # A round below an id leaves the rest to a later round, which must take place.
     state.dirty = below is not None and (
         below < state.next_id
         or bool(state.relayed or state.leaving or state.cancelled)
@@ -423,6 +424,7 @@ def _offer_subscribers(
                 yield ReportEnd(subscriber.subscription)
             continue
         before = subscriber.cursor
+        # A browse reads stored events only, not those that are just passing or were evicted.
         source = readable if subscriber.stop_id is None else state.stored
         spans = subscriber.advance(source, end, state.chunk)
         passed = state.stored if state.engine.needs_interest else state.acked

@@ -167,6 +167,7 @@ class Remembered(Generic[Ids]):
             memory.contents[sequence] = content
         lasting = name.startswith(LASTING_PREFIX)
         limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
+        # At twice the limit, so that few publishes have to shorten the list.
         if len(recent) >= 2 * limit:
             self._shorten(memory, limit)
         if self._size > ALL_REMEMBERED_MAX:
@@ -194,6 +195,7 @@ class Remembered(Generic[Ids]):
         names = sorted(self._by_name.keys() - {newest}, key=order)
         for count in SILENT_REMEMBERED:
             for name in names:
+                # Below the limit, so that the next publishes do not have to search again.
                 if self._size <= ALL_REMEMBERED_MAX * 9 // 10:
                     return
                 self._shorten(self._by_name[name], count)

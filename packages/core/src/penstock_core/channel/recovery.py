@@ -210,6 +210,7 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
         acked.discard_all(state.volatile)
         lost.discard_all(state.unwritten)  # a later fact may keep them (SEM J7)
     counters = replace(state.counters)
+    # A restart loses the events in memory, so they must not count as published after it.
     counters.published -= len(state.volatile)
     counters.relayed += len(state.relayed)  # they leave in this turn
     durables = tuple(

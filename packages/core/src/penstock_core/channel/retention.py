@@ -262,6 +262,7 @@ class Ages:
             if lowest is not None and end > lowest:
                 expired = stored.within(Span(lowest, end))
                 if self._own_ids:
+                    # An event TTL replaces the TTL of the channel (SEM T2).
                     expired.remove_all(self._own_ids)
         due = list(self._due(now_us))
         if due == [self._gathered_us]:

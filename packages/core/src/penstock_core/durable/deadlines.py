@@ -36,6 +36,7 @@ class Deadlines:
 
     def hand(self, ids: IdSet, now_us: int, timeout_us: int) -> int:
         """Set the deadline of events granted now and return it."""
+        # Events that are granted again may still have an entry for their former deadline.
         self._take_out(self._ended.remove_all(ids) if self._ended else IdSet())
         until_us = _rounded(now_us + timeout_us, timeout_us // GRAINS)
         self._add(ids, until_us)

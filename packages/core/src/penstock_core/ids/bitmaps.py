@@ -274,6 +274,7 @@ class Blocks:
 
     def discard_all(self, other: Blocks) -> int:
         """Remove every id of ``other``; return how many were in the set."""
+        # The loop below visits each block of the removals, so a much larger set is cut first.
         is_large = len(other.bits) > 2 * len(self.bits)
         removals = self.overlap(other) if is_large else other
         removed = 0
@@ -330,6 +331,7 @@ class Blocks:
     def _bits_within(self, low: int, high: int) -> dict[int, int]:
         keys = self._keys_within(low, high)
         if len(keys) == len(self.keys):
+            # Not a copy, because the callers only read it.
             return self.bits
         return {key: self.bits[key] for key in keys}
 
