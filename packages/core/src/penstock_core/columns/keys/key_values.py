@@ -223,6 +223,7 @@ class Values:
         first = mark.slots
         if len(self) <= first:
             return
+        # A dropped slot may soon belong to another value.
         self._last = None
         for family, slots in self._families.items():
             while slots and slots[next(reversed(slots))] >= first:
@@ -239,6 +240,7 @@ class Values:
 
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Drop values whose slots are not ``alive`` and renumber the rest in their order."""
+        # The cached slots have the old numbers.
         self._last = None
         self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()

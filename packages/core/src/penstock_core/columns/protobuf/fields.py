@@ -93,6 +93,7 @@ class MessageFields:
             broken = self._broken(kind, data, 0)
         places = np.zeros(len(data), dtype=np.bool_)
         places[broken] = True
+        # Empty bytes are a valid message of any type, so that each row keeps its place.
         decodable = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
         return self._descriptors.table(kind, decodable), broken
 

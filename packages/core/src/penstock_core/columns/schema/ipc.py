@@ -41,6 +41,7 @@ _SHARED_BYTES_MIN: Final = 64 << 10
 """Size in bytes from which a batch is examined for shared buffers. Smaller batches can do little
 harm with them."""
 
+# Larger than each limit, so that a message with this size is refused.
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
@@ -120,6 +121,7 @@ def check_schema_nesting(schema: pa.Schema) -> None:
 def _is_swapped(message: bytes) -> bool:
     """Return True if a schema that Arrow has parsed has big-endian numbers."""
     view = memoryview(message)
+    # Versions of Arrow before 0.15 write no continuation mark (-1) in front of the length.
     start = 8 if _INT32(view, 0)[0] == -1 else 4
     header = _field(view, start + _UINT32(view, start)[0], 2)
     order = _field(view, header + _UINT32(view, header)[0], 0)
@@ -275,6 +277,8 @@ def _through(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
+    # Arrow has no function for one compressed message, so it is cut out of a stream: behind the
+    # schema and in front of the end marker.
     stream_bytes = sink.getvalue()
     head = batch.schema.serialize().size
     return stream_bytes.slice(head, stream_bytes.size - head - _END_BYTES)

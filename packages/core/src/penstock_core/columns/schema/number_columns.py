@@ -85,6 +85,7 @@ def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
         name = first.logical if first.logical in names or len(names) == 1 else ""
         if not name:
             name = f"{first.logical}::{label(shown).replace('float', 'number')}"
+        # A field of another property may already have the name.
         if len(names) == 1 or (name in used_names and name not in names):
             name = names[0]
         is_joined = len(names) > 1 or shown != stored
@@ -161,6 +162,8 @@ def _shown(array: pa.Array, stored: Shape, shown: Shape) -> pa.Array:
             fields.append(column.field)
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(array))
     if isinstance(stored, ListShape) and isinstance(shown, ListShape):
+        # flatten() leaves out the elements of null lists, so the stored offsets do not fit its
+        # result.
         values = _shown(array.flatten(), stored.element, shown.element)
         lengths = np.asarray(pc.list_value_length(array).fill_null(0).to_numpy(), np.int64)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())

@@ -68,6 +68,7 @@ class PropertyNames:
         elif schema_number in self._others:
             return False
         elif len(self._others) >= _SCHEMAS_MAX:
+            # A forgotten schema only costs comparing its names once more.
             self._others.clear()
         self._others.add(schema_number)
         return True

@@ -71,6 +71,8 @@ def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
     if isinstance(source, StructShape) and isinstance(target, StructShape):
         return _fitted_struct(array, source, target, kind=kind)
     if isinstance(source, ListShape) and isinstance(target, ListShape):
+        # `values` has all elements, also those outside a slice, so that the stored offsets still
+        # fit.
         inner = fitted(array.values, source.element, target.element)
         buffers = array.buffers()[:2]
         return pa.Array.from_buffers(
@@ -239,6 +241,7 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
     moves = np.zeros(batch.num_rows, dtype=np.bool_)
     for column in columns.values():
         moves |= ~_is_null(column)
+    # An explicit null stays where its property keeps another column; otherwise it moves, too.
     if any(slot.logical not in staying for slot in slots):
         moves |= _may_have_nulls(batch)
     if not moves.any():

@@ -128,6 +128,7 @@ def _foreign_leaf(value: Any) -> tuple[str, Any]:
 _SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
     int: int,
     float: float,
+    # Not `str(value)`: a subclass, such as an enum, may return another text than the one it holds.
     str: lambda value: str.__str__(value),
     bytes: bytes,
     bytearray: bytes,

@@ -55,6 +55,7 @@ def negated(value: Value) -> Value:
     """Return ``-value``."""
     zero = Lane(LaneType.INTEGER, pa.scalar(0, pa.int64()))
     return tuple(
+        # The smallest integer has no negative: the checked subtraction makes it unknown.
         _calculated(ArithmeticOperator.SUBTRACT, zero, lane)
         if lane.kind is LaneType.INTEGER
         else Lane(LaneType.FLOAT, pc.negate(lane.column))
@@ -114,6 +115,7 @@ def _wrapped(operator: ArithmeticOperator, left: Any, right: Any) -> tuple[Any, 
     match operator:
         case ArithmeticOperator.ADD:
             result = left + right
+            # Only a sum whose sign differs from the signs of both operands has overflowed.
             return result, ((left ^ result) & (right ^ result)) < 0
         case ArithmeticOperator.SUBTRACT:
             result = left - right
@@ -121,6 +123,8 @@ def _wrapped(operator: ArithmeticOperator, left: Any, right: Any) -> tuple[Any, 
         case ArithmeticOperator.MULTIPLY:
             result = left * right
             divisor = np.where(right == 0, 1, right)
+            # The division below does not notice this overflow: product and quotient both wrap to
+            # the smallest integer.
             flips = (left == _LEAST) & (right == -1)
             return result, flips | ((right != 0) & (np.floor_divide(result, divisor) != left))
         case ArithmeticOperator.DIVIDE:

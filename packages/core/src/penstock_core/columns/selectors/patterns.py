@@ -137,6 +137,7 @@ def parts(pattern: str, escape: str = "") -> list[Part]:
 
 
 def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
+    # In a shorter text the beginning and the end would share characters.
     least = len(first.encode()) + len(last.encode())
 
     def find(texts: Column, check: Check) -> Column:

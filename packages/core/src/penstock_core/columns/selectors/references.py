@@ -22,6 +22,8 @@ from penstock_core.columns.selectors.tokens import Token, TokenKind
 _FUNCTIONS: Final = (
     "NOW(), DISTANCE(), EVENTDATA.LENGTH(), EVENTDATA.AS_STRING() or EVENTDATA.TAG()"
 )
+# Arrow's lists and binary values have offsets of 32 bits, so a larger number means the same as this
+# one.
 _INDEX_MAX: Final = (1 << 31) - 1
 
 

@@ -192,6 +192,7 @@ def _columns(expression: Expression) -> frozenset[str]:
             case Reference(steps):
                 columns.add(column_path(steps))
                 if steps[0] == "JMSDeliveryMode":
+                    # Events without the header have the mode of this flag.
                     columns.add("persistent")
             case Distance():
                 columns |= {"properties.latitude", "properties.longitude"}
@@ -200,5 +201,6 @@ def _columns(expression: Expression) -> frozenset[str]:
             case _:
                 pass
     if any(path.startswith("properties.") for path in columns):
+        # Any property may be in the overflow column in some events.
         columns.add("more")
     return frozenset(columns)

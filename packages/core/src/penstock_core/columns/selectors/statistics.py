@@ -378,6 +378,8 @@ def _like(
     low, high, start = column.minimum, column.maximum, pieces[0]
     if not (isinstance(low, str) and isinstance(high, str)):
         return ANYTHING
+    # The bounds are cut to the length of the prefix: a longer bound that begins with it is greater
+    # than the prefix itself.
     size = len(start)
     return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)
 
