@@ -148,11 +148,13 @@ class RealmConnection:
         does nothing.
         """
         if self._closed is None:
+            # Before the session is closed: requests made after that are refused.
             for incoming in self._incoming.values():
                 incoming.hurry()
             self._closed = SessionClosed("the session is closed")
         self._watch.end()
         self._end_incoming(self._closed)
+        # The task itself closes the session if its event loop ends, and cannot wait for itself.
         if self._root is not None and self._root is not asyncio.current_task():
             self._root.cancel()
             await asyncio.wait([self._root])
@@ -349,6 +351,7 @@ class RealmConnection:
         """Open all subscriptions again, except those already requested on this connection by the
         calls that open them."""
         for number, incoming in list(self._incoming.items()):
+            # A call may have removed it while another one was being opened.
             if number in requested or number not in self._incoming:
                 continue
             try:
@@ -583,6 +586,7 @@ class RealmConnection:
 
     async def unsubscribe(self, number: int) -> None:
         self.remove(number)
+        # A closed session has ended its subscriptions, too.
         with contextlib.suppress(SessionClosed):
             await self.request(Unsubscribe(number))
 

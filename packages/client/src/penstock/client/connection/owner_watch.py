@@ -52,6 +52,7 @@ class OwnerWatch:
     async def _run(self) -> None:
         while True:
             for address in self._terms.nodes:
+                # The node of the connection itself cannot say that it was deposed.
                 if address not in (self._terms.at, self._terms.named):
                     await self._follow(address)
             await asyncio.sleep(PAUSE_S)

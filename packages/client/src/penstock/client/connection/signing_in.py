@@ -77,11 +77,13 @@ class SigningIn:
                     "penstocks://, or without a password"
                 )
             return
+        # In a thread, because the rounds of hashing take long.
         link.send(wire.Proof(await asyncio.to_thread(exchange.final, question.result())))
         await _first(outcome, greeting)
         if outcome.done():
             exchange.check(outcome.result())
         elif greeting.exception() is None:
+            # The realm has sent no proof: an empty one fails the check.
             exchange.check(b"v=")
 
     def challenged(self, data: bytes) -> None:

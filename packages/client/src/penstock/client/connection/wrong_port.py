@@ -28,6 +28,7 @@ def certificate_hint(error: ssl.SSLCertVerificationError, address: Address) -> s
             f"its certificate is not for {address.host} ({error.verify_message}); connect with a "
             "name in the certificate, or install a certificate for this name on the server"
         )
+    # OpenSSL's code for an expired certificate.
     if error.verify_code == 10:
         return "its certificate has expired; renew it on the server"
     return (
@@ -74,6 +75,7 @@ def _client_hello(host: str) -> bytes:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     handshake = context.wrap_bio(incoming, outgoing, server_hostname=host)
+    # The handshake then waits for the server's answer; its first message is in `outgoing`.
     with contextlib.suppress(ssl.SSLWantReadError):
         handshake.do_handshake()
     return outgoing.read()

@@ -62,6 +62,7 @@ class Sink:
         assert self._file is not None, "a file was begun"
         view = memoryview(part).cast("B")
         with usable(self.path):
+            # A raw file may write fewer bytes than it gets.
             while view:
                 view = view[self._file.write(view) :]
 

@@ -383,11 +383,13 @@ class Channel(Destination):
         until = end if isinstance(end, datetime) else None
         last = end if not isinstance(end, datetime) else await self._last_id_at(end)
         batches = []
+        # browse() would refuse the empty range of a time before the first event.
         if until is None or last is None or last >= (start if isinstance(start, int) else 0):
             reading = self.browse(start=start, end=last, selector=selector, archive=archive)
             batches = [batch.to_arrow() async for batch in reading.batches()]
         if until is not None:  # the end id bounds the channel; the archive may hold later events
             batches = [until_time(batch, until) for batch in batches]
+        # The archive, and events published since the schema was read, may have further properties.
         for batch in batches:
             schema = schema.grown(batch.schema)
         return flat_table(batches, schema, columns)

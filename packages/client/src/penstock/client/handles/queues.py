@@ -222,6 +222,7 @@ class Queue(Destination):
         was lost before the realm confirmed the removal of an event: that event may be delivered
         again."""
         idle, self._idle = self._idle, []
+        # All seats are left before the first error is raised.
         for reader in idle:
             await reader._close_quietly()
         for reader in idle:

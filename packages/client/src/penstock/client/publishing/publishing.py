@@ -124,6 +124,8 @@ class Publisher:
         answer = _Ids(self._unanswered)
         try:
             await self._connection.drained()
+            # From here to the request nothing waits, so that publishes are sent in the order of
+            # their numbers.
             self._sequence += 1
             number = self._connection.row_number(form)
             sizes = (len(message),)
@@ -248,6 +250,7 @@ def parts_of(body: pa.RecordBatch, event_bytes_max: int) -> list[pa.RecordBatch]
     if body.nbytes <= BODY_BYTES_MAX:
         return [body]
     if body.num_rows == 1:
+        # The frame also has the header of the request and the batch's metadata.
         if body.nbytes > FRAME_BYTES_MAX - (1 << 20):
             raise EventTooLarge(
                 f"an event has {body.nbytes} bytes; this realm accepts at most {event_bytes_max}"

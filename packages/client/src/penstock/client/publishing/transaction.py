@@ -124,6 +124,7 @@ class Inline:
         schema = bodies[0].schema
         if not all(body.schema.equals(schema, check_metadata=True) for body in bodies):
             return None
+        # Checked before the batches are serialized, which copies them.
         if self._size + sum(body.nbytes for body in bodies) > FRAME_BODIES_MAX:
             return None
         buffers = [memoryview(batch_bytes(body)) for body in bodies]
@@ -167,6 +168,7 @@ class Unit:
         if publishes is None:
             await self._begin((*self._unnamed, number))
             self._names[number] = name
+            # Another task may have named the store during the request.
             publishes = self._publishes.setdefault(number, StorePublishes())
         return publishes
 
@@ -253,6 +255,8 @@ class Unit:
                 message, inline.buffers, schemas=tuple(inline.schemas)
             )
         except Refused:
+            # A repeated commit stages its events again. The realm drops stages that are forgotten
+            # here.
             if stages:
                 self._connection.request(DropStages(tuple(stages)))
             raise

@@ -179,6 +179,7 @@ class Archive:
         kept = kept[np.searchsorted(ids, span.first) : np.searchsorted(ids, span.end)]
         if not len(kept):
             return None
+        # Complete rows in the order of their ids need no copy.
         if len(kept) != batch.num_rows or np.any(np.diff(kept) != 1):
             batch = batch.take(pa.array(kept))
         return from_archive(batch, self._table.schema)

@@ -105,6 +105,7 @@ class SeamlessSubscription(Subscription):
             return
         self._archive, self._past, self._rests = None, None, 0
         self._last_id, self._is_live, self._catch_up_end = self._end_wanted, False, 0
+        # Events from now on come from the channel alone.
         archive = None if isinstance(self._start, FromLatest) else await self._open_archive()
         first = None
         if archive is not None:

@@ -146,6 +146,7 @@ def _as_state(event: Event, question: StateQuestion) -> KeyState | None:
 
 def _is_of_key(event: Event, question: StateQuestion) -> bool:
     value = event.properties.get(question.key_name)
+    # In Python True equals 1, but they are different keys.
     return bool(value == question.key and isinstance(value, bool) == isinstance(question.key, bool))
 
 

@@ -71,6 +71,7 @@ class DeliveredPart:
         """Yield the unreceived events with their ids; each counts as received."""
         events, ids = self._events, self._events.event_ids.tolist()
         for event in itertools.islice(events, self._next, None):
+            # A recall may have replaced the events since the last step.
             if self.is_stale or events is not self._events:
                 return
             self._next += 1

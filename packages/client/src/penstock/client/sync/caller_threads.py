@@ -66,6 +66,7 @@ class TransactionStreaming:
 
     def publish_many(self, events: Iterable[Event]) -> None:
         """Add events, in their order; from any iterable."""
+        # The iterator runs in the caller's thread, because it may block.
         events = events if isinstance(events, Sequence) else list(events)
         self._loop.call(self._inner.publish_many(events))
 
