@@ -205,6 +205,7 @@ class Relays:
             return None
         finally:
             self._connecting -= 1
+        # Another process may own the realm by now.
         if self._process() != owner.process or far.transport is None:
             far.abort()
             return None

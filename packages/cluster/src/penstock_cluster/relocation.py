@@ -107,6 +107,7 @@ class Relocation:
         return RelocationPlan(
             channels=sum(state.definition.kind == "channel" for state in machines),
             queues=sum(state.definition.kind == "queue" for state in machines),
+            # Each queue has a durable for its readers, which users do not see.
             durables=sum(len(state.durables) for state in machines)
             - sum(state.definition.kind == "queue" for state in machines),
             events=sum(len(state.stored) for state in machines),

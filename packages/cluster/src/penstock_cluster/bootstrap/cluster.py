@@ -164,6 +164,7 @@ def _check_server(url: str, host: str, engine: str) -> None:
     with suppress(ValueError):
         parts = urlsplit(url)
         named = parts.hostname or ""
+        # Reading it raises ValueError for an invalid port.
         _ = parts.port
         if named:
             return
@@ -180,6 +181,7 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
     own certificate, which nodes may share. Raises ``InvalidArgument``."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # So that the certificate that nodes share is trusted itself, without its authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
         context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)

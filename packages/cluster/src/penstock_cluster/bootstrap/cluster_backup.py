@@ -154,6 +154,7 @@ class BackupBlobs(FixedBlobs):
             await self._beneath.put(name, chunks)
             return
         content = b"".join(chunks)
+        # With a stamp the path does not depend on the time.
         path = path_in_backup(name, STAMP, at_us=0)
         try:
             checksum = await asyncio.to_thread(self._sink.put, path, content)

@@ -98,6 +98,7 @@ def configuration(
         f"listen: {q(f'{here}:{own.port}')}",
         f"{scheme}: {q(f'{here}:{own.monitor_port}')}",
         "max_payload: 8MB",
+        # With another interval the server would acknowledge data that is not on its disk yet.
         f"jetstream {{ store_dir: {q(str(folder / STORE))}, sync_interval: always }}",
         sign_in,
         secure,

@@ -193,6 +193,7 @@ async def import_realm(
         for key, value in source.access.items():
             await _set(registry, key, value)
         await _set(registry, IDENTITY_KEY, source.identity.encode())
+        # Last, because no node serves a partly imported realm while this record exists.
         await registry.delete(ARRIVING_KEY, version)
     finally:
         await journal.close()
@@ -302,6 +303,7 @@ async def export_realm(
     check_has_realm(records, cluster)
     _check_empty(directory)
     partial = directory.with_name(directory.name + PARTIAL)
+    # An interrupted export has left it.
     if partial.exists():
         await asyncio.to_thread(shutil.rmtree, partial)
     partial.mkdir(mode=PRIVATE_DIRECTORY, parents=True)

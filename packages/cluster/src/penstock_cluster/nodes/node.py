@@ -507,6 +507,7 @@ class ClusterNode:
         self._fitness.recovered()
         self.claims.note_damages(len(realm.recovered.damage))
         try:
+            # A damaged realm may come from a wrong place, which must not get an identity.
             if not realm.recovered.damage:
                 me = self.claims.me
                 await self._places.mark(shard, token_of(me.node, me.nonce, tenure.epoch))

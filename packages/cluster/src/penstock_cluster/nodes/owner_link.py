@@ -56,6 +56,7 @@ class OwnerLink:
         loop = asyncio.get_running_loop()
         made = lambda: _Introduced(introduce)  # noqa: E731
         transport, _ = await loop.create_connection(made, *place)
+        # asyncio calls connection_made() only for the first protocol of a connection.
         if tls is not None:
             upgraded = await loop.start_tls(transport, self._link, tls, server_hostname=place[0])
             assert upgraded is not None, "it has not been closed"

@@ -348,6 +348,7 @@ class Claims:
         incarnation = claim.owner, claim.nonce
         if claim.owner:
             self._free_since_us.pop(shard, None)
+            # No record has this counter, so that the next one of this process counts as a renewal.
             self._watched.setdefault(incarnation, _Watched(-1, look.ended_us))
         else:
             self._free_since_us.setdefault(shard, look.ended_us)
@@ -357,6 +358,7 @@ class Claims:
             if claim.owner:
                 self._given_up.discard(shard)
         elif shard not in self.owned and not self.is_replaced:
+            # No lease has this term, so that the claim has to be confirmed before it holds.
             self.owned[shard] = Owned(claim.epoch, -1)
 
     def _settle(self, key: str, record: VersionedRecord, now_us: int) -> None:

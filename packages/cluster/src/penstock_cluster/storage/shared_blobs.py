@@ -109,6 +109,7 @@ class CachedBlobs(CheckedBlobs):
         await self._remote.put(name, chunks)
         if name.startswith(_CACHED):
             async with self._alone(name):
+                # A file of an earlier run may have other bytes.
                 if name in await self._begun() and name not in self._checked:
                     await self._drop(name)
                 if name not in self._held:
@@ -202,6 +203,7 @@ class CachedBlobs(CheckedBlobs):
         if size > self._bytes_max:
             return False
         await self._make_room(size)
+        # Counted before the write, so that files written at the same time leave room for it.
         self._held[name] = size
         self.copies.bytes += size
         try:

@@ -106,6 +106,7 @@ class StreamBlobs(FixedBlobs):
             self._room.check(len(data), BLOBS_KEEP)
             await self._write_chunks(where, data)
             head = await self._write_head(name, new, revision)
+            # Another writer has completed the blob first, with other chunks.
             if head.where != where:
                 await self._remove_chunks(where)
         if (head.size, head.checksum) != (new.size, new.checksum):

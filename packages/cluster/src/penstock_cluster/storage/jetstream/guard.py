@@ -276,6 +276,7 @@ def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> Strea
 
 
 def _fetch(url: str, tls: SSLContext | None) -> bytes:
+    # urllib would also open files.
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError("monitoring is read over http:// or https://")
     # Monitoring is inside the cluster's own network, whatever proxy the environment names.

@@ -159,6 +159,7 @@ class BucketRegistry:
         self._note(self._key(message.subject), message.metadata.sequence.stream, record)
 
     def _note(self, key: str, revision: int, record: VersionedRecord | None) -> int:
+        # A change by this node is noted twice: at its answer, and when it is followed.
         if revision > self._noted.get(key, 0):
             self._noted[key] = revision
             self._watches.note(key, record)
