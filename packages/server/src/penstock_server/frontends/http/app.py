@@ -242,6 +242,7 @@ class HttpRequest:
         headers = [("etag", file.tag), ("vary", "accept-encoding"), *PAGE]
         if file.encoding:
             headers.append(("content-encoding", file.encoding))
+        # The tag includes its quotes, so that it cannot be a part of another one.
         if file.tag in self.headers.get("if-none-match", ""):
             await self.reply(304, b"", file.type, headers=headers)
         else:

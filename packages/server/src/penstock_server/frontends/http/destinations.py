@@ -79,6 +79,7 @@ async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
 async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
     limit, after = call.query.limit, call.query.after
     names = [name for name in await call.ask(ListChannels(kind)) if name > after]
+    # A channel may have been deleted since the names were listed.
     shown = [name for name in names[:limit] if call.realm.view.named(name) is not None]
     items = [
         channel_answer(call.realm, await call.answer(DescribeChannel(name, kind))) for name in shown

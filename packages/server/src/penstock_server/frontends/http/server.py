@@ -295,6 +295,7 @@ class HttpServer:
                 assert isinstance(peer, HttpConnection), "only listen() adds connections"
                 with self.realm.incidents.barrier("http connections"):
                     peer.check(loop.time())
+            # Tokens and sessions expire without a notification.
             with self.realm.incidents.barrier("http views"):
                 self.service.check_views()
             self.service.update_standstill(loop.time())

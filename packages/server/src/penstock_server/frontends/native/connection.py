@@ -332,6 +332,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hear(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
         """Pass a message that needs no answer to its subscription."""
+        # The realm may have closed the subscription while the message was in transit.
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
             return

@@ -51,6 +51,7 @@ class SchemaTable:
                 f"other user has any: publish events of the same kind together, or close "
                 f"connections"
             )
+        # Only to refuse bytes that are not a schema.
         schema_from(schema)
         self._schemas[number] = schema
         self._size = size
@@ -67,6 +68,7 @@ class SchemaTable:
             raise InvalidArgument(f"schema {schema} was never sent on this connection")
         if sum(sizes) != len(body) or min(sizes, default=1) <= 0:
             raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
+        # A single event in the form of a codec is checked without building a record batch.
         form = codec_in_message(encoded)
         if form is not None and len(sizes) == 1:
             message = bytes(body) if len(body) <= MESSAGE_BYTES_MAX else b""

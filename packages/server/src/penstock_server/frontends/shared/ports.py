@@ -95,6 +95,7 @@ def listening_socket(family: int, address: object) -> socket.socket:
     """Return a listening socket at one address. Raises ``OSError``."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A restart need not wait until the connections of the earlier process have timed out.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             # Otherwise the socket would also occupy the IPv4 port, which has a separate socket.
