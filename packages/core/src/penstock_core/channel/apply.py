@@ -109,6 +109,7 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
 def _skip_ids(state: ChannelState, first: int) -> None:
     """Account for the ids without event between the last event and ``first``."""
     if not state.type.survives_restart or state.reserved:
+        # Events in memory had these ids; a restart does not keep them.
         state.departures.record_unstored((state.next_id, first))
         return
     lost = first - state.next_id  # a quarantined block lies between (SEM S1)
@@ -125,7 +126,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         _skip_ids(state, span.first)
     state.next_id = max(state.next_id, span.end)
     event_bytes = fact.size / count
-    # Rises at once and falls slowly, because the estimate is for the larger recent events.
+    # The estimate rises at once and falls slowly, because it is for the larger recent events.
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
     # Compared here to save a call for each publish: nearly every batch belongs to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
@@ -225,11 +226,11 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
     if durable is None or not spans:
         return
     ids = IdSet(spans)
-    # Moves the head behind these events, so that the sets below it have each of them.
+    # This moves the head behind these events, so that the sets below it have each of them.
     durable.reach(spans[-1][1], state.stored)
-    # Before the rollback, because it reads which events are in flight.
+    # This comes before the rollback, because it reads which events are in flight.
     later = behind(durable, ids)
-    # Before the rollback, after which no seat holds these events.
+    # This comes before the rollback, after which no seat holds these events.
     if late:
         later.add_all(ids)
         state.recalls += recall(durable, later)

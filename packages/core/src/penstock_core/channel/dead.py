@@ -99,11 +99,13 @@ def not_received(
         if not subscriber.has_interest:
             continue
         waits = subscriber.waits_for(readable)
+        # The client has been sent these events.
         waits.discard_all(subscriber.unconfirmed)
         if fresh:
             new = IdSet(chosen.get(subscriber.selector, ())) if subscriber.selector else fresh
             waits.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
         if cause is Cause.EVICTED and subscriber.hungry:
+            # This is a copy, because `lowest_part` may return the set that it is removed from.
             waits.discard_all(waits.lowest_part(subscriber.credit).copy())
         missing.add_all(waits.overlap(ids))
     return missing
@@ -165,7 +167,8 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
             split += [((*names, durable.name), missed_here), (names, rest)]
         groups = [(names, group) for names, group in split if group]
     counts = {count for durable in state.durables.values() for count in durable.levels}
-    # From the highest count down: an event has the highest count that a durable has for it.
+    # The loop runs from the highest count down: an event has the highest count that a durable has
+    # for it.
     for count in sorted(counts, reverse=True):
         level_ids = IdSet()
         for durable in state.durables.values():

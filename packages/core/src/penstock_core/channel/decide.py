@@ -238,7 +238,7 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
     facts += _consumed_or_unwanted(state, candidates)
     if may_write and state.has_left and (owed := _owed(state)):
         owed.discard_all(expired)
-        # One fact for each range, because a fact has only one publish time.
+        # Each range gets a separate fact, because a fact has only one publish time.
         for span in owed.spans:
             facts.append(PersistedLate((span,), state.ages.oldest_us(span.first) or now_us))
         facts += still_waiting(state, owed)

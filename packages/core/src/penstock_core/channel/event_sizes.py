@@ -85,6 +85,7 @@ class EventSizes:
             event_bytes = max(1.0, self._bytes[index])
             fitting = min(rows, int(bytes_left / event_bytes))
             count += fitting
+            # An event that does not fit ends the step, because only the lowest ids may move.
             bytes_left = bytes_left - fitting * event_bytes if fitting == rows else 0
             index += 1
         return ids.lowest_part(max(1, min(count, events_max)))

@@ -69,7 +69,7 @@ def recovered(state: ChannelState) -> None:
         state.places.clear()
     for place_number, kept in enumerate(state.places.values(), 1):
         subscriber = Subscriber(
-            # Negative, so that it differs from the numbers of open subscriptions.
+            # The number is negative, so that it differs from those of open subscriptions.
             -place_number,
             kept.session,
             kept.first_id,

@@ -161,18 +161,20 @@ class Remembered(Generic[Ids]):
         if not recent or sequence > recent[-1][0]:
             recent.append((sequence, ids))
         else:
+            # A publish that was refused at first may be stored behind later ones.
             insort(recent, (sequence, ids), key=lambda entry: entry[0])
         self._size += _size_of(ids)
         if content:
             memory.contents[sequence] = content
         lasting = name.startswith(LASTING_PREFIX)
         limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
-        # At twice the limit, so that few publishes have to shorten the list.
+        # It is cut only at twice the limit, so that few publishes have to shorten the list.
         if len(recent) >= 2 * limit:
             self._shorten(memory, limit)
         if self._size > ALL_REMEMBERED_MAX:
             self._forget_old(name)
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
+            # This happens once an hour, because it visits every producer.
             self._prune(at_us)
 
     def _shorten(self, memory: _ProducerMemory[Ids], count: int) -> None:
@@ -195,7 +197,8 @@ class Remembered(Generic[Ids]):
         names = sorted(self._by_name.keys() - {newest}, key=order)
         for count in SILENT_REMEMBERED:
             for name in names:
-                # Below the limit, so that the next publishes do not have to search again.
+                # This stops below the limit, so that the next publishes do not have to search
+                # again.
                 if self._size <= ALL_REMEMBERED_MAX * 9 // 10:
                     return
                 self._shorten(self._by_name[name], count)

@@ -89,6 +89,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     is_refused = digest.largest > state.rules.event_bytes_max
     is_chosen = state.absent or digest.matched
     if state.adds_only and not (is_special or is_refused or is_chosen):
+        # This is the usual case: the publish only adds events, so no rule below applies to it.
         producer, sequence = command.producer, command.sequence
         added = Appended(span, now_us, digest.size, producer, sequence)
         return Decided((added,), span, follows=False)
@@ -142,6 +143,7 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     if not state.definition.capacity:
         return
     replaced = ids_in(digest.superseded).copy()
+    # Dropped events are counted as unstored already.
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
     stays = digest.count - unstored_count - len(replaced)
@@ -237,6 +239,7 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
         fresh.remove(span)
     stored = state.stored
     if digest.superseded:
+        # Replaced events leave in any case, so they take no room and must not be evicted as well.
         replaced = ids_in(digest.superseded)
         fresh.discard_all(replaced)
         stored = stored.copy()

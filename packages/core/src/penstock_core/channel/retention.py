@@ -336,6 +336,7 @@ class Ages:
         if lowest is None:
             entries.clear()
             return
+        # The last entry at or below the lowest id stays: it has the age of that event.
         while len(entries) > 1 and entries[1][0] <= lowest:
             del entries[0]
 

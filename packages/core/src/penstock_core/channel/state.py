@@ -454,6 +454,8 @@ class ChannelState:
         ``NameDoesNotExist``."""
         durable = self.durables.get(name)
         if durable is None:
+            # Names are kept in NFC. The lookup above saves normalizing a name that has this form
+            # already.
             durable = self.durables.get(normalize("NFC", name))
         if durable is None:
             raise NameDoesNotExist(f"{self.name} has no durable {name}")

@@ -469,7 +469,7 @@ class Durable:
 
     def _hand(self, seat: Seat, spans: Spans) -> None:
         self.delivered += seat.hand(spans)
-        # To the end: `servable` starts with the seat that was served longest ago.
+        # The seat goes to the end: `servable` starts with the seat that was served longest ago.
         self.seats.remove(seat)
         self.seats.append(seat)
 

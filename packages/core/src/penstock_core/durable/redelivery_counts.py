@@ -10,7 +10,7 @@ class RedeliveryCounts(dict[int, IdSet]):
 
     def raise_by_one(self, back: IdSet) -> None:
         """Count one more redelivery of events."""
-        # From the highest count down, so that no event is raised twice.
+        # The loop runs from the highest count down, so that no event is raised twice.
         for count in sorted(self, reverse=True):
             level = self[count]
             risen = level.remove_all(back)
@@ -19,7 +19,7 @@ class RedeliveryCounts(dict[int, IdSet]):
             if not risen:
                 continue
             self.setdefault(count + 1, IdSet()).add_all(risen)
-            # A copy, because the set belongs to the caller.
+            # This is a copy, because the set belongs to the caller.
             back = back.copy()
             back.remove_all(risen)
         if back:

@@ -331,7 +331,7 @@ class Blocks:
     def _bits_within(self, low: int, high: int) -> dict[int, int]:
         keys = self._keys_within(low, high)
         if len(keys) == len(self.keys):
-            # Not a copy, because the callers only read it.
+            # This is not a copy, because the callers only read it.
             return self.bits
         return {key: self.bits[key] for key in keys}
 

@@ -121,6 +121,7 @@ class _PackedReader:
         if not amount:
             raise ValueError("a piece of a packed set of ids is empty")
         if not distance and kind == self.kind:
+            # Otherwise a set would have several packed forms, but equal sets have equal bytes.
             raise ValueError("two pieces of a packed set of ids should be one")
         if kind == _RUN:
             self.firsts.append(self.at + distance)
@@ -152,6 +153,7 @@ class _PackedReader:
             number |= (byte & 127) << shift
             if byte < 128:
                 if not byte and shift:
+                    # Only one form of a number is valid, so that equal sets have equal bytes.
                     raise ValueError("a number in a packed set of ids is written too long")
                 return number
             shift += 7

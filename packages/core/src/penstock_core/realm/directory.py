@@ -398,7 +398,7 @@ class Directory:
             path.append(current)
             if current not in self._ids_by_name:
                 if self.rules.local_to or current in self.internal.reserved:
-                    # Raises the error that explains local and internal stores.
+                    # This call raises the error that explains local and internal stores.
                     self.channel_id_of(current)
                 if current in self.local_names:
                     raise InvalidArgument(

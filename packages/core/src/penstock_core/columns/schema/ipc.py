@@ -41,7 +41,7 @@ _SHARED_BYTES_MIN: Final = 64 << 10
 """Size in bytes from which a batch is examined for shared buffers. Smaller batches can do little
 harm with them."""
 
-# Larger than each limit, so that a message with this size is refused.
+# It is larger than each limit, so that a message with this size is refused.
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8

@@ -280,7 +280,7 @@ class ElementFrame:
         return self._outer.data().take(self._events)
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        # Not cached: the caches have a row for each event, this frame one for each element.
+        # This is not cached: the caches have a row for each event, this frame one for each element.
         return holds(self)
 
     def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:

@@ -84,6 +84,6 @@ def _degrees(frame: RowFrame, name: str, limit: int) -> tuple[Any, Any]:
     if not columns:
         return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)
     numbers, absent = numbers_of(first_known(columns))
-    # Not written as `>`, so that NaN is outside, too.
+    # It is not written as `>`, so that NaN is outside, too.
     outside = ~(np.abs(numbers) <= limit)
     return np.where(outside, 0.0, numbers), absent | outside

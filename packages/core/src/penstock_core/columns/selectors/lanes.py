@@ -107,7 +107,7 @@ def floor_divided(column: Column, divisor: int) -> Column:
     if isinstance(column, pa.Scalar):
         return pa.scalar(None if column.as_py() is None else column.as_py() // divisor, pa.int64())
     numbers, absent = numbers_of(column)
-    # With NumPy, because Arrow's division rounds towards zero.
+    # NumPy divides here, because Arrow's division rounds towards zero.
     return pa.array(np.floor_divide(numbers, divisor), mask=absent)
 
 

@@ -96,7 +96,7 @@ def _structs(values: list[Any]) -> Column:
         inner_values = [None if value is None else value.get(name) for value in values]
         for column in _columns(inner_values):
             metadata = {LOGICAL_NAME: name.encode()}
-            # Numbered, because a name with values of several types has several columns.
+            # The columns are numbered, because a name with values of several types has several.
             fields.append(pa.field(str(len(fields)), column.type, metadata=metadata))
             columns.append(column)
     if not fields:
