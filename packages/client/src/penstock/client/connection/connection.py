@@ -148,7 +148,7 @@ class RealmConnection:
         does nothing.
         """
         if self._closed is None:
-            # Before the session is closed: requests made after that are refused.
+            # This step is first, because a closed session refuses the requests that it makes.
             for incoming in self._incoming.values():
                 incoming.hurry()
             self._closed = SessionClosed("the session is closed")

@@ -77,7 +77,7 @@ class SigningIn:
                     "penstocks://, or without a password"
                 )
             return
-        # In a thread, because the rounds of hashing take long.
+        # This runs in a thread, because the rounds of hashing take long.
         link.send(wire.Proof(await asyncio.to_thread(exchange.final, question.result())))
         await _first(outcome, greeting)
         if outcome.done():

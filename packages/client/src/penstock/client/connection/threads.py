@@ -58,7 +58,8 @@ class LoopThread:
         self._loop = loop_factory()
         self._pid = os.getpid()
         started = threading.Event()
-        # A daemon, because Python waits for all other threads before it closes the open sessions.
+        # It is a daemon, because Python waits for all other threads before it closes the open
+        # sessions.
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="penstock-loop", daemon=True
         )

@@ -116,7 +116,7 @@ class Link(asyncio.BufferedProtocol):
                 else:
                     self._receiver.received(self, message, body)
         except PenstockError as error:
-            # First, because the loss that the abort reports has no reason.
+            # This is first, because the loss that the abort reports has no reason.
             self._receiver.lost(self, error)
             self.abort()
 

@@ -124,7 +124,7 @@ class Inline:
         schema = bodies[0].schema
         if not all(body.schema.equals(schema, check_metadata=True) for body in bodies):
             return None
-        # Checked before the batches are serialized, which copies them.
+        # This is checked before the batches are serialized, which copies them.
         if self._size + sum(body.nbytes for body in bodies) > FRAME_BODIES_MAX:
             return None
         buffers = [memoryview(batch_bytes(body)) for body in bodies]

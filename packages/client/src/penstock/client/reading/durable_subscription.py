@@ -281,7 +281,7 @@ class DurableSubscription(DeliveringLoops):
             try:
                 if self._handling is not None:
                     await self._handling.end()
-                # Before the seat is left, which returns unsettled events to the durable.
+                # This comes before the seat is left, which returns unsettled events to the durable.
                 await self._settlements.confirm()
             finally:
                 self._inbox.fail(SessionClosed("the subscription is closed"))

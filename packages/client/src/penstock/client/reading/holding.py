@@ -135,8 +135,8 @@ class DurableHold(Closing):
                 raise self._failure
             if not self._attachment.is_open:
                 raise SessionClosed("the durable is not held; open it first")
-            # Taken before the request, because the seat may be taken again while that waits for its
-            # answer.
+            # This is read before the request, because the seat may be taken again while that waits
+            # for its answer.
             changed = self._changed
             if self._seated_on == self._connection.reconnects:
                 try:

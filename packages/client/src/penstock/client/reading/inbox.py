@@ -90,7 +90,7 @@ class Loops(Generic[B]):
         forget them."""
         if not self._begun:
             return []
-        # A copy, because loops of other threads may be added at the same time.
+        # This is a copy, because loops of other threads may be added at the same time.
         ended = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
         rests = [self._begun.pop(key).rest() for key in ended]
         return [rest for rest in rests if rest is not None]

@@ -77,7 +77,7 @@ class DeliveredEvent(ReceivedEvent):
         event_id, seat, generation = self.event_id, self._seat, self._generation
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
-            # Set in this thread, so that its loop sees it before the next event.
+            # It is set in this thread, so that its loop sees it before the next event.
             seat.has_rolled_back = True
         else:
             try:
