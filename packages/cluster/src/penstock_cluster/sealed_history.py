@@ -67,7 +67,7 @@ class HistoryNames(StoreNames):
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
         """Raise ``NoQuorum``."""
         raise NoQuorum(f"{name} cannot be created: the cluster has no quorum")
-        # Never reached, but asynccontextmanager requires a generator.
+        # It is never reached, but asynccontextmanager requires a generator.
         yield
 
 

@@ -181,7 +181,7 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
     own certificate, which nodes may share. Raises ``InvalidArgument``."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # So that the certificate that nodes share is trusted itself, without its authority.
+    # With this flag a shared certificate is trusted itself, without its authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
         context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)

@@ -195,7 +195,8 @@ def _line(link: socket.socket) -> bytes:
     line = b""
     with suppress(TimeoutError):
         while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX:
-            # One byte at a time, because the bytes after the line belong to the next call.
+            # This reads one byte at a time, because the bytes after the line belong to the next
+            # call.
             more = link.recv(1)
             if not more:
                 break

@@ -45,7 +45,7 @@ class EngineProcess:
 
     def close(self) -> None:
         """Terminate the server, and kill it if that takes too long."""
-        # Under the lock, so that the watcher starts no server after this.
+        # The lock is held, so that the watcher starts no server after this.
         with self._lock:
             self._stopping.set()
         self._process.terminate()

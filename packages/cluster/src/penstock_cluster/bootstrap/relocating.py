@@ -193,7 +193,7 @@ async def import_realm(
         for key, value in source.access.items():
             await _set(registry, key, value)
         await _set(registry, IDENTITY_KEY, source.identity.encode())
-        # Last, because no node serves a partly imported realm while this record exists.
+        # The record goes last, because no node serves a partly imported realm while it exists.
         await registry.delete(ARRIVING_KEY, version)
     finally:
         await journal.close()

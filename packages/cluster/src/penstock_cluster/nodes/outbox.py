@@ -74,7 +74,7 @@ class OutboxSender:
         """Send until cancelled, or until the realm stops."""
         now = asyncio.get_running_loop().time
         while True:
-            # Before the look, so that a change during it leads to another look.
+            # This comes before the look, so that a change during it leads to another look.
             self._changed.clear()
             try:
                 moved = [await self._apart(outbox) for outbox in self._outboxes.now()]
@@ -166,7 +166,7 @@ class OutboxSender:
                 reason=reason,
             )
         self._reasons[number] = reason
-        # Half of the first pause, because the next line doubles it.
+        # This is half of the first pause, because the next line doubles it.
         _, pause_s = self._again.get(number, (0.0, AGAIN_S / 2))
         pause_s = min(2 * pause_s, LOOK_S)
         self._again[number] = asyncio.get_running_loop().time() + pause_s, pause_s

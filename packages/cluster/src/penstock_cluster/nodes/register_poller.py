@@ -39,7 +39,7 @@ async def look_forever(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(run_again(incidents, f"{task}: changes", hear))
         while True:
-            # Before the look, so that a change during it leads to another look.
+            # This comes before the look, so that a change during it leads to another look.
             woken.clear()
             with incidents.barrier(task, ends=ENDS):
                 await look()

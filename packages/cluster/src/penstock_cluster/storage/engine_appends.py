@@ -31,7 +31,7 @@ class EngineAppends:
     @property
     def waiting_us(self) -> int:
         """Time that the present append has waited; 0 without one."""
-        # At least 1, because 0 means that no append waits.
+        # The limit is at least 1, because 0 means that no append waits.
         return 0 if self._began_us is None else max(1, self._now_us() - self._began_us)
 
     def unanswered(self) -> None:

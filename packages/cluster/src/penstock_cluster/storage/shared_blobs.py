@@ -203,7 +203,8 @@ class CachedBlobs(CheckedBlobs):
         if size > self._bytes_max:
             return False
         await self._make_room(size)
-        # Counted before the write, so that files written at the same time leave room for it.
+        # The bytes count before the write, so that files written at the same time leave room for
+        # them.
         self._held[name] = size
         self.copies.bytes += size
         try:
