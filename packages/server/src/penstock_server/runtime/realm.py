@@ -174,7 +174,7 @@ class RunningRealm:
         self.shard.on_deposed, self.shard.on_made = self.cut, self.watches.made
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
-            # Queued before the first request of a client.
+            # This is queued before the first request of a client.
             self.shard.quarantine(channel_id, command)
         self.access = AccessControl.off(clock)
         """Users and rights; replaced before the first client connects."""
@@ -404,7 +404,8 @@ class RunningRealm:
             await self.shard.act(lambda _: decide())
 
         def create(group: Group) -> ChannelOpened:
-            # Again, because the state may have changed while the name was being approved.
+            # The decision is made again, because the state may have changed while the name was
+            # being approved.
             fact = decide()
             wanted = check_new(group, fact.name, fact.definition)
             group.realm_fact(0, fact)
@@ -439,8 +440,8 @@ class RunningRealm:
                 self.watches.deleted(fact.number)
             return files
 
-        # After the fact is stored: files that a crash leaves are strays, which the next start
-        # deletes.
+        # This comes after the fact is stored: files that a crash leaves are strays, which the next
+        # start deletes.
         for file in await self.shard.act(delete):
             self.dispatch.files.close(file)
             await self.blobs.delete(file.name)
@@ -467,7 +468,7 @@ class RunningRealm:
             return self.directory.channel_id_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
-            # Looked up again: the channel may have been deleted since the first turn.
+            # The number is looked up again: the channel may have been deleted since the first turn.
             channel_id = number(group)
             store = group.state.stores[channel_id]
             store.require_open(store.files)  # a new capacity may move events in files (SEM T7)

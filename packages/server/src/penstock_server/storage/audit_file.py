@@ -77,7 +77,7 @@ class FileAudit:
             self._disk.datasync(file)
         except OSError as error:
             raise StorageFailed(f"the audit log {self._path} cannot be written: {error}") from error
-        # Only after success, so that the next record overwrites a failed one.
+        # The size grows only after success, so that the next record overwrites a failed one.
         self._size += len(line)
 
     def _last_lines(self) -> list[bytes]:

@@ -177,7 +177,7 @@ class MemoryPages:
         """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
         self._check_open()
         size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
-        # At least 8 bytes, so that an empty body has a different offset from the next one.
+        # A body takes at least 8 bytes, so that an empty one has a different offset from the next.
         self._ends[channel] = offset + (size // 8 + 1) * 8
         place = PageSlot(1, offset, size, checksum=xxh3_64_intdigest(body))
         self._pending.append((channel, place, body))

@@ -56,7 +56,7 @@ class OverlayDisk:
         return bytes(memoryview(content)[offset : offset + size])
 
     def map(self, file: int) -> memoryview:
-        # A copy of the bytes, because a bytearray cannot grow while views of it exist.
+        # The bytes are copied, because a bytearray cannot grow while views of it exist.
         content = self._changed.get(self._open[file])
         return (
             self._disk.map(self._beneath[file]) if content is None else memoryview(bytes(content))

@@ -45,7 +45,7 @@ class File(NamedTuple):
 
 def _compressed(file: File) -> File:
     """Return the file compressed with gzip, or unchanged where that saves little, as in images."""
-    # Without the time of compression, so that equal content has equal bytes, as its tag claims.
+    # The time of compression is left out, so that equal content has equal bytes, as its tag claims.
     data = gzip.compress(file.data, mtime=0)
     if len(data) > _COMPRESSED_SHARE * len(file.data):
         return file

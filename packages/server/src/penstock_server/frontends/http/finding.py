@@ -69,7 +69,7 @@ def start_of(text: str) -> AnyStart:
         return FromEarliest()
     if text == "latest":
         return FromLatest()
-    # At most 18 digits, so that the id fits into 64 bits.
+    # The id has at most 18 digits, so that it fits into 64 bits.
     if text.isdecimal() and len(text) < 19:
         return FromId(int(text))
     try:

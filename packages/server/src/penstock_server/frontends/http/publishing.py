@@ -136,7 +136,8 @@ def _read(content: Content, messages: Messages | None) -> PublishDocument:
 def _json(data: bytes, messages: Messages | None) -> PublishDocument:
     tree: Any = ABSENT
     try:
-        # Decoded without a type first, to choose the type and to show the wrong value in an error.
+        # The body is decoded without a type first, to choose the type and to show the wrong value
+        # in an error.
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
             many = _MANY.decode(data)

@@ -253,8 +253,8 @@ class Connection(asyncio.BufferedProtocol):
                 | wire.RecallSeen(number)
             ) if number in self.opening or number in self._early:
                 self._early.setdefault(number, []).append(message)
-                # Counted like a request in progress, so that a client cannot queue any number of
-                # early messages.
+                # An early message counts like a request in progress, so that a client cannot queue
+                # any number of them.
                 self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
                 self._hear(message)

@@ -348,8 +348,8 @@ class NativeListener:
         if older is not None and _user(older) != _user(connection):
             raise AccessDenied("this session belongs to another user; open a new session")
         self._check_user(connection, older)
-        # Registered before the older connection ends: `closed` then leaves the entry of the
-        # session.
+        # The connection is registered before the older one ends: `closed` then leaves the entry of
+        # the session.
         self._sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))

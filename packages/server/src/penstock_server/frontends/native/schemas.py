@@ -51,7 +51,7 @@ class SchemaTable:
                 f"other user has any: publish events of the same kind together, or close "
                 f"connections"
             )
-        # Only to refuse bytes that are not a schema.
+        # The result is not used: the call refuses bytes that are not a schema.
         schema_from(schema)
         self._schemas[number] = schema
         self._size = size

@@ -103,7 +103,7 @@ class AccessControl:
         self._apart = rules.apart
         self._revoked: frozenset[tuple[str, ...]] = frozenset()
         self._clock = clock
-        # Weak, so that a lock is dropped once no task holds it or waits for it.
+        # References are weak, so that a lock is dropped once no task holds it or waits for it.
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
         accounts.changed = self._changed
@@ -176,7 +176,7 @@ class AccessControl:
         ``StorageFailed``.
         """
         await self.accounts.load()
-        # Loaded first, so that the record below continues the numbers in the log.
+        # The log is loaded first, so that the record below continues its numbers.
         await self.audit.load()
         chosen = password or new_password()
         if self.accounts.knows(user):
@@ -558,7 +558,7 @@ class AccessControl:
     def _changed(self, *, lost: bool) -> None:
         self.version += 1
         if lost:
-            # A copy, because a listener may remove itself while it is called.
+            # This is a copy, because a listener may remove itself while it is called.
             for listener in list(self._listeners):
                 listener()
         self.on_new_version()
@@ -581,7 +581,7 @@ def name_in(peer: Mapping[str, Any]) -> str:
 def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the identity of a certificate: its serial number and its issuer."""
     issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
-    # The serial number in the form of revocation lists: upper case, without leading zeros.
+    # The serial number has the form of revocation lists: upper case, without leading zeros.
     return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
 
 

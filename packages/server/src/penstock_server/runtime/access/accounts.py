@@ -245,7 +245,7 @@ class Accounts:
         verifier = await self._verifier(password)
 
         def change(users: UsersRecord) -> UsersRecord:
-            # Checked again: the user may have been deleted while the verifier was computed.
+            # This is checked again: the user may have been deleted while the verifier was computed.
             user = replace(self._user(name), verifier=verifier, changed_us=self._clock.now_us())
             return replace(users, users={**users.users, name: user})
 
@@ -385,7 +385,7 @@ class Accounts:
         if grantee.is_group and grantee.user not in self._record.groups:
             _log.info("access.group_unknown", group=grantee.user)  # a token may name it
         async with self._changing:
-            # Under the lock, because the new entries are computed from the present ones.
+            # The lock is held, because the new entries are computed from the present ones.
             granted = self.acl.granted(kind, resource, subject, rights=wanted)
             await self._store(kind, resource, granted)
         return self.entries(kind, resource)

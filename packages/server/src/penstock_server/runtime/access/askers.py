@@ -25,8 +25,8 @@ class Asker:
     def go(self) -> None:
         """Record that the client has disconnected, and call the listeners."""
         self.is_there = False
-        # Replaced first: listeners that are added or removed during the calls do not change the
-        # loop.
+        # The list is replaced first: listeners that are added or removed during the calls do not
+        # change the loop.
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener()

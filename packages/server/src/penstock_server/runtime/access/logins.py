@@ -259,7 +259,7 @@ class Logins:
 
     async def _write(self, key: str) -> None:
         record = self._records.setdefault(key, _LoginRecord())
-        # Before the write, so that a change during the write marks the record again.
+        # This comes before the write, so that a change during the write marks the record again.
         self._unwritten.discard(key)
         if record.is_damaged:
             return  # only a repair may replace it

@@ -97,7 +97,8 @@ class Permits:
             return
         for operation, name in self.needed(request):
             self._require(request, operation, name)
-        # Remembered only if the channel alone decides: other fields may name further stores.
+        # A permit is remembered only if the channel alone decides: other fields may name further
+        # stores.
         if isinstance(number, int) and REQUESTS[kind].is_about_its_channel:
             self._allowed.add((kind, number))
 

@@ -213,7 +213,7 @@ def fetched(location: str) -> bytes:
             return document
     except (OSError, ValueError, HTTPException) as error:
         reason = without_secrets(str(error), location)
-        # Without the original error, whose text may have the secrets of the URL.
+        # The original error is left out, because its text may have the secrets of the URL.
         raise Unavailable(
             f"the keys for tokens cannot be read from {shown(location)}: {reason}"
         ) from None

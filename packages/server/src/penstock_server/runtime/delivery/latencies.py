@@ -47,7 +47,8 @@ class DeliveryLatencies:
             timings = self._kept[durable] = Timings(DELIVERY_BOUNDS_US)
         fresh = _fresh(rows, redelivered) if redelivered else None
         if rows.at_us and fresh is None:
-            # Not negative: after a restart the clock may be behind the time of the publish.
+            # The age is not negative: after a restart the clock may be behind the time of the
+            # publish.
             timings.note_many(max(0, now_us - rows.at_us), rows.count)
             return
         if fresh == ():

@@ -190,7 +190,8 @@ class Following:
         if followers is None:
             followers = self._channels[channel_id] = _FollowersSelectors()
         text = selector.text
-        # Added before the check below, because only the index can tell whether it finds a selector.
+        # It is added before the check below, because only the index can tell whether it finds a
+        # selector.
         if text not in followers.index:
             followers.index.add(text, selector)
         followers.subscriptions.setdefault(text, {})[subscription] = None

@@ -30,8 +30,8 @@ async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
     """Begin an export and return its size and parts. All files are read once before the answer,
     because the manifest, which comes first, has their checksums."""
     realm, kind = by.realm, request.kind
-    # A separate session, because all calls over HTTP share one, and `leave` ends all exports of a
-    # session.
+    # This is a separate session, because all calls over HTTP share one, and `leave` ends all
+    # exports of a session.
     session = f"tar-{secrets.token_hex(8)}"
     try:
         export = await realm.exports.begin(session, request.name, kind)

@@ -46,7 +46,7 @@ CRUMBS_MAX = 16
 """If a batch contributes at most this many spans to a read, its rows are gathered together with
 those of other batches."""
 NOWHERE = Span(0, 0)
-# Lies beyond all ids in both directions, so that min and max replace both ends.
+# It lies beyond all ids in both directions, so that min and max replace both ends.
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
@@ -321,7 +321,7 @@ class ChannelStore:
     def _forget_tail(self, through: int, volatile: IdSet) -> None:
         done = bisect_right(self._ends, through)
         if self.late:
-            # A copy, because the set belongs to the state of the channel.
+            # This is a copy, because the set belongs to the state of the channel.
             volatile = volatile.copy()
             volatile.add_all(self.late)
         if not volatile:

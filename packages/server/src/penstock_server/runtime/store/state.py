@@ -593,7 +593,7 @@ def _all_kept(
             if late := tail_batch.overlap(store.late):
                 fact = Kept(tail_batch.first, tail_batch.end, tail_batch.at_us, ids=late.spans)
                 yield tail_batch, (fact, len(late), tail_batch.body_of(late))
-        # A copy, because the set belongs to the state of the channel.
+        # This is a copy, because the set belongs to the state of the channel.
         volatile = volatile.copy()
         volatile.add_all(store.late)
     for tail_batch in store.all_unsealed():

@@ -193,7 +193,7 @@ class LeaseBook:
         lease = self._open.get(name)
         if lease is None:
             return
-        # So that `end` does not remember it: the client never got its name.
+        # This keeps `end` from remembering it: the client never got its name.
         lease.is_answered = False
         for part in lease.parts:
             self._release(part)
@@ -235,7 +235,7 @@ class LeaseBook:
 
     def check_rights(self) -> None:
         """End the leases of clients that have lost the right to them."""
-        # A copy, because ending a lease removes its check.
+        # This is a copy, because ending a lease removes its check.
         for name, check in list(self._checks.items()):
             try:
                 check()

@@ -116,7 +116,8 @@ class Subscriptions:
         ``endless`` browse continues with new events, but events are not kept for it. ``room``
         limits the bytes in flight.
         """
-        # Before the writer's turn, because the group that adds the subscriber also delivers to it.
+        # This comes before the writer's turn, because the group that adds the subscriber also
+        # delivers to it.
         subscription = self._dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
         )

@@ -278,7 +278,7 @@ class Group:
     def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
         """Sweep the touched channels that are due. A sweep that fails before it changed anything is
         reported with ``failed``."""
-        # A copy, because a sweep may touch further channels.
+        # This is a copy, because a sweep may touch further channels.
         for channel_id in list(self.touched):
             if channel_id in self._quiet or channel_id not in self.state.channels:
                 continue

@@ -103,7 +103,7 @@ def open_embedded(
     if not root.startswith("/"):
         raise InvalidArgument(f"the data directory {root!r} must be an absolute path")
     try:
-        # Before the lock, so that a directory of another program gets no LOCK file.
+        # This is checked before the lock, so that a directory of another program gets no LOCK file.
         _check_ours(disk, root)
         lock = _take_lock(disk, root, holder)
     except OSError as error:
@@ -138,8 +138,8 @@ def _open_locked(
     lock: int,
     pages: FilePages,
 ) -> Embedded:
-    # Again under the lock, because another process may have created or upgraded the realm
-    # meanwhile.
+    # It is checked again under the lock, because another process may have created or upgraded the
+    # realm meanwhile.
     is_new = _check_ours(disk, root)
     for directory in _DIRECTORIES:
         make_directories(disk, f"{root}/{directory}", root, private=directory == "registry")

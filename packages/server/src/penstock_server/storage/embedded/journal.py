@@ -129,7 +129,7 @@ class FileJournal:
         self._offload = offload
         self._clock = clock
         self._limits = limits or JournalLimits()
-        # Indexed by `sync`: False takes the first limit, True the second.
+        # The limits are indexed by `sync`: False takes the first, True the second.
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")

@@ -167,8 +167,8 @@ class Recovery:
             self._tail = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
             # A file begins only after a sync of the file before it.
             self._newest_synced = max(self._newest_synced, listed[-1][0] - 1)
-        # The newest file first: its headers have the newest synced sequence, which decides whether
-        # a bad block in any file is damage or a torn tail.
+        # The newest file is read first: its headers have the newest synced sequence, which decides
+        # whether a bad block in any file is damage or a torn tail.
         last = self._load(*listed[-1]) if listed else None
         if last is not None:
             self._newest_synced = max(self._newest_synced, last.scan.synced)
