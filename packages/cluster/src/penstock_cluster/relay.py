@@ -283,6 +283,7 @@ class RelayChooser(Sniffer):
         transport.resume_reading()  # first of all: the next protocol may pause it at once
         if near is not None and near.is_alone:
             near = None
+        # An owner may have carried out an HTTP request without an answer to it.
         if near is not None and self._front_end != "http":
             near.instead = self._local  # before its first answer the owner has done nothing
         self._go_on(transport, self._local() if near is None else near)

@@ -152,6 +152,7 @@ class Relocation:
                 files.append(await self._moved_file(file, target, copied_sizes))
                 told(done)
             store.files = files
+        # The time of a realm never goes back, even if the clock here is behind.
         at_us = max(now_us, self._newest_us)
         image = self._image(at_us)
         # The empty block gives the snapshot a number that no other block has; and it is

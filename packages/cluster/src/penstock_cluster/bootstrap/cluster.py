@@ -149,6 +149,7 @@ def server_urls(engine: str) -> list[str]:
         raise InvalidArgument(
             f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
         )
+    # The scheme may stand in front of each host.
     credentials, at_sign, where = rest.replace(f"{scheme}://", "").rpartition("@")
     hosts, slash, more = where.partition("/")
     urls = []
@@ -343,6 +344,7 @@ async def open_history(
     realm = history.realm
     realm.dispatch.files_at = files_at(settings.cluster)
     try:
+        # The registry of the engine does not answer now, so this one takes its place.
         copy = MemoryRegistry()
         for key, value in rights.items():
             await copy.cas(key, 0, value)
@@ -399,6 +401,7 @@ def advertised(settings: Settings) -> str:
             "cluster.advertise (--advertise) has to name the address under which clients and the "
             "other nodes reach it"
         )
+    # A single colon separates a port; an IPv6 address has more of them.
     if "://" in host or "/" in host or (":" in host and host.count(":") == 1):
         raise InvalidArgument(
             f"cluster.advertise is {host!r}; it is a name or an address, without a port"

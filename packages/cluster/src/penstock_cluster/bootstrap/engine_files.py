@@ -139,6 +139,7 @@ def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)
+        # Ed25519 takes no separate hash algorithm.
         .sign(signer, None)
     )
 

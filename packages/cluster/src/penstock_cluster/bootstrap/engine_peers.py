@@ -174,6 +174,8 @@ def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
 
 def _signed_in(peer: Peer, link: socket.socket, password: str) -> PeerAnswer:
     sign_in = {"user": USER, "pass": password, "verbose": False, "pedantic": False, "protocol": 1}
+    # Without `verbose` the server does not answer CONNECT; the answer to PING shows whether it
+    # accepts the sign-in.
     link.sendall(b"CONNECT " + msgspec.json.encode(sign_in) + b"\r\nPING\r\n")
     while (reply := _line(link)).startswith(b"INFO "):
         pass  # a server may repeat its greeting after the sign-in

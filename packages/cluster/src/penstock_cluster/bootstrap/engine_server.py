@@ -53,6 +53,7 @@ class EngineProcess:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
+        # The watcher ends once the process has ended.
         self._watcher.join()
         self._guard.close()
 

@@ -188,6 +188,7 @@ async def import_realm(
     try:
         names = FileNames(arriving.epoch)
         await relocation.finish(blobs, journal, names, now_us=clock.now_us(), told=told)
+        # An earlier attempt may have left records that the realm no longer has.
         for key in await registry.list(ACCESS):
             await _set(registry, key, None)
         for key, value in source.access.items():
@@ -215,6 +216,7 @@ async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> b
         await blobs.delete(info.name)
     for key in (*await registry.list(ACCESS), IDENTITY_KEY):
         await _set(registry, key, None)
+    # The record goes last, so that an interrupted removal can be repeated.
     await registry.delete(ARRIVING_KEY, version)
     return True
 
@@ -315,6 +317,7 @@ async def export_realm(
         await stores.pages.close()
         await stores.journal.close()
     try:
+        # The directory gets its name last, so that it appears only when it is complete.
         partial.rename(directory)
         RealDisk().sync_directory(absolute(directory.parent))
     except OSError as error:

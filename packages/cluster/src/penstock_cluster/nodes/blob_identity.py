@@ -106,6 +106,8 @@ class BlobPlaces:
             record = await self._registry.get(key)
             identity = _identity_in(key, record)
             if identity is None:
+                # The register has the token before the blob exists: if this owner is killed in
+                # between, the next one writes the same blob.
                 identity = BlobIdentity(token)
                 version = await self._registry.cas(key, 0, msgspec.json.encode(identity))
             elif identity.is_written:
@@ -139,6 +141,7 @@ class BlobPlaces:
             if identity is not None and identity.is_written:
                 await blobs.get(identity.blob)
                 return ""
+            # The blob of this realm may exist before the register says so.
             own_identity = None if identity is None else identity.blob
             others = [
                 blob.name for blob in await blobs.list(IDENTITY_BLOBS) if blob.name != own_identity

@@ -117,6 +117,7 @@ class ClusterOrders:
         shown = read_record(key, record, MemberRecord)
         if shown.nonce != member.nonce:
             raise IllegalState(f"{node} has just been started again")
+        # This record is first: if the node is running again, nothing else of it is removed.
         removed = msgspec.structs.replace(shown, removed=True)
         try:
             await self._registry.cas(key, record.version, msgspec.json.encode(removed))

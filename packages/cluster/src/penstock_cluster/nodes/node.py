@@ -465,6 +465,7 @@ class ClusterNode:
     def _cut(self, shard: int, tenure: _Tenure) -> None:
         """Stop serving a shard at once, because another node owns it."""
         _log.warning("shard.lost", shard=shard, epoch=tenure.epoch)
+        # `_hold` recognizes by the missing task that the shard was cut.
         task, tenure.task = tenure.task, None
         if tenure.realm is not None:
             tenure.realm.cut()

@@ -178,6 +178,7 @@ class OwnerDoor:
                     link = await self._linked(owner, principal_of(join, self._node))
                     answer = await link.ask(request, *copies.bodies)
             except TimeoutError:
+                # All connections lead to this owner, because those to others were dropped above.
                 self.abort()
                 raise CannotConnect(f"node {owner.name} has not answered") from None
             except (OSError, ssl.SSLError) as error:

@@ -267,6 +267,7 @@ class Claims:
     def looked(self, look: RegisterLook) -> None:
         """Take the records of one poll. Records older than those already seen are ignored."""
         self._see_members(look)
+        # The members come first, because their times are compared with the poll before this one.
         self._looked_us = look.began_us
         self.format = max(self.format, look.format)
         for shard, move in look.orders.moves.items():
@@ -579,4 +580,5 @@ class Claims:
 
 
 def _rank(shard: int, node: str) -> bytes:
+    # All nodes have to rank alike, but Python's `hash` differs between processes.
     return sha256(f"{shard}/{node}".encode()).digest()

@@ -102,6 +102,7 @@ class HistoryServer:
             if self._settings.access.mode != "off":
                 await self._rights.refresh()
                 tasks.create_task(self._rights.follow(self._incidents))
+            # At the start no lease holds yet, which does not mean that the quorum is lost.
             await self._until(has_quorum=True)
             while True:
                 await self._until(has_quorum=False)

@@ -69,6 +69,7 @@ class HistoryBlobs(CheckedBlobs):
             if name in self._checked or await self._expected_instead(name, data) is None:
                 self._checked.add(name)
                 return data
+        # The shared place may have a file that the cache lacks or cannot read.
         except (NameDoesNotExist, StorageFailed):
             pass
         if self._shared is None:

@@ -216,6 +216,7 @@ class StreamBlobs(FixedBlobs):
     async def _write_chunk(self, where: str, number: int, data: bytes) -> None:
         start = number * self._chunk_bytes
         chunk = memoryview(data)[start : start + self._chunk_bytes]
+        # The number is the seed, so that a chunk in the place of another one fails its checksum.
         raw = b"".join((_CHECKSUM.pack(xxh3_64_intdigest(chunk, seed=number)), chunk))
         self._room.note_sent(len(raw))
         for pause in pauses():

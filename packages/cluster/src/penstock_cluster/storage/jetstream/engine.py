@@ -245,6 +245,7 @@ class JetStreamEngine:
         raise AssertionError("pauses never end")
 
     async def _read_servers(self) -> list[ServerState]:
+        # This is taken before the read, which may miss the bytes that are sent meanwhile.
         sent = self._room.sent
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()

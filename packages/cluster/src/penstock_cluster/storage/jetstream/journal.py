@@ -186,6 +186,7 @@ class JetStreamJournal:
                 previous=self._index.checksum,
             )
             await self._store(frames)
+            # Recovery, which reads the kept blocks, is over once the owner appends.
             self._forget_kept()
             return expected + 1
 
@@ -372,6 +373,7 @@ class JetStreamJournal:
                 await self._put(raw, self._index.last, self._index.last)
             except Deposed:
                 state = (await self.stream.info()).state
+                # Another owner was faster; its frames show whether it is older than this one.
                 await self._read_on(self._index.last + 1, state.last_seq)
             else:
                 self._take(decode_frame(raw))
