@@ -481,6 +481,7 @@ class Directory:
         if channel_id in self.internal.machines:
             self.internal.remove(channel_id)
             return
+        # Outboxes have no entry among the names, because users do not find them.
         if channel.state.definition.kind == "outbox":
             return
         names, key = self._place(channel.state.name, channel.state.definition)

@@ -113,6 +113,7 @@ def rehearsed(
 
     Raises ``InvalidArgument`` for one that is not possible on such a channel.
     """
+    # This channel is a trial: it shows whether the durables are possible together.
     channel = ChannelMachine(name, definition, rules)
     for durable in wanted:
         try:

@@ -103,6 +103,7 @@ class TransactionTable:
 
     def _refuse_more(self, owner: str) -> None:
         """Raises ``LimitReached``."""
+        # All together are compared first, because counting those of one user visits each of them.
         if len(self._open) < OPEN_OF_ONE_MAX:
             return
         open_count = sum(owner_of(name) == owner for name in self._open)
