@@ -409,7 +409,7 @@ class NodeProcess:
         show_first_password(realm, as_json=settings.log.format == "json")
         listener = native_listener(realm, settings, __version__, certificate=self._tls)
         listener.ports = self._ports
-        # Clients give up a connection after three silent heartbeats, the length of a lease.
+        # Clients drop a connection after three silent heartbeats, the length of a lease.
         listener.heartbeat_s = settings.cluster.lease_s / 3
         listener.owners = lambda: owners_in(self._node)
         listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)

@@ -62,6 +62,7 @@ async def export(
         manifest = manifest_of(begun, kind, files)
         await asyncio.to_thread(sink.publish, MANIFEST, manifest.encoded())
     except BaseException:
+        # The shield keeps a further cancellation from leaving files behind.
         await asyncio.shield(asyncio.to_thread(sink.clear))
         raise
     with suppress(PenstockError):  # if this fails, the realm ends the export with the connection

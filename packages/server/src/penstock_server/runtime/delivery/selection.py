@@ -190,7 +190,7 @@ class Following:
         if followers is None:
             followers = self._channels[channel_id] = _FollowersSelectors()
         text = selector.text
-        # It is added before the check below, because only the index can tell whether it finds a
+        # It is added before the check below, because only the index shows if it can find a
         # selector.
         if text not in followers.index:
             followers.index.add(text, selector)
