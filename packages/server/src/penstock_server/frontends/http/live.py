@@ -99,6 +99,7 @@ class Viewer:
         if not self.channel:
             return b"id: %d\nevent: event\ndata: %b\n\n" % (event_id, document)
         name = msgspec.json.encode(self.channel)
+        # The name is put in front of the fields of the document, whose first byte is its brace.
         return b'event: event\ndata: {"channel":%b,%b\n\n' % (name, document[1:])
 
     def recall(self, spans: Spans) -> None:

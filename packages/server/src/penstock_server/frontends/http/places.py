@@ -96,6 +96,7 @@ class ConnectionPlaces:
 def home_of(address: str) -> str:
     """Return the address, or the network of an IPv6 address, for which connections are counted."""
     try:
+        # A link-local IPv6 address has the name of an interface after the `%`.
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address

@@ -364,6 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         """Welcome a client that has signed in. Raises ``LimitReached``, and ``AccessDenied`` if the
         session belongs to another user."""
         self._signing_in = None
+        # The connection was lost during the sign-in.
         if self._transport is None:
             return
         self.principal = principal
