@@ -57,6 +57,8 @@ class _Lane:
             heapq.heappop(self.back)
             return
         self.at += 1
+        # Used entries are removed once they are more than half, so that the cost for each event is
+        # small.
         if self.at > 64 and 2 * self.at > len(self.queue):
             del self.queue[: self.at]
             self.at = 0
@@ -133,6 +135,7 @@ class Lanes:
         if not ids:
             return
         self.asleep.discard_all(ids)
+        # The loop visits the smaller of the two sets.
         few = len(ids) <= len(self._heads)
         for event_id in list(ids) if few else [head for head in self._heads if head in ids]:
             if (lane := self._heads.get(event_id)) is not None:
