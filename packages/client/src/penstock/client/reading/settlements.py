@@ -130,6 +130,7 @@ class Settlements:
         self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
     ) -> asyncio.Future[Any]:
         message = Settle(self._seat.number, spans, roll_back, previous=previous, delay_ms=delay_ms)
+        # A settlement is for this connection: on the next one its events are delivered again.
         answer = self._connection.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)
@@ -265,6 +266,8 @@ class Settlements:
         """Make :meth:`confirm` wait for ``answer``, and report a refusal. A rollback that is lost
         with the connection counts as done, as the loss rolls back all events."""
         self._unanswered.add(answer)
+        # The set is read now, because `_rolled_back` removes the answer from it before `_settled`
+        # runs.
         is_rollback = answer in self._rollbacks
         answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
 
@@ -294,6 +297,7 @@ class Settlements:
         self.hurry()
         if self._unanswered:
             await asyncio.wait(list(self._unanswered))
+        # The answer to a retry may lead to further retries.
         while self._retries:
             await asyncio.wait(list(self._retries))
 

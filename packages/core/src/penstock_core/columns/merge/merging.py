@@ -50,6 +50,7 @@ class _Order:
     """Rows sorted by key, with the starts of keys and full events in that order."""
 
     def __init__(self, slots: Int64s, full: Bools, wanted: Int64s) -> None:
+        # A stable sort keeps the order of publishing within each key.
         self.order: Int64s = np.argsort(slots, kind="stable")
         ranked = slots[self.order]
         starts = np.ones(len(slots), dtype=np.bool_)
@@ -120,6 +121,7 @@ def _shape(batch: pa.RecordBatch) -> StructShape:
 
 def _rows_setting_column(column: pa.Array) -> Bools | None:
     """Return a mask of the rows that set a column other than a property; None if no row does."""
+    # Data is never null: a delta without data has empty bytes.
     if pa.types.is_binary(column.type):
         return _bools(pc.greater(pc.binary_length(column), 0).fill_null(fill_value=False))
     return None if column.null_count == len(column) else _bools(column.is_valid())

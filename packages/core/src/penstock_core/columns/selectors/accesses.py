@@ -138,6 +138,7 @@ def _of_all(operands: Sequence[Expression]) -> Sequence[Accesses]:
                     earlier = ranges.get(range_.steps)
                     ranges[range_.steps] = range_ if earlier is None else earlier.within(range_)
                 case _:
+                    # No access is exact, because the other operands have to hold as well.
                     alternatives.append(Accesses(way.any_of, is_exact=False))
     return [*alternatives, *(Accesses((range_,), is_exact=False) for range_ in ranges.values())]
 
