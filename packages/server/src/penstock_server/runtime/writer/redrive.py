@@ -273,6 +273,7 @@ class _Step:
         parts = []
         for name in pc.unique(origins).to_pylist():
             target = directory.find(name) if name else None
+            # A redrive from a store to itself has no effect.
             if target is not None and target != self.channel_id:
                 mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
                 parts.append((target, batch.filter(pa.array(mask))))
