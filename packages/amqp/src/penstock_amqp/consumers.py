@@ -338,7 +338,8 @@ class Consumer:
         self.apply(outcome, self.answer(outcome))
 
     def consumes(self, outcome: Outcome) -> bool:
-        """Return True if the outcome only consumes the event."""
+        """Return True if the outcome acknowledges the event: it is accepted, or it is rejected and
+        the channel does not move dead events."""
         is_rejected = outcome.state == REJECTED
         return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
 
