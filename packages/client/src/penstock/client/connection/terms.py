@@ -180,9 +180,10 @@ class SessionTerms:
 
     @property
     def connect_timeout_s(self) -> float:
-        """Seconds that an attempt to connect to one address may take."""
-        patience_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
-        return patience_s / 2 if self.at == self._silent else patience_s
+        """Seconds that an attempt to connect to one address may take. The address that fell silent
+        gets half of them, because it probably does not answer."""
+        timeout_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
+        return timeout_s / 2 if self.at == self._silent else timeout_s
 
     def pause_s(self, session_id: str, attempt: int, waited_s: float) -> float:
         """Return the seconds to wait after a failed ``attempt`` to connect, counted from 0. The

@@ -32,9 +32,10 @@ from penstock_core.wire.native.frames import FRAME_BYTES_MAX
 BODY_EVENTS_MAX = 65_536
 """Most events in one batch."""
 BODY_BYTES_MAX = 8 << 20
-"""Bytes of a batch; a larger one is halved."""
+"""Most bytes in one batch; a larger one is halved."""
 FRAME_BODIES_MAX = 32 << 20
-"""Bytes of a publish in one frame; a larger one is staged in parts and committed in one step."""
+"""Most bytes of a publish in one frame; a larger publish is staged in parts and committed in one
+step."""
 STAGINGS_MAX = 10
 """Attempts to stage the parts of one publish, as a restart of the realm loses the stages."""
 UNANSWERED_MAX = 128

@@ -74,6 +74,7 @@ class DeliveredEvent(ReceivedEvent):
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
     ) -> None:
+        """Start to settle the event on the loop, without waiting. Raises as :meth:`ack`."""
         event_id, seat, generation = self.event_id, self._seat, self._generation
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
@@ -83,7 +84,7 @@ class DeliveredEvent(ReceivedEvent):
             try:
                 seat.check_acknowledged(event_id, generation)
             except SessionClosed:
-                hold_daemon()
+                hold_daemon()  # if the interpreter is ending, this daemon thread ends silently
                 raise
         settle = partial(
             seat.settle_soon,
