@@ -107,7 +107,10 @@ def test_settings_of_a_cluster_without_an_engine_are_refused(tmp_path: Path) -> 
     ("settings", "named"),
     [
         ({"cluster.monitors": "a:8222"}, "cluster.monitors has 'a:8222'"),
-        ({"cluster.blobs": "elsewhere"}, "cluster.blobs is 'elsewhere'; it is 'engine', or a URI"),
+        (
+            {"cluster.blobs": "elsewhere"},
+            "cluster.blobs is 'elsewhere'; it must be 'engine', or a URI",
+        ),
     ],
 )
 @on_a_loop

@@ -226,7 +226,7 @@ def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngi
         return engine
     if "://" not in settings.blobs:
         raise InvalidArgument(
-            f"cluster.blobs is {settings.blobs!r}; it is {ON_ENGINE!r}, or a URI such as "
+            f"cluster.blobs is {settings.blobs!r}; it must be {ON_ENGINE!r}, or a URI such as "
             f"s3://bucket/prefix or file:///shared/folder"
         )
     return EngineWithFiles(engine, settings.blobs, settings.name)
@@ -404,7 +404,7 @@ def advertised(settings: Settings) -> str:
     # A single colon separates a port; an IPv6 address has more of them.
     if "://" in host or "/" in host or (":" in host and host.count(":") == 1):
         raise InvalidArgument(
-            f"cluster.advertise is {host!r}; it is a name or an address, without a port"
+            f"cluster.advertise is {host!r}; it must be a name or an address, without a port"
         )
     return host.strip("[]")
 

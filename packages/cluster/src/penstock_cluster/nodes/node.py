@@ -423,9 +423,10 @@ class ClusterNode:
                 self._wakes.set()
 
     async def _open_door(self) -> asyncio.AbstractServer:
-        """Listen at the member's address as long as the process lives, whatever else listens."""
+        """Listen at the member's address as long as the process lives, so that other nodes can see
+        that it does. Every connection is closed at once."""
         host, _, port = self.claims.me.address.rpartition(":")
-        return await asyncio.get_running_loop().create_server(_Doorstep, host, int(port))
+        return await asyncio.get_running_loop().create_server(_SignOfLife, host, int(port))
 
     # --- the owned shards ----------------------------------------------------------------
 
@@ -577,8 +578,8 @@ async def _end(tenure: _Tenure, incidents: Incidents) -> None:
     tenure.stopping.set()
 
 
-class _Doorstep(asyncio.Protocol):
-    """Closes every connection at once: an accepted one shows that the process lives."""
+class _SignOfLife(asyncio.Protocol):
+    """Closes every connection at once. That it was accepted shows that the process lives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

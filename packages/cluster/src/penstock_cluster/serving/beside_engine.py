@@ -98,8 +98,8 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
 
 
 def _serve(directory: Path, settings: Settings) -> None:
-    """Run a node until it is told to end. While the engine does not answer, or not well enough, the
-    local server continues, because the other servers need it."""
+    """Run a node until it is told to end. If the engine is unavailable, log that and try again: the
+    local engine server keeps running meanwhile, because the other engine servers need it."""
     while True:
         try:
             return serve(directory, settings)

@@ -129,7 +129,8 @@ class AskingClient(Client):
         await self._close_connection()
 
     async def _close_connection(self) -> None:
-        """Close the connection. Without one, nats-py would fail to write the pending bytes."""
+        """Close the connection. If it is lost already, drop the pending bytes first: nats-py would
+        fail to write them."""
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super().close()

@@ -114,7 +114,9 @@ class JetStreamEngine:
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> JetStreamJournal:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
-            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+            raise InvalidArgument(
+                f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
+            )
         journal = await self._journal(shard, epoch)
         self._journals = [opened for opened in self._journals if not opened.stream.is_closed]
         self._journals.append(journal)

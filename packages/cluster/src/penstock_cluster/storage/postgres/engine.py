@@ -66,7 +66,9 @@ class PostgresEngine:
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> PostgresJournal:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
-            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+            raise InvalidArgument(
+                f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
+            )
         name = self._journal_name(shard)
         journal = await PostgresJournal.open(self._servers(), name, epoch, begins=begins)
         self._journals.append(journal)
