@@ -159,8 +159,8 @@ class CreateUser(Request[UserInfo], frozen=True):
 
 
 class AddUser(Request[CreatedUser], frozen=True):
-    """Create a user as :class:`CreateUser` does, with a password that the realm is given or
-    generates."""
+    """Create a user as :class:`CreateUser` does, but with a password: the one in the request, or
+    one that the realm generates."""
 
     name: str
     password: str | None

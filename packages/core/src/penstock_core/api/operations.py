@@ -174,8 +174,8 @@ class ByName(Struct, frozen=True):
     name: Callable[[Any], str | None]
     """The name; None: the operation is not needed."""
     may_be_elsewhere: bool = False
-    """Whether it may name a store of the cluster from among the local ones of a node: then the
-    realm of the cluster asks for the right (SEM N9)."""
+    """Whether a request to the local realm of a node may name a store of the whole cluster. The
+    local realm then checks no right; the cluster's realm does (SEM N9)."""
 
 
 class DeadEventStore(Struct, frozen=True):

@@ -80,16 +80,18 @@ def drop_overdue(state: ChannelState, now_us: int) -> None:
 
 
 def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> None:
-    here = Span(subscriber.cursor, subscriber.until)
+    """Stop keeping events for a subscriber that has been disconnected for ``missed_us``: those with
+    an event TTL after that TTL, all others after ``event_timeout_us``."""
+    kept_span = Span(subscriber.cursor, subscriber.until)
     overdue = IdSet()
     if missed_us >= state.rules.event_timeout_us and not subscriber.is_given_up:
         subscriber.until = state.next_id
-        overdue = state.stored.within(here)
+        overdue = state.stored.within(kept_span)
         for ids in state.waits.values():
             overdue.discard_all(ids)
     for ttl_ms, ids in state.waits.items():
         if ttl_ms * 1_000 <= missed_us:
-            overdue.add_all(ids.within(here))
+            overdue.add_all(ids.within(kept_span))
     overdue.discard_all(subscriber.missed)
     subscriber.missed.add_all(overdue)
     state.removal_candidates.add_all(overdue)

@@ -63,8 +63,8 @@ def decide_holding(state: ChannelState, command: HoldEvents | BuryEvents) -> Dec
         return _bury(state, durable, seat, spans=command.spans)
     if not seat.sole:
         raise IllegalState(
-            f"this client does not hold durable {durable.name} as a whole; it gets deliveries "
-            "instead"
+            f"the subscription does not hold durable {durable.name} as a whole, but gets "
+            "deliveries; open one with hold()"
         )
     return Decided()
 

@@ -294,7 +294,7 @@ def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | Sing
         case Withhold():
             _withhold(state, command)
         case EndChoosing(subscription):
-            _chosen(state, subscription)
+            _end_choosing(state, subscription)
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
@@ -305,9 +305,10 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         if subscriber.confirms:
             state.removal_candidates.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
-        held[0].unsent(IdSet(spans))
-        held[1].not_sent(size)
-        state.touch(held[0])
+        durable, seat = held
+        durable.unsent(IdSet(spans))
+        seat.not_sent(size)
+        state.touch(durable)
     state.dirty = True
 
 
@@ -331,20 +332,23 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
     state.dirty = True
 
 
-def _chosen(state: ChannelState, subscription: int) -> None:
+def _end_choosing(state: ChannelState, subscription: int) -> None:
+    """Grant events to a subscription again: its selector has been applied to the withheld ones."""
     if (subscriber := state.subscribers.get(subscription)) is not None:
         subscriber.is_choosing = False
     elif (held := state.seats.get(subscription)) is not None:
-        held[1].is_choosing = False
-        state.touch(held[0])
+        durable, seat = held
+        seat.is_choosing = False
+        state.touch(durable)
     state.dirty = True
 
 
 def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
     if held := state.seats.get(subscription):
-        held[1].acknowledged(now_us)
-        held[0].read_us = now_us
-        state.touch(held[0])
+        durable, seat = held
+        seat.acknowledged(now_us)
+        durable.read_us = now_us
+        state.touch(durable)
 
 
 def _connection(

@@ -56,7 +56,7 @@ def check_limits(definition: Definition) -> None:
         )
     if len(definition.archive) > ARCHIVE_LENGTH_MAX or not definition.archive.isprintable():
         raise InvalidArgument(
-            f"archive is {definition.archive[:60]!r}; it is a path or URI of up to "
+            f"archive is {definition.archive[:60]!r}; it must be a path or URI of up to "
             f"{ARCHIVE_LENGTH_MAX} printable characters"
         )
     check_backoff(definition.backoff)

@@ -157,7 +157,7 @@ def _check_bounds(restored: Restored) -> None:
 
 
 def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
-    """Yield every number that is not part of a range of ids, with its bounds."""
+    """Yield the description, value, minimum and maximum of every number outside ranges of ids."""
     yield "the next id", restored.next_id, 0, NEXT_ID_MAX
     yield "the end of the reserved ids", restored.reserved, 0, NEXT_ID_MAX
     yield "the first id with a known cause of removal", restored.departed_from, -1, restored.next_id

@@ -82,6 +82,7 @@ def _own_properties(event: Event) -> Properties:
 
 
 def _own_priority(event: Event) -> int | None:
+    """Return the priority that was set or received; None for a new event without one."""
     return event._options.priority if event._rows is None else event.priority
 
 

@@ -117,10 +117,11 @@ class _Table:
         if family is ValueFamily.NUMBER and len(self.ranges):
             return lambda number: [*equal.get(number, ()), *self.ranges.including(number)]
         if family is ValueFamily.TEXT and self.prefixes:
-            return lambda text: [*equal.get(text, ()), *self._begins(text)]
+            return lambda text: [*equal.get(text, ()), *self._with_prefix_of(text)]
         return (lambda value: equal.get(value, ())) if equal else None
 
-    def _begins(self, text: str) -> Iterator[str]:
+    def _with_prefix_of(self, text: str) -> Iterator[str]:
+        """Yield the selectors that require a prefix with which ``text`` begins."""
         for length in self._lengths:
             if length <= len(text):
                 yield from self.prefixes.get(text[:length], ())

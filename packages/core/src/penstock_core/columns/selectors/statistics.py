@@ -302,6 +302,7 @@ class _Scale(NamedTuple):
 def _scale(
     reference: Reference, literal: Text | Integer | Float | Truth, column: ColumnStatistics
 ) -> _Scale | None:
+    """Return how to compare ``literal`` with the bounds of a column; None if that is impossible."""
     bound_type = _BOUND_TYPES.get(type(column.minimum))
     samples = (column.maximum, *(column.distinct or ()))
     if bound_type is None or any(
