@@ -103,7 +103,7 @@ class RetainedProgress:
         self._searches += 1
 
     def end_search(self) -> bool:
-        """Count a search that has found all its messages. Return whether it has paid the debt."""
+        """End a search that has found all its messages. Return whether that has paid the debt."""
         self._searches -= 1
         return self._pay()
 
@@ -111,8 +111,8 @@ class RetainedProgress:
         self._event_ids.add(event_id)
 
     def end_message(self, event_id: int) -> bool:
-        """Remove a message that the client has or cannot be sent. Return whether it has paid the
-        debt."""
+        """Remove a message that the client has received or that cannot be sent. Return whether that
+        has paid the debt."""
         if event_id not in self._event_ids:
             return False
         self._event_ids.remove(event_id)

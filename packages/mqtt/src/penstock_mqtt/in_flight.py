@@ -28,7 +28,7 @@ class MessageSource(NamedTuple):
     event_id: int
     from_retained: bool = False
     channel: str = ""
-    """Name of the channel with topics that holds it; empty for the channel of all topics."""
+    """Name of the channel with topics that holds the event; empty for the channel of all topics."""
 
 
 class WaitingMessage(NamedTuple):

@@ -420,8 +420,8 @@ class Outbox:
                 self._give_up(packet_id, flight)
 
     def unsettled(self, text: str, channel: str = "") -> list[int]:
-        """Return events of a filter in a channel that the client has and the durable may not have
-        settled."""
+        """Return the ids of a filter's events in a channel that the client has received, but that
+        are perhaps not settled in the durable."""
         return [
             flight.source.event_id
             for flight in self.in_flight.values()
@@ -440,7 +440,7 @@ class Outbox:
         }
 
     def unacknowledged(self, text: str, channel: str = "") -> list[int]:
-        """Return events of a filter in a channel that are in flight and not settled."""
+        """Return the ids of a filter's events in a channel that are in flight and not settled."""
         return [
             flight.source.event_id
             for flight in self.in_flight.values()

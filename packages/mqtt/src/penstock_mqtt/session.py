@@ -132,7 +132,7 @@ class MqttSession:
         self.will: StoredWill | None = None
         self.filters: dict[str, Filter] = {}
         self._away: dict[str, StoredFilter] = {}
-        """Its subscriptions while it is not connected."""
+        """Subscriptions of the session while its client is not connected."""
         self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock)
         self.received: dict[int, bool] = {}
         """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
@@ -488,7 +488,8 @@ class MqttSession:
             self._stored.clear()
 
     def end_retained_search(self, wanted: Filter) -> None:
-        """Count a search for a filter's retained messages that has found all of them."""
+        """End a search for a filter's retained messages that has found all of them. If the client
+        has them all, store that."""
         if wanted.retained.end_search() and self.has(wanted):
             self._end_retained(wanted)
 

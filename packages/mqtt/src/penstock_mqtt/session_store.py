@@ -315,8 +315,8 @@ def will_packet(will: StoredWill) -> PublishPacket:
 
 
 def place_of(user: str, client_id: str) -> str:
-    """Return the place of a session whose client id another user's session already has. It differs
-    from every client id, because these contain no NUL."""
+    """Return the key under which a session is stored if another user's session has the same client
+    id. It differs from every client id, because client ids contain no NUL."""
     return f"{client_id}\0{user}"
 
 

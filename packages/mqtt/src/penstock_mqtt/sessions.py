@@ -162,7 +162,7 @@ class MqttSessions:
         await self._tidy_durables()
 
     def _report_unreadable(self, stored: StoredEntries) -> None:
-        """Log entries that were skipped. They stay in the store."""
+        """Report stored entries that cannot be read, in the log. They stay in the store."""
         incident = new_incident_id()
         self.unreadable_count = stored.unreadable_count
         _log.error(
@@ -269,8 +269,8 @@ class MqttSessions:
             return session, present
 
     def _place(self, key: ClientKey) -> str:
-        """Return the place of a new session: its client id as in every version, unless another
-        user's session has that place."""
+        """Return the key under which a new session is stored: its client id as in every version,
+        unless another user's session has that key."""
         occupant = self._places.get(key.client_id)
         if occupant is None or occupant.key == key:
             return key.client_id

@@ -62,7 +62,7 @@ class TopicChannel:
         levels."""
 
     def meets(self, wanted: str) -> bool:
-        """Return whether it has topics that a client's filter matches."""
+        """Return whether the channel has topics that a client's filter matches."""
         return any(may_meet(wanted, template.filter) for template in self.templates)
 
     def selector_of(self, wanted: str) -> str:
