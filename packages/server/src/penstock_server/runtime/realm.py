@@ -352,8 +352,9 @@ class RunningRealm:
         await self._sealer.prepare_the_end()
 
     async def close(self) -> None:
-        """Store the closing facts and a snapshot, and sync the journal. All acknowledged events are
-        on disk already, except on channels with ``sync = "none"``: those are synced here."""
+        """Store the facts of a clean shutdown and a snapshot, and sync the journal. All
+        acknowledged events are on disk already, except on channels with ``sync = "none"``: those
+        are synced here."""
         try:
             await self.shard.act(self._store_closing)
             await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)

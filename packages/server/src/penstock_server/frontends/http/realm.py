@@ -115,7 +115,7 @@ async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
 
 
 def _parse_cursor(after: str) -> tuple[int, str]:
-    """Return the number and the store in ``after``. Raises ``InvalidArgument``."""
+    """Return the number and the store of the cursor ``after``. Raises ``InvalidArgument``."""
     number, _, name = after.partition(" ")
     return cursor_of(number) or 0, name
 

@@ -133,8 +133,8 @@ class Choosers:
     def mask_now(
         self, subscription: int, use: SelectorUse, batch: pa.RecordBatch
     ) -> pa.BooleanArray | None:
-        """Return which rows of a stored batch a selector matches; None if the subscription has to
-        wait, because evaluating the selector takes long or earlier results exist."""
+        """Return which rows of a stored batch a selector matches. None if :meth:`chosen` has to
+        decide: the selector takes long, or some of the rows were examined before."""
         rows = OutgoingBatch((), batch=batch)
         if subscription in self._results or not self._may_evaluate_now(rows, use.selector):
             return None

@@ -102,8 +102,8 @@ async def execute_on(
 
 
 def answer_to(caller: Caller, request: Request[Any], content: Content = None) -> Awaitable[Any]:
-    """Run the handler of ``request``, whose right was checked before. Raises ``DurableInUse`` for
-    events of another session's temporary queue."""
+    """Run the handler of ``request``. The caller has checked the right to it. Raises
+    ``DurableInUse`` for events of another session's temporary queue."""
     if isinstance(request, PopEvents | FetchEvents):
         caller.check_consumer(request.channel)
     if isinstance(request, PutImport):
@@ -147,8 +147,8 @@ def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
-    """Begin ``request``, whose right was checked with :func:`check`; ``reply`` gets the answer or
-    the error.
+    """Begin ``request``; ``reply`` gets the answer or the error. The caller has checked the right
+    to it with :func:`check`.
 
     ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
     """
@@ -164,8 +164,9 @@ def publish(
     sequence: int = 0,
     on_reply: Callable[[], None] | None = None,
 ) -> Awaitable[Published]:
-    """Begin to publish events, whose right was checked with :func:`check`. The returned awaitable
-    is done when they are stored. ``on_reply`` is called then, also if the awaitable was cancelled.
+    """Begin to publish events. The caller has checked the right to it with :func:`check`. The
+    returned awaitable is done when the events are stored. ``on_reply`` is called then, also if the
+    awaitable was cancelled.
 
     Raises errors in the request itself.
     """
@@ -193,7 +194,8 @@ def open_subscription(
     place: str = "",
     room: Room | None = None,
 ) -> Awaitable[Opened]:
-    """Open a subscription, whose right was checked with :func:`check`; ``outlet`` gets the events.
+    """Open a subscription; ``outlet`` gets the events. The caller has checked the right to it with
+    :func:`check`.
 
     ``place`` identifies the subscription on the next connection of its session (SEM J5). ``room``
     bounds the bytes in flight, if the request does not. Raises ``DurableInUse``.

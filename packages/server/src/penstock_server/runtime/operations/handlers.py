@@ -42,7 +42,7 @@ GROUP: Final = "penstock.handlers"
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
 Handler = Callable[[Caller, Any], Awaitable[Any]]
-"""Executes a request whose right was checked before, and returns its answer."""
+"""Executes a request and returns its answer. The caller has checked the right to it."""
 
 
 def _on(

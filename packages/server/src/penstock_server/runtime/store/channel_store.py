@@ -51,7 +51,8 @@ UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
-"""Removed ids per batch of their range, after which the batches are checked for emptiness."""
+"""Scattered removed ids after which batches are checked for emptiness, for each batch in the range
+of these ids."""
 
 
 class ChannelStore:

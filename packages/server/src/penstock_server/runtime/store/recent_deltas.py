@@ -60,14 +60,14 @@ class RealmsRecent:
     def __init__(self) -> None:
         self._channels: WeakSet[Recent] = WeakSet()
         self._bytes = 0
-        """At least the bytes that they keep; computed again when it reaches the limit."""
+        """Upper bound of the bytes that the channels keep; made exact when it exceeds the limit."""
 
     def open(self, recent: Recent) -> None:
         """Count the batches of one more channel."""
         self._channels.add(recent)
 
     def grown(self, newest: Recent, size: int) -> None:
-        """Count a batch; other channels drop theirs if it is too much."""
+        """Count a batch of ``newest``. If the realm keeps too much, other channels drop theirs."""
         self._bytes += size
         if self._bytes <= REALM_BYTES_MAX:
             return
@@ -182,8 +182,8 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
         columns = _columns(batches)
         batch = pa.concat_batches([columns.conform(_plain(part)) for part in batches])
     slots = stretch.slots
-    of_them = np.isin(slots, slots[rows])
-    kept = np.flatnonzero(of_them)
+    has_chosen_key = np.isin(slots, slots[rows])
+    kept = np.flatnonzero(has_chosen_key)
     batch, slots = batch.take(pa.array(kept)), slots[kept]
     no_full_events = np.zeros(len(kept), dtype=np.bool_)
     merged = merge(normal(batch), slots, no_full_events, wanted=np.searchsorted(kept, rows))

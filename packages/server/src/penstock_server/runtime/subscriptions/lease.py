@@ -95,7 +95,7 @@ class EventLease:
 
     @property
     def size(self) -> int:
-        """A measure of its memory: its parts, and the ranges or bitmaps of their ids."""
+        """Approximate memory: one unit for each part, one for each range or bitmap of its ids."""
         return sum([part.size for part in self._parts.values()])
 
     def has(self, channel: ChannelId) -> bool:
@@ -276,7 +276,7 @@ class LeasePart:
 
     @property
     def size(self) -> int:
-        """A measure of its memory: itself, and the ranges or bitmaps of its ids."""
+        """Approximate memory: one unit for the part, one for each range or bitmap of its ids."""
         sets = (self.ids, self.lost, *self.done.values(), *(own for _, own in self._extended))
         return 1 + sum([ids.pieces for ids in sets])
 

@@ -57,11 +57,11 @@ class ChannelWatches:
     def begin(
         self, request: WatchChannels, allows: Allows, tell: Tell
     ) -> tuple[ChannelWatch, ChannelsWatched]:
-        """Watch a pattern; return the watch and the present channels. ``tell`` is called with later
-        ones.
+        """Watch the channels of a pattern. Return the watch and the present channels; ``tell`` is
+        called with channels that are created later.
 
-        Raises ``InvalidName``, ``InvalidArgument``, and ``NameDoesNotExist`` for a durable that
-        neither a channel of the pattern nor a durable over a pattern has.
+        Raises ``InvalidName``, ``InvalidArgument``, and ``NameDoesNotExist`` if no channel of the
+        pattern has the requested durable, and no durable of a pattern has its name.
         """
         durable = durable_name(request.durable) if request.durable else ""
         next_channel = self._state.directory.next_channel_id

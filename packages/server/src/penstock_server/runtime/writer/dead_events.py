@@ -206,7 +206,7 @@ class MovingPace:
         """Limit on the events of a channel that move in the next step."""
 
     def hold_back(self, channel_id: int) -> None:
-        """Wake this channel after the pause."""
+        """Let a channel wait for the end of the pause, and wake it then."""
         self._held_back[channel_id] = None
 
     def has_moved(self, events: int, held_s: float) -> None:
