@@ -137,7 +137,7 @@ def test_rows_for_kafka_have_to_say_what_value_is(kind: BinaryType | StringType)
         table = as_table(pa.record_batch({"key": ["k"], "value": ["v"]}), options)
         assert sorted(table.column_names) == sorted(["key", name])
         assert table.column("key").to_pylist() == ["k"]
-    with pytest.raises(InvalidArgument, match="value is 'message'; it is data or property"):
+    with pytest.raises(InvalidArgument, match="value is 'message'; it must be data or property"):
         sink_options({"url": URL, "channel": "out", "value": "message"})
 
 

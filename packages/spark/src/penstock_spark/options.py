@@ -434,5 +434,5 @@ def _flag(option: str, texts: Mapping[str, str], *, otherwise: bool = False) -> 
 def _one_of(option: str, texts: Mapping[str, str], choices: tuple[str, ...]) -> str:
     text = texts.get(option, choices[0]).strip().lower()
     if text not in choices:
-        raise InvalidArgument(f"{option} is {text!r}; it is {' or '.join(choices)}")
+        raise InvalidArgument(f"{option} is {text!r}; it must be {' or '.join(choices)}")
     return text

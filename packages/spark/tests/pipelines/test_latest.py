@@ -70,7 +70,7 @@ def test_columns_that_are_chosen_are_read_with_those_that_are_needed() -> None:
         ({"archive": "lake"}, "archive needs as_of"),
         ({"partial": True}, "partial needs as_of"),
         ({"as_of": 1, "archive": "lakes"}, "archive is 'lakes', .* did you mean lake"),
-        ({"as_of": -1}, "as_of is -1; it is the id of an event"),
+        ({"as_of": -1}, "as_of is -1; it must be the id of an event"),
         ({"deltas": False, "replaces": "x"}, "replaces applies to deltas"),
         ({"deleted": "(x"}, r"deleted is '\(x'; a \( is not closed"),
         ({"order": " "}, "order is ' '; it must be an SQL expression"),

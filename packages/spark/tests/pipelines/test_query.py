@@ -89,7 +89,7 @@ def test_a_function_that_cannot_be_is_told(
 
 
 def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="python is 7; it is a function or its name"):
+    with pytest.raises(InvalidArgument, match="python is 7; it must be a function or its name"):
         pipeline(tmp_path, 7)
 
 

@@ -53,13 +53,13 @@ def test_a_definition_is_a_step() -> None:
     [
         ({"window": None}, "window or gap: none is given"),
         ({"gap": "1 hour"}, "window or gap: both are given"),
-        ({"window": "1 month"}, "window is '1 month'; it is a time such as \"10 minutes\""),
-        ({"window": "0 hours"}, "window is '0 hours'; it is a time"),
+        ({"window": "1 month"}, "window is '1 month'; it must be a time such as \"10 minutes\""),
+        ({"window": "0 hours"}, "window is '0 hours'; it must be a time"),
         (
             {"slide": "2 hours"},
             "slide is '2 hours'; it applies to windows and may be at most their length",
         ),
-        ({"delay": "soon"}, "delay is 'soon'; it is a time"),
+        ({"delay": "soon"}, "delay is 'soon'; it must be a time"),
         ({"delay": None}, "delay is missing"),
         ({"source": "flihgts"}, "source is 'flihgts', which is not a source: did you mean flights"),
         ({"aggregates": {}}, "aggregates is empty"),

@@ -22,7 +22,7 @@ def test_a_length_of_time() -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "0 hours", "-1 hour", "1 month", "1.5 hours"])
 def test_what_is_none(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"^gap is .*; it is a time such as"):
+    with pytest.raises(InvalidArgument, match=r"^gap is .*; it must be a time such as"):
         duration("gap", text)
 
 

@@ -192,7 +192,7 @@ class ArchiveSource(PenstockSource):
 
 @converts_errors
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans as the reader of the format ``penstock``, but its tasks write events to files."""
+    """Plans like the reader of the format ``penstock``; its tasks write the events to files."""
 
     def __init__(self, inner: Any, options: SourceOptions, lake: Lake) -> None:
         self._inner = inner

@@ -26,7 +26,7 @@ def parse_bound(key: str, value: Any) -> int | datetime | dict[str, int] | None:
     if isinstance(value, dict) and value and all(type(item) is int for item in value.values()):
         return value
     raise InvalidArgument(
-        f"{key} is {str(value)!r}; it is an event id, a time with a time zone such as "
+        f"{key} is {str(value)!r}; it must be an event id, a time with a time zone such as "
         "2013-01-31T09:30:00Z, or a table of channel = id"
     )
 

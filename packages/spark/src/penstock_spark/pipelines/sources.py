@@ -34,7 +34,7 @@ class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if _DELAY.fullmatch(self.delay) is None:
             raise InvalidArgument(
-                f'watermark.delay is {self.delay!r}; it is a time such as "10 minutes"'
+                f'watermark.delay is {self.delay!r}; it must be a time such as "10 minutes"'
             )
 
 
@@ -220,7 +220,7 @@ def _start_options(starting: Any) -> dict[str, str]:
             )
         return {"startingTimestamp": moment.isoformat()}
     raise InvalidArgument(
-        f'starting is {starting!r}; it is "earliest", "latest", an event id, a time such as '
+        f'starting is {starting!r}; it must be "earliest", "latest", an event id, a time such as '
         "2013-01-31T09:30:00Z, or a table of channel = id"
     )
 

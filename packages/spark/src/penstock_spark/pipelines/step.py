@@ -250,8 +250,8 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     The reader of definitions reports unknown keys and wrong types, with the file, the step and the
     key. Other checks of a kind belong in ``__post_init__`` (contradicting keys) or :meth:`check`.
-    They raise ``InvalidArgument`` with a text that begins with the key: ``"from is '12x'; it is an
-    event id or a time"``. The reader prefixes the file and the step.
+    They raise ``InvalidArgument`` with a text that begins with the key: ``"from is '12x'; it must
+    be an event id or a time"``. The reader prefixes the file and the step.
     """
 
     kind: ClassVar[str] = ""
@@ -296,7 +296,7 @@ def check_trigger(text: str) -> None:
     """Raise ``InvalidArgument`` for an invalid trigger."""
     if text not in (ASAP, AVAILABLE_NOW) and _INTERVAL.fullmatch(text) is None:
         raise InvalidArgument(
-            f'trigger is {text!r}; it is an interval such as "1 second", "{ASAP}" or '
+            f'trigger is {text!r}; it must be an interval such as "1 second", "{ASAP}" or '
             f'"{AVAILABLE_NOW}"'
         )
 

@@ -34,7 +34,7 @@ def duration(key: str, text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
         raise InvalidArgument(
-            f'{key} is {text!r}; it is a time such as "10 minutes", in milliseconds, seconds, '
+            f'{key} is {text!r}; it must be a time such as "10 minutes", in milliseconds, seconds, '
             "minutes, hours, days or weeks"
         )
     return timedelta(**{f"{match[2]}s": int(match[1])})
@@ -64,7 +64,7 @@ def move_watermark(query: str, watermark_ms: int) -> None:
     log = _CheckpointLogs(query)
     last = log.last_done()
     if last is None:
-        raise IllegalState(f"{query} has done no micro-batch yet")
+        raise IllegalState(f"{query} has not completed a micro-batch yet; run the query first")
     log.add(last + 1, _later(log.read(last), watermark_ms, query))
 
 

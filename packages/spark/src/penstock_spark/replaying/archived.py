@@ -99,8 +99,9 @@ class Archived:
         self._rows = rows
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield stored batches, ids ascending. One row group is in memory at a time, or those whose
-        ids overlap. Raises ``InvalidArgument`` if the table is not an archive."""
+        """Yield stored batches in ascending order of ids. Only one row group is in memory at a
+        time, or all row groups whose ids overlap. Raises ``InvalidArgument`` if the table is not an
+        archive."""
         bounds = self._bounds
         wanted = bounds.within(first_id, end_id)
         schema = self._dataset.schema

@@ -78,7 +78,7 @@ def _parse_position(option: str, value: Any, text: str, choice: Choice) -> Start
         return value
     example = next(iter((*choice.names, "orders")))
     raise InvalidArgument(
-        f'{option} is {text!r}; it is "earliest", "latest", an event id, or JSON such as '
+        f'{option} is {text!r}; it must be "earliest", "latest", an event id, or JSON such as '
         f'{{"{example}": 1200}}'
     )
 
@@ -90,7 +90,7 @@ def _parse_time(option: str, value: Any, text: str) -> datetime:
         moment = datetime.fromisoformat(value.strip())
     except (AttributeError, ValueError, OverflowError, OSError) as error:
         raise InvalidArgument(
-            f"{option} is {text!r}; it is milliseconds since 1970, a time such as "
+            f"{option} is {text!r}; it must be milliseconds since 1970, a time such as "
             '2013-01-31T09:30:00Z, or JSON such as {"orders": "2013-01-31T09:30:00Z"}'
         ) from error
     if moment.tzinfo is None:

@@ -200,11 +200,14 @@ def test_bounds_are_of_each_channel() -> None:
     ("keys", "text"),
     [
         ({}, "archive is missing"),
-        ({"archive": "a", "speed": "fast"}, "speed is 'fast'; it is \"original\""),
+        ({"archive": "a", "speed": "fast"}, "speed is 'fast'; it must be \"original\""),
         ({"archive": "a", "speed": 0}, "speed is 0"),
         ({"archive": "a", "speed": "0x"}, "speed is '0x'"),
         ({"archive": "a", "speed": -1}, "speed is -1"),
-        ({"archive": "a", "from": "yesterday"}, "from is 'yesterday'; it is an event id, a time"),
+        (
+            {"archive": "a", "from": "yesterday"},
+            "from is 'yesterday'; it must be an event id, a time",
+        ),
         ({"archive": "a", "until": "2013-01-01T00:00:00"}, "a time with a time zone"),
         ({"archive": "a", "until": -1}, "until is '-1'"),
         ({"archive": "a", "from": {"b": 1}}, "from names b, which is not replayed; replayed are a"),

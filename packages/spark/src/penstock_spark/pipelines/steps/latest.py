@@ -121,7 +121,9 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _check_bounded(self) -> None:
         assert self.as_of is not None, "the caller has checked it"
         if self.as_of < 0:
-            raise InvalidArgument(f"as_of is {self.as_of}; it is the id of an event, 0 or more")
+            raise InvalidArgument(
+                f"as_of is {self.as_of}; it must be the id of an event, 0 or more"
+            )
         if self.channel is None and self.table is None:
             raise InvalidArgument(
                 "channel, table: none is given; give at least one target of the states"

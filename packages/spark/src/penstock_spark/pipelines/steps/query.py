@@ -68,10 +68,10 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidArgument(f"sql or python: {has}; give exactly one")
         if isinstance(self.python, str) and self.python and not _PYTHON.fullmatch(self.python):
             raise InvalidArgument(
-                f'python is {self.python!r}; it is "module:function" or "file.py:function"'
+                f'python is {self.python!r}; it must be "module:function" or "file.py:function"'
             )
         if not isinstance(self.python, str) and not callable(self.python):
-            raise InvalidArgument(f"python is {self.python!r}; it is a function or its name")
+            raise InvalidArgument(f"python is {self.python!r}; it must be a function or its name")
         if self.channel is None and self.table is None:
             raise InvalidArgument(
                 "channel, table: none is given; give at least one target of the rows"

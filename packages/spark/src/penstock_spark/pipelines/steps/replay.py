@@ -212,7 +212,7 @@ def speed_of(value: str | float) -> float:
         speed = None
     if speed is None:
         raise InvalidArgument(
-            f'speed is {value!r}; it is "original", a number of times as fast such as 10 or '
+            f'speed is {value!r}; it must be "original", a number of times as fast such as 10 or '
             '"10x", or "flat out"'
         )
     return speed
