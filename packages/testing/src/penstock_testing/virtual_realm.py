@@ -223,8 +223,7 @@ class VirtualRealm(Realm):
         return realm
 
     async def _stop(self) -> None:
-        """Stop the realm and let time pass meanwhile: ending connections wait for timers. Any
-        thread may do so."""
+        """Stop the realm. Time passes meanwhile, because connections that end wait for timers."""
         with self._clock.time_passes():
             await super()._stop()
 
