@@ -150,7 +150,7 @@ def test_the_archive_is_named_and_shown(archived: Archiver, orders: Channel) -> 
     orders.edit(archive="")
     assert ids(orders, 50, start=0) == list(range(50, 100))
     assert ids(orders, 100, start=0, archive=archived.uri) == list(range(100))
-    with pytest.raises(InvalidArgument, match="it is a path or URI of up to 2048"):
+    with pytest.raises(InvalidArgument, match="it must be a path or URI of up to 2048"):
         orders.edit(archive="x" * 3_000)
     with pytest.raises(InvalidArgument, match="printable characters"):
         orders.edit(archive="a\nb")
