@@ -187,8 +187,8 @@ def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
     [
         ({"listen.host": "0.0.0.0"}, r"cluster.advertise \(--advertise\) has to name"),
         ({"cluster.advertise": "::"}, "cluster.advertise"),
-        ({"cluster.advertise": "n1:9000"}, "it is a name or an address, without a port"),
-        ({"cluster.advertise": "http://n1"}, "it is a name or an address, without a port"),
+        ({"cluster.advertise": "n1:9000"}, "it must be a name or an address, without a port"),
+        ({"cluster.advertise": "http://n1"}, "it must be a name or an address, without a port"),
     ],
 )
 def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named: str) -> None:
