@@ -164,8 +164,8 @@ def test_nulls_may_be_absent_properties() -> None:
         ({"channelColumn": "n"}, "a column of type int64; it must be STRING"),
         ({"deltaColumn": "n"}, "a column of type int64; it must be BOOLEAN"),
         ({"deltaColumn": "is_delta", "delta": "true"}, "not both"),
-        ({"nulls": "none"}, "it is keep or absent"),
-        ({"delta": "yes"}, "it is false or true"),
+        ({"nulls": "none"}, "it must be keep or absent"),
+        ({"delta": "yes"}, "it must be false or true"),
     ],
 )
 def test_options_that_do_not_fit_the_rows_are_refused_before_any_task(

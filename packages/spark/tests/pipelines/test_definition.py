@@ -209,7 +209,7 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
         ),
         ({"starting": "yesterday"}, "starting is 'yesterday'; it must be \"earliest\""),
         ({"starting": -1}, "starting is -1; it must be"),
-        ({"starting": {"a": "soon"}}, "starting is .*soon.*it is"),
+        ({"starting": {"a": "soon"}}, "starting is .*soon.*it must be"),
         ({"watermark": {"column": "t"}}, "watermark needs the key 'delay', which is missing"),
         (
             {"watermark": {"column": "t", "delay": "soon"}},
