@@ -1,6 +1,6 @@
-"""Speed beside other servers: one table a shape, every peer in the same run.
+"""Benchmarks that compare Penstock with other servers: one table per shape (kind of work).
 
 ``python -m bench S1`` runs a shape; ``python -m bench report`` renews the page in ``docs`` and its
-pictures. ``peers`` has one file a server, ``shapes`` one a kind of work. It is a program of the
-repository and no part of the package: Penstock never imports it.
+pictures. ``peers`` has one file per server, ``shapes`` one per shape. This program belongs to the
+repository, not to a package: Penstock never imports it.
 """

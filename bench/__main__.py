@@ -28,7 +28,7 @@ from bench.summary import SUMMARY, summary
 RUNS = 3
 FAILED = "failed: "
 BEFORE = f"{OURS}, before"
-"""Penstock as another checkout has it."""
+"""Penstock of another checkout."""
 DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
 MEASURED = DOCS / "benchmarks.json"
@@ -36,7 +36,7 @@ PICTURES = DOCS / "benchmarks"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run shapes, or write what was measured into the page. The exit status."""
+    """Run shapes or write the page from stored results. Return the exit status."""
     given = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended, too
     if given.shapes == ["report"]:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Wanted(NamedTuple):
-    """Which cases, and how large."""
+    """Filter and size of the cases to run."""
 
     only: str = ""
     quick: bool = False
@@ -95,33 +95,45 @@ class _Wanted(NamedTuple):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m bench", description="Penstock's speed beside its peers', on this machine."
+        "python -m bench",
+        description="Compare Penstock's speed with other servers on this machine.",
     )
     parser.add_argument(
         "shapes",
         nargs="*",
         metavar="SHAPE",
-        help="S1, ... (default: all); or: report (write the page in docs from the JSON file); "
-        "or: install kafka|artemis|qpid-jms (fetch its archives with Maven) or rumqttd|amqtt",
+        help="S1, ... (default: all); or report: write docs/benchmarks.md from the JSON file; or "
+        "install kafka|artemis|qpid-jms|rumqttd|amqtt: fetch these peers or clients",
     )
     parser.add_argument(
-        "--cluster", action="store_true", help="by default: C1, ..., the shapes of clusters"
+        "--cluster", action="store_true", help="run the shapes of clusters (C1, ...) by default"
     )
-    parser.add_argument("--peer", action="append", default=[], help="only these, and Penstock")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        help="only Penstock and this peer; repeat for several",
+    )
     parser.add_argument(
         "--before",
         type=Path,
         metavar="CHECKOUT",
-        help="Penstock as this checkout of the repository has it takes part, with what is "
+        help="also measure Penstock of this checkout of the repository, with the dependencies "
         "installed here",
     )
-    parser.add_argument("--case", default="", help="only cases with this in their label")
-    parser.add_argument("--json", type=Path, help="keep the figures in this file")
-    parser.add_argument("--runs", type=int, help=f"runs a cell (default {RUNS})")
-    parser.add_argument("--events", type=int, help="how many, where a shape leaves it open: S12")
-    parser.add_argument("--seconds", type=float, help="how long, where a shape leaves it open")
-    parser.add_argument("--resume", action="store_true", help="not what the JSON file has already")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run at all?")
+    parser.add_argument("--case", default="", help="only cases whose label contains this text")
+    parser.add_argument("--json", type=Path, help="add the results to this file")
+    parser.add_argument("--runs", type=int, help=f"runs per cell (default {RUNS})")
+    parser.add_argument(
+        "--events", type=int, help="number of events, for shapes without a fixed number (S12, S12P)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="duration of a run, for shapes without a fixed duration"
+    )
+    parser.add_argument("--resume", action="store_true", help="skip shapes that the JSON file has")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny runs that only show that every shape works"
+    )
     return parser
 
 
@@ -132,9 +144,9 @@ def measure(
     wanted: _Wanted,
     earlier: Path | None = None,
 ) -> Result:
-    """All cases of a shape; the contenders of a case take turns, so that noise hits all.
+    """Run all cases of a shape. Contenders of a case take turns, so that noise affects all of them.
 
-    ``earlier`` is a checkout whose Penstock takes part as well, where this one does.
+    ``earlier`` is another checkout whose Penstock is measured too.
     """
     contenders = [
         name
@@ -198,7 +210,7 @@ def _run(
 
 
 def machine() -> str:
-    """What it runs on, as far as the system tells."""
+    """Return the system, processor, load and Python version of this machine."""
     model = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.exists():
@@ -225,7 +237,7 @@ def _versions(shape: Shape, contenders: Sequence[str]) -> dict[str, str]:
 
 
 def _keep(file: Path, result: Result) -> None:
-    """Put it into ``file`` beside those of other shapes."""
+    """Store the result of a shape in ``file``; results of other shapes stay."""
     kept = {kept.shape: kept for kept in _kept(file)} | {result.shape: result}
     file.write_bytes(msgspec.json.format(msgspec.json.encode(list(kept.values()))) + b"\n")
 
@@ -237,7 +249,7 @@ def _kept(file: Path | None) -> list[Result]:
 
 
 def _report(file: Path) -> int:
-    """Write tables and pictures of what ``file`` has into the page."""
+    """Write the tables of the results in ``file`` into the page, and their pictures."""
     results = _kept(file)
     parts = {SUMMARY: summary(results)}
     for result in results:
@@ -251,7 +263,7 @@ def _report(file: Path) -> int:
 
 
 def _install(names: Sequence[str]) -> int:
-    """Fetch what peers are made of that come as Java archives, or as packages of their own."""
+    """Fetch peers and clients that come as Java archives, crates or Python packages."""
     known = (*jars.WANTED, *mqtt_peers.FETCHED)
     if not names or set(names) - set(known):
         print(f"install one of {', '.join(known)}", file=sys.stderr)

@@ -361,7 +361,7 @@ async def fanning(job: Job) -> Figures:
 
 
 async def returning(job: Job) -> Figures:
-    """One message of QoS 1 there and back, then the next."""
+    """Round trips of single messages of QoS 1, one after another."""
     link, back = await opened(job, 2, "l")
     await back.ask(subscribe(topic_of(0), 1), _SUBACK)
     consumer, publisher = Consumer(back, topic_of(0), 1), Publisher(link, topic_of(0))

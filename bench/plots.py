@@ -1,4 +1,4 @@
-"""Pictures of what was measured: a bar for each contender of each case."""
+"""Pictures of results: a bar for each contender of each case."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ COLOURS = ("#4c8dd6", "#3aa675", "#9673c9", "#c99a2e", "#5fb3b3", "#c95f8a", "#7
 
 
 def draw(result: Result, folder: Path) -> Path | None:
-    """Write the picture of a shape as SVG; nothing if it has nothing to show. Needs matplotlib
-    (group ``bench``)."""
+    """Write the picture of a shape as SVG and return its path; `None` if no cell has a figure.
+
+    Needs matplotlib (group ``bench``).
+    """
     cells = [cell for cell in result.cells if cell.median(result.figure)]
     if not cells:
         return None
@@ -82,7 +84,7 @@ def _dress(axes: Any, result: Result) -> None:
     axes.invert_yaxis()
     axes.set_title(f"{result.shape}: {result.title}", color=TEXT, loc="left", fontsize=9)
     label = LABELS.get(result.figure, result.figure)
-    axes.set_xlabel(f"{label} ({better}; the scale is logarithmic)", color=TEXT)
+    axes.set_xlabel(f"{label} ({better}; logarithmic scale)", color=TEXT)
     axes.tick_params(colors=TEXT, which="both", length=0)
     axes.grid(axis="x", color=TEXT, alpha=0.3, linewidth=0.5)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""What was measured: cells, tables, ratios, JSON."""
+"""Results of benchmarks: cells, their tables in Markdown, and ratios."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Cell(Struct, frozen=True):
     contender: str
     runs: list[Figures]
     missing: str = ""
-    """Why there are no runs."""
+    """The reason why this cell has no runs."""
 
     def median(self, figure: str) -> float | None:
         values = [run[figure] for run in self.runs if figure in run]
         return statistics.median(values) if values else None
 
     def spread(self, figure: str) -> float | None:
-        """Half the distance between best and worst run, as a part of the median. A single run has
-        no spread."""
+        """Half the distance between the best and the worst run, as a share of the median; `None`
+        for a single run."""
         values = [run[figure] for run in self.runs if figure in run]
         if len(values) < 2:
             return None
@@ -35,7 +35,7 @@ class Cell(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """One shape in one call."""
+    """The measured cells of one shape."""
 
     shape: str
     title: str
@@ -46,18 +46,18 @@ class Result(Struct, frozen=True):
     versions: Mapping[str, str]
     cells: list[Cell]
     ours: str = OURS
-    """Whom the ratios are of."""
+    """Name of the system that the ratios compare with all others."""
 
 
 def markdown(result: Result) -> str:
-    """The table of a shape, with what it ran on."""
+    """Return the section of a shape: its table, the machine, the date and the versions."""
     figures = _figures(result)
-    header = ["case", "D", "contender", "runs", *(LABELS.get(f, f) for f in figures), "ratio"]
+    header = ["case", "level", "system", "runs", *(LABELS.get(f, f) for f in figures), "ratio"]
     absent = _absent(result)
     lines = [
         f"### {result.shape}: {result.title}",
         "",
-        f"{result.machine}; {result.at}; "
+        f"Measured {result.at} on {result.machine}. Versions: "
         + ", ".join(f"{name} {version}" for name, version in result.versions.items())
         + f". {_how_often(result)}",
         "",
@@ -77,12 +77,12 @@ def markdown(result: Result) -> str:
 
 
 LABELS = {
-    "left": "left of the rate",
-    "left_of_work": "left of events a CPU s",
+    "left": "rate kept",
+    "left_of_work": "events/CPU s kept",
     "deliveries_per_s": "deliveries/s",
     "events_per_s": "events/s",
     "cpu_s_per_million": "CPU s/M",
-    "client_cpu_s_per_million": "of it client",
+    "client_cpu_s_per_million": "client CPU s/M",
     "of_server_cpu_s_per_million": "server CPU s/M",
     "server_cpu_s": "server CPU s",
     "disk_bytes_per_event": "disk B/event",
@@ -91,47 +91,47 @@ LABELS = {
     "received_bytes_per_event": "received B/event",
     "late_subscriber_s": "late subscriber s",
     "p50_us_before": "p50 µs before",
-    "p99_us_before": "p99 before",
-    "p999_us_before": "p99.9 before",
-    "max_us_before": "max before",
+    "p99_us_before": "p99 µs before",
+    "p999_us_before": "p99.9 µs before",
+    "max_us_before": "max µs before",
     "p50_us": "p50 µs",
     "p99_us": "p99 µs",
     "p999_us": "p99.9 µs",
     "max_us": "max µs",
-    "swelling": "p99 / before",
-    "slowdown": "p50 / before",
-    "gone": "gone in time",
-    "late_s": "last one late s",
+    "swelling": "p99 / p99 before",
+    "slowdown": "p50 / p50 before",
+    "gone": "share expired in time",
+    "late_s": "last expiry late s",
     "rows_per_s": "rows/s",
     "events_per_cpu_s": "events/CPU s",
-    "first_events_per_cpu_s": "the first time",
+    "first_events_per_cpu_s": "first scan events/CPU s",
     "cpu_us_per_batch": "CPU µs/batch",
     "achieved_per_s": "achieved/s",
     "first_ack_ms": "first ack ms",
     "ms": "ms",
     "p95_ms": "p95 ms",
-    "trigger_ms": "a micro-batch ms",
-    "session_ms": "of it session",
-    "realm_idle_ms": "of it realm",
-    "session_idle_ms": "beside it session",
+    "trigger_ms": "micro-batch ms",
+    "session_ms": "session start ms",
+    "realm_idle_ms": "realm ms",
+    "session_idle_ms": "session without query ms",
     "import_ms": "import ms",
     "process_ms": "whole process ms",
     "listening_ms": "listening ms",
-    "restart_s": "first event s after a stop",
-    "killed_restart_s": "after a kill",
+    "restart_s": "first event s (after stop)",
+    "killed_restart_s": "first event s (after kill)",
     "listening_s": "listening s",
     "first_event_ms": "first event ms",
     "connected_s": "all connected s",
     "kb_per_connection": "server kB/connection",
     "kb_per_channel": "server kB/channel",
-    "memory_mb": "server MB",
-    "made_ms": "ms to make a channel",
+    "memory_mb": "server memory MB",
+    "made_ms": "channel creation ms",
 }
-"""Figures worth a column, in their order."""
+"""Headings of the columns by figure, in the order of the columns."""
 
 
 def _absent(result: Result) -> dict[str, str]:
-    """Contenders that ran in no case, and why."""
+    """Return the reason by contender for contenders that ran in no case."""
     ran = {cell.contender for cell in result.cells if not cell.missing}
     reasons: dict[str, str] = {}
     for cell in result.cells:
@@ -146,7 +146,7 @@ def _figures(result: Result) -> list[str]:
 
 
 def _by_case(result: Result) -> list[Cell]:
-    """The cells case by case, also of those measured apart, each case with ours first."""
+    """Return the cells grouped by case, ours first; calls may have measured a case separately."""
     cases = list(dict.fromkeys((cell.case, cell.durability) for cell in result.cells))
     return sorted(
         result.cells,
@@ -160,7 +160,10 @@ def _by_case(result: Result) -> list[Cell]:
 def _how_often(result: Result) -> str:
     if max((len(cell.runs) for cell in result.cells), default=0) < 2:
         return "Each cell is one run."
-    return "Each cell is the median of its runs, ± half their spread where it has more than one."
+    return (
+        "Each cell is the median of its runs; ± is half the distance between the best and the "
+        "worst run."
+    )
 
 
 def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
@@ -179,7 +182,7 @@ def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
 
 
 def _ratio(result: Result, cell: Cell) -> str:
-    """How Penstock stands against this contender: above 1 it is better."""
+    """Return Penstock's ratio to this contender; above 1 Penstock is better."""
     own = next(
         (
             other
@@ -193,7 +196,7 @@ def _ratio(result: Result, cell: Cell) -> str:
 
 
 def compared(result: Result, own: Cell, cell: Cell) -> str:
-    """The ratio of two cells, above 1 where ours is better; empty if one has no figure."""
+    """Return the ratio of two cells, above 1 if ours is better; empty if one has no figure."""
     ours, theirs = own.median(result.figure), cell.median(result.figure)
     if not ours or not theirs:
         return ""
@@ -211,7 +214,10 @@ def row(values: Sequence[str]) -> str:
 
 
 def between_marks(page: str, tables: Mapping[str, str]) -> str:
-    """``page`` with the part between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced."""
+    """Return ``page`` with the parts between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced.
+
+    Raises ``ValueError`` if the page has no place for a shape.
+    """
     for shape, table in tables.items():
         opening, closing = f"<!-- {shape} -->", f"<!-- /{shape} -->"
         if opening not in page or closing not in page:

@@ -286,7 +286,7 @@ def lacks_window(case: Case, contender: str) -> str:
     """Why the contender can take no part in a case with default windows; empty if it can."""
     if case.parameters.get("window") != OWN_WINDOW or contender in HAVE_WINDOWS:
         return ""
-    return peers()[contender].missing() or "its consumers say how much they take"
+    return peers()[contender].missing() or "its consumers always set a window"
 
 
 def _registered(package_name: str, export: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The table of ten lines at the top of the page: what Penstock does better and worse."""
+"""The table at the top of the page: one line for each important case, better or worse."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Struct
 from bench.report import Cell, Result, compared, number, row
 
 SUMMARY = "summary"
-"""Its place on the page."""
+"""Name of the marks around the table."""
 
 
 class Line(Struct, frozen=True):
-    """A case of a shape, and the peer that it is compared with."""
+    """A case of a shape and the peer that Penstock is compared with."""
 
     work: str
     shape: str
@@ -25,21 +25,28 @@ class Line(Struct, frozen=True):
 
 LINES = (
     Line(
-        "publish and consume, batches",
+        "publish and consume, batches of columns",
         "S1",
         "128 B, batches of columns",
         durability="D2",
         peer="nats",
-        unit="/s",
+        unit="events/s",
     ),
-    Line("the same", "S1", "128 B, batches of columns", durability="D2", peer="kafka", unit="/s"),
     Line(
-        "the same, lists of events",
+        "publish and consume, batches of columns",
+        "S1",
+        "128 B, batches of columns",
+        durability="D2",
+        peer="kafka",
+        unit="events/s",
+    ),
+    Line(
+        "publish and consume, lists of events",
         "S1",
         "128 B, batches of events",
         durability="D2",
         peer="nats",
-        unit="/s",
+        unit="events/s",
     ),
     Line(
         "deliver to 100 durables",
@@ -47,37 +54,42 @@ LINES = (
         "durables: 100, batches of columns",
         durability="D2",
         peer="nats",
-        unit="/s",
+        unit="deliveries/s",
     ),
     Line(
-        "share a durable, 8 clients", "S3", "live, events", durability="D1", peer="nats", unit="/s"
+        "shared durable, 8 clients, lists of events",
+        "S3",
+        "live, events",
+        durability="D1",
+        peer="nats",
+        unit="events/s",
     ),
     Line(
-        "send over AMQP, streamed",
+        "AMQP sends, streamed",
         "S15",
         "C client, acknowledged",
         durability="D1",
         peer="artemis",
-        unit="/s",
+        unit="messages/s",
     ),
     Line(
-        "send over JMS, one at a time",
+        "JMS sends, one at a time",
         "S15",
         "Qpid JMS, one at a time",
         durability="D1",
         peer="artemis",
-        unit="/s",
+        unit="messages/s",
     ),
     Line(
-        "publish one event, awaited, 1,000 a second",
+        "publish latency, 1,000 single events/s",
         "S11",
-        "1 k/s",
+        "1,000/s",
         durability="D1",
         peer="nats",
         unit="µs",
     ),
     Line(
-        work="start a server, until the first acknowledged event",
+        work="server start to first acknowledged event",
         shape="S13",
         case="server process, from its start",
         durability="D2",
@@ -85,23 +97,23 @@ LINES = (
         unit="ms",
     ),
     Line(
-        work="take in MQTT messages",
+        work="MQTT publishes, QoS 1",
         shape="S17",
-        case="in, QoS 1, 200 x window 10",
+        case="publish, QoS 1, 200 x window 10",
         durability="D1",
         peer="rumqttd",
-        unit="server CPU s a million",
+        unit="server CPU s/M",
     ),
     Line(
-        work="send one MQTT message there and back",
+        work="MQTT round trip, one message at a time",
         shape="S17",
-        case="one there and back, QoS 1",
+        case="round trip, QoS 1",
         durability="D1",
         peer="mosquitto",
-        unit="server CPU s a million",
+        unit="server CPU s/M",
     ),
     Line(
-        work="stream to Spark from files",
+        work="Spark streaming read, sealed files",
         shape="S12",
         case="streaming read, sealed files, 10,000,000 rows",
         durability="",
@@ -109,17 +121,17 @@ LINES = (
         unit="rows/s",
     ),
     Line(
-        "publish and consume, a cluster",
+        "publish and consume, cluster",
         "C1",
         "batches of columns",
         durability="D2",
         peer="nats-cluster",
-        unit="/s",
+        unit="events/s",
     ),
     Line(
-        work="publish one event to a cluster, awaited",
+        work="publish latency, cluster, one event at a time",
         shape="C11",
-        case="one after the other",
+        case="sequential",
         durability="D2",
         peer="nats-cluster",
         unit="µs",
@@ -128,9 +140,9 @@ LINES = (
 
 
 def summary(results: Iterable[Result]) -> str:
-    """The table; lines whose cells were not measured are left out."""
+    """Return the table without the lines whose cells were not measured."""
     measured = {result.shape: result for result in results}
-    header = ["work", "beside", "Penstock", "peer", "unit", "ratio", "runs", "table"]
+    header = ["work", "peer", "Penstock", "peer's", "unit", "ratio", "runs", "table"]
     rows = [
         text
         for line in LINES
@@ -157,4 +169,4 @@ def _row_of(line: Line, result: Result) -> str:
 
 
 def _runs(ours: Cell, theirs: Cell) -> str:
-    return f"{len(ours.runs)} and {len(theirs.runs)}"
+    return f"{len(ours.runs)} / {len(theirs.runs)}"

@@ -238,7 +238,7 @@ class ArtemisBroker:
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
         if kind != "shared" or len(names) > 1:
-            raise Missing("the queue is one, for any number of clients at once")
+            raise Missing("the queue serves all clients at once")
 
     async def client(self, durable: str) -> Client:
         wire = Wire(self._url)

@@ -120,7 +120,7 @@ class KafkaBroker:
     ) -> None:
         """A durable is a consumer group."""
         if clients > 1:
-            raise Missing("a partition has one consumer, and no single event is given back")
+            raise Missing("a partition has one consumer, and a single event cannot be returned")
         await self.prepare_streams(durability, [STREAM])
 
     async def client(self, durable: str) -> Client:
@@ -130,7 +130,7 @@ class KafkaBroker:
 
     async def prepare_broadcast(self, durability: str) -> None:
         if durability == "D0":
-            raise Missing("whatever it has it writes to its log")
+            raise Missing("Kafka writes every event to its log")
         await self.prepare_streams(durability, [STREAM])
 
     async def subscriber(self) -> Subscriber:

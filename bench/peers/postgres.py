@@ -122,7 +122,7 @@ class PostgresBroker:
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
         if kind != "shared" or len(names) > 1:
-            raise Missing("the table is one queue, for any number of clients at once")
+            raise Missing("the table is one queue that serves all clients at once")
         await self.prepare_streams(durability, [STREAM])
 
     async def client(self, durable: str) -> Client:
@@ -138,7 +138,7 @@ class PostgresBroker:
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
         if list(keys.values()) != [1]:
-            raise Missing("a row of a value is replaced, not the oldest of several")
+            raise Missing("an upsert keeps one row per value")
         ((self._key, _),) = keys.items()
         await self._pool.execute(
             f'CREATE TABLE "{STREAM}" (data bytea, sku text, price float8, quantity int8,'

@@ -161,7 +161,7 @@ class RabbitBroker:
     ) -> None:
         """A durable is a queue, bound to an exchange that sends to all of them."""
         if kind != "shared":
-            raise Missing("with a single active consumer what is rolled back comes late")
+            raise Missing("a single active consumer gets rolled-back events out of order")
         import aio_pika
 
         self._exchange = await self._channel.declare_exchange(
@@ -179,7 +179,7 @@ class RabbitBroker:
     async def prepare_broadcast(self, durability: str) -> None:
         """Who listens has a queue of its own that ends with its connection."""
         if durability != "D0":
-            raise Missing("what is on disk is in a queue with an account: see the durables")
+            raise Missing("only queues store events on disk; the cases with durables measure them")
         import aio_pika
 
         self._exchange = await self._channel.declare_exchange(

@@ -70,7 +70,7 @@ class RedisBroker:
     ) -> None:
         """A durable is a consumer group."""
         if kind != "shared":
-            raise Missing("a group serves all of its consumers at once")
+            raise Missing("a consumer group serves all its consumers at once")
         for name in names:
             await self._connection.xgroup_create(STREAM, name, id="0", mkstream=True)
 

@@ -1,4 +1,4 @@
-"""C1: S1 through a cluster: what is confirmed is on the disks of two machines of three."""
+"""C1: S1 through a cluster; a confirmed event is on the disks of two machines of three."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bench.shapes.s1 import PublishAndConsume
 
 
 class PublishAndConsumeClustered(PublishAndConsume):
-    """As S1; Penstock on one machine is there to be compared with."""
+    """S1 on three machines, compared with one Penstock node."""
 
     name = "C1"
-    title = "publish and durable consume through a cluster, 1 producer, 1 consumer, 128 B"
+    title = "publish and consume through a cluster, 1 producer, 1 consumer, 128 B"
     ours = "penstock-cluster"
     contenders: Sequence[str] = CLUSTERS
 

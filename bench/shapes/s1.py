@@ -38,7 +38,7 @@ class PublishAndConsume:
     is acknowledged."""
 
     name = "S1"
-    title = "publish and durable consume, 1 producer, 1 consumer"
+    title = "publish and consume through one durable, 1 producer, 1 consumer"
     figure = "events_per_s"
     higher_is_better = True
     contenders: Sequence[str] = CONTENDERS

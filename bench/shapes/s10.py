@@ -36,7 +36,7 @@ class Crowd:
     """
 
     name = "S10"
-    title = f"{CROWD:,} channels, {CROWD:,} connections, 128 B, {BATCH} events a publish"
+    title = f"{CROWD:,} channels, {CROWD:,} connections, 128 B, {BATCH} events per publish"
     figure = "events_per_s"
     higher_is_better = True
     contenders: Sequence[str] = ("penstock", "nats", "redis")
@@ -44,7 +44,7 @@ class Crowd:
     def cases(self, *, quick: bool) -> Sequence[Case]:
         size = {"crowd": 20, "rounds": 2} if quick else {"crowd": CROWD, "rounds": ROUNDS}
         return [
-            Case(f"{size['crowd']:,} of each", durability, dict(size))
+            Case(f"{size['crowd']:,} channels and connections", durability, dict(size))
             for durability in (("D1",) if quick else ("D1", "D2"))
         ]
 

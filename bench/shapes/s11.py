@@ -1,4 +1,4 @@
-"""S11: how long one publish takes: alone, at a fixed rate, beside another client that floods."""
+"""S11: latency of one publish: sequential, at a fixed rate, while another client floods."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WARM_UP = 200
 
 
 class Latency:
-    """From the call to its confirmation; a durable exists, nobody reads it.
+    """Latency from the call to its confirmation; a durable exists, but no client reads it.
 
-    At a rate each latency counts from the instant the event was due (``bench.pacing``). ``beside a
-    flood``: one after the other, while another process publishes event after event to a stream of
-    its own, a thousand of them unconfirmed; the measure is the same case without it.
+    At a rate, each latency counts from the time the event was due (``bench.pacing``). ``during a
+    flood`` is ``sequential`` while another process publishes to another stream with a thousand
+    events in flight.
     """
 
     name = "S11"
-    title = "latency of one event per publish, 128 B"
+    title = "publish latency, one event per publish, 128 B"
     figure = "p50_us"
     higher_is_better = False
     contenders: Sequence[str] = CONTENDERS
@@ -37,10 +37,10 @@ class Latency:
             Case(label, durability, {"rate": rate, "seconds": seconds, "floods": floods})
             for durability in (("D1",) if quick else ("D1", "D2"))
             for label, rate, floods in (
-                ("one after the other", 0, False),
-                ("beside a flood", 0, True),
-                ("1 k/s", 1_000, False),
-                ("10 k/s", 10_000, False),
+                ("sequential", 0, False),
+                ("during a flood", 0, True),
+                ("1,000/s", 1_000, False),
+                ("10,000/s", 10_000, False),
             )
         ]
 

@@ -34,7 +34,7 @@ class Spark:
     """Both contenders take turns in one warm session; rows go to a sink that does nothing."""
 
     name = "S12"
-    title = "Spark, 128 random bytes and three properties a row, `local[*]`"
+    title = "Spark reads and writes, rows with 128 B"
     figure = "rows_per_s"
     higher_is_better = True
     contenders = ("penstock", "parquet")

@@ -16,7 +16,7 @@ MICRO_BATCHES = 4
 ROUNDS = 3
 
 CASES = {
-    "latest of deltas, the aggregation alone": "latest",
+    "latest of deltas, aggregation only": "latest",
     "latest of deltas, into a Delta table": "latest table",
     "roll-up, into a channel": "roll-up channel",
     "roll-up, into a Delta table": "roll-up table",
@@ -28,7 +28,7 @@ class SparkPipelines:
     one session that is not warm does all cases."""
 
     name = "S12P"
-    title = "Spark's pipelines that keep a state, `local[*]`"
+    title = "stateful Spark pipelines"
     figure = "rows_per_s"
     higher_is_better = True
     contenders = ("penstock", "parquet")

@@ -20,7 +20,7 @@ class SparkTimes:
     with its own settings."""
 
     name = "S12T"
-    title = "Spark's times, `local[*]`: the shipped session beside one with Spark's own settings"
+    title = "Spark latency and start-up"
     figure = "ms"
     higher_is_better = False
     contenders = ("penstock", "plain session")
@@ -30,10 +30,10 @@ class SparkTimes:
         return [
             Case(label, "", {"work": work, "seconds": seconds})
             for work, label in (
-                ("latency", "event due to its copy at a subscriber, 1,000 events/s"),
-                ("idle", "processor time a second of an idle query"),
-                ("start-up", "new process to the rows of a channel"),
-                ("start-up short", "new process to the rows of a channel, short=True"),
+                ("latency", "source event to subscriber of the target, 1,000 events/s"),
+                ("idle", "CPU time of an idle query, per second"),
+                ("start-up", "new process until a channel is read"),
+                ("start-up short", "new process until a channel is read, short=True"),
             )
         ]
 

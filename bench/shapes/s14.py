@@ -36,18 +36,21 @@ POOL_BATCHES = 10
 LATEST = 100_000
 """Events that are published and consumed on top of those stored."""
 CHANNELS_BATCH = 100
-TOO_MANY = {("nats", "channels", 10_000): "making 10,000 streams takes minutes"}
+TOO_MANY = {("nats", "channels", 10_000): "creating 10,000 streams takes minutes"}
 
 
 class Growing:
-    """``all read``: each durable has one client, and gets every event; events are published
-    meanwhile. ``none read``: nobody reads, and only publishing counts. ``stored``: so many events
-    are there, consumed by nobody; then as many as always are published, and a durable that
-    begins with them consumes them. ``channels``: batches of 100 go to one channel after the
-    other; each has a durable, nobody reads."""
+    """Four kinds of growth.
+
+    ``all read``: each durable has one client, which reads every event while events are published.
+    ``none read``: durables without clients; only publishing counts. ``events stored``: on top of
+    the stored events, a fixed number is published and consumed by a durable that starts there.
+    ``channels``: batches of 100 go to one channel after another; each has a durable without
+    clients.
+    """
 
     name = "S14"
-    title = "cost as work grows, 128 B"
+    title = "cost as durables, stored events and channels grow, 128 B"
     figure = "deliveries_per_s"
     higher_is_better = True
     contenders = ("penstock", "nats")
@@ -56,15 +59,15 @@ class Growing:
         scale = 50 if quick else 1
         return [
             *(
-                Case(f"all read, durables: {count}", "D1", {"durables": count, "scale": scale})
+                Case(f"durables, all read: {count}", "D1", {"durables": count, "scale": scale})
                 for count in ((10,) if quick else (1, 10, 100))
             ),
             *(
-                Case(f"none read, durables: {count}", "D1", {"idle": count, "scale": scale})
+                Case(f"durables, none read: {count}", "D1", {"idle": count, "scale": scale})
                 for count in ((1,) if quick else (0, 1, 10, 100))
             ),
             *(
-                Case(f"stored: {count // scale:,}", "D1", {"stored": count, "scale": scale})
+                Case(f"events stored: {count // scale:,}", "D1", {"stored": count, "scale": scale})
                 for count in ((100_000,) if quick else (10_000, 100_000, 10**6, 10**7))
             ),
             *(

@@ -32,7 +32,7 @@ class AmqpIn:
     warm up; nobody reads them."""
 
     name = "S15"
-    title = f"AMQP 1.0 in, one connection, durable messages of {SIZE} B to a queue"
+    title = f"sends over AMQP 1.0, one connection, durable messages of {SIZE} B to a queue"
     figure = "events_per_s"
     higher_is_better = True
     contenders: Sequence[str] = ("penstock", "artemis", "rabbitmq")

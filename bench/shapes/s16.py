@@ -24,7 +24,7 @@ class BesideAFlood:
     publishes as fast as it can to a channel of its own."""
 
     name = "S16"
-    title = f"one publish of {doors.SIZE} B after the other, beside a flood, by protocol"
+    title = f"sequential publishes of {doors.SIZE} B during a flood, by protocol"
     figure = "slowdown"
     higher_is_better = False
     contenders: Sequence[str] = ("penstock",)
@@ -34,7 +34,11 @@ class BesideAFlood:
         pairs = [(one, other) for one in doors.DOORS for other in doors.DOORS]
         quick_pairs = pairs[2::2]
         return [
-            Case(f"{one} beside {other}", "D1", {"door": one, "flood": other, "seconds": seconds})
+            Case(
+                f"{one} during {other} flood",
+                "D1",
+                {"door": one, "flood": other, "seconds": seconds},
+            )
             for one, other in (quick_pairs if quick else pairs)
         ]
 

@@ -19,7 +19,7 @@ class Mqtt:
     """Clients of MQTT 3.1.1 that cost little, each work in a server of its own."""
 
     name = "S17"
-    title = f"MQTT 3.1.1, {mqtt_load.SIZE} B: what a message costs the server"
+    title = f"MQTT 3.1.1, {mqtt_load.SIZE} B: server CPU per message"
     figure = "of_server_cpu_s_per_million"
     higher_is_better = False
     contenders: Sequence[str] = mqtt_peers.CONTENDERS
@@ -32,15 +32,21 @@ class Mqtt:
             return Case(label, durability, {"work": work, "seconds": seconds, **more})
 
         return [
-            case("in, QoS 0, 1 connection", "flooding"),
-            *(
-                case(f"in, QoS 1, {few} x window 10", "publishing", d, connections=few, window=10)
-                for d in ("D1", "D2")
-            ),
-            case(f"in, QoS 1, {many:,} x window 1", "publishing", connections=many, window=1),
+            case("publish, QoS 0, 1 connection", "flooding"),
             *(
                 case(
-                    f"to 100, {count} at a time, a delivery",
+                    f"publish, QoS 1, {few} x window 10",
+                    "publishing",
+                    d,
+                    connections=few,
+                    window=10,
+                )
+                for d in ("D1", "D2")
+            ),
+            case(f"publish, QoS 1, {many:,} x window 1", "publishing", connections=many, window=1),
+            *(
+                case(
+                    f"fan-out to 100, {count} at a time, per delivery",
                     "fanning",
                     subscribers=100,
                     window=count,
@@ -48,13 +54,13 @@ class Mqtt:
                 for count in (50, 1)
             ),
             case(
-                f"shared, QoS 1, {many:,} to 5",
+                f"shared subscription, QoS 1, {many:,} to 5",
                 "sharing",
                 connections=many,
                 window=1,
                 subscribers=5,
             ),
-            case("one there and back, QoS 1", "returning"),
+            case("round trip, QoS 1", "returning"),
         ]
 
     def versions(self) -> Mapping[str, str]:
@@ -63,7 +69,7 @@ class Mqtt:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         if case["work"] == "sharing" and contender not in SHARES:
-            raise Missing("it has no shared subscriptions")
+            raise Missing("has no shared subscriptions")
         stored = directory / "stored"
         stored.mkdir()
         with mqtt_peers.served(contender, stored, case.durability) as server:

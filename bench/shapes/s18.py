@@ -18,7 +18,7 @@ class MuchMqtt:
     """What should cost by what matches, and not by what there is."""
 
     name = "S18"
-    title = "MQTT 3.1.1, 128 B: as there is more of it"
+    title = "MQTT 3.1.1, 128 B: many sessions and retained messages"
     figure = "ms"
     higher_is_better = False
     contenders: Sequence[str] = ("penstock", "mosquitto")
@@ -32,12 +32,12 @@ class MuchMqtt:
 
         retained = f"{topics:,} retained: "
         return [
-            case(f"{sessions:,} sessions away: CPU of a publish", sessions=sessions),
+            case(f"{sessions:,} offline sessions: CPU per publish", sessions=sessions),
             case(f"{retained}subscribe to #", topics=topics, wanted="#", expected=topics),
             case(f"{retained}subscribe to ten", topics=topics, wanted="site/001/42/+", expected=10),
             case(f"{retained}subscribe to one", topics=topics, wanted="site/001/42/7", expected=1),
             case(f"{retained}restart", topics=topics, wanted="site/001/42/7", expected=1),
-            case(f"{idle:,} connections, 100 messages/s: CPU a second", idle=idle),
+            case(f"{idle:,} connections, 100 messages/s: CPU per second", idle=idle),
         ]
 
     def versions(self) -> Mapping[str, str]:

@@ -49,7 +49,7 @@ class FanOut:
     """
 
     name = "S2"
-    title = "fan-out to 1, 10 and 100, 128 B"
+    title = "fan-out to 1, 10 and 100 subscribers or durables, 128 B"
     figure = "deliveries_per_s"
     higher_is_better = True
     contenders: Sequence[str] = ("penstock", "nats", "redis", "rabbitmq", "kafka")

@@ -46,7 +46,7 @@ class SerialDurable:
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         peer, _, mode = contender.partition(", ")
         if mode == "alone" and case["kind"] == "strict":
-            raise Missing(peers()[peer].missing() or "what is rolled back comes late")
+            raise Missing(peers()[peer].missing() or "rolled-back events arrive out of order")
         batches = case["batches"]
         if peer != "penstock" and mode != "alone":
             batches = min(batches, 20)  # event after event: it would take minutes

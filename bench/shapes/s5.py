@@ -35,7 +35,7 @@ STORED = 10_000_000
 POOL_BATCHES = 100
 RESTARTS = 3
 STREAM = "orders"
-SLOW_TO_FILL = "filling it takes minutes, as there is no faster way in than its client"
+SLOW_TO_FILL = "filling it takes minutes because its client is the fastest way in"
 FILLED_FAST = ("penstock", "nats")
 
 
@@ -48,7 +48,7 @@ class Backlog:
     """
 
     name = "S5"
-    title = "a backlog drained; restart with events stored, 128 B"
+    title = "drain a backlog; restart with stored events, 128 B"
     figure = "events_per_s"
     higher_is_better = True
     contenders: Sequence[str] = CONTENDERS

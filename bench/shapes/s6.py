@@ -28,7 +28,7 @@ class Selectors:
     """
 
     name = "S6"
-    title = "selectors: events looked at per second of processor time"
+    title = "selectors: events tested per second of CPU time"
     figure = "events_per_cpu_s"
     higher_is_better = True
     contenders = ("penstock",)

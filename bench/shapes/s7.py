@@ -25,8 +25,8 @@ WITHOUT = "penstock, no key"
 """A channel with the same events, and no publish key."""
 ONE_KEY = {
     "nats": "a message has one subject",
-    "redis": "a hash has one field an entry",
-    "postgres": "a row is replaced for one unique key",
+    "redis": "a hash has one field per entry",
+    "postgres": "an upsert has one unique key",
 }
 
 

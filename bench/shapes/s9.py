@@ -29,7 +29,7 @@ class StalledConsumer:
     """
 
     name = "S9"
-    title = "one of ten consumers stalled: what is left of the others' rate, 128 B"
+    title = "one of ten consumers stalls: rate that the others keep, 128 B"
     figure = "left"
     higher_is_better = True
     contenders = ("penstock", "nats")

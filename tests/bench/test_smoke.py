@@ -22,7 +22,7 @@ SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
 FLOODS = "S16"
 """One of its clients speaks AMQP."""
-MQTT = {"S17": "there and back", "S18": "away"}
+MQTT = {"S17": "round trip", "S18": "offline"}
 """Shapes of MQTT, whose peers are others, and the case of each that CI has time for."""
 PLAYED = [
     ("redis", ["S1", "S3", "S5"]),
