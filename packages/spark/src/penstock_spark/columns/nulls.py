@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema import overflow
 from penstock_core.columns.schema.layout import key_path
+from penstock_core.columns.schema.schema_fit import dense_rows
 from penstock_core.columns.schema.shapes import NO_SLOTS, StructShape, struct_shape
 
 Bools = npt.NDArray[np.bool_]
@@ -82,10 +83,7 @@ def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
     """Return a mask of the events whose null properties are explicit nulls."""
     if struct is None:
         return np.zeros(batch.num_rows, dtype=np.bool_)
-    has_any = _bools(struct.is_valid())
-    if "sparse" not in batch.schema.names:
-        return has_any
-    return has_any & ~_bools(batch.column("sparse").fill_null(fill_value=False))
+    return _bools(struct.is_valid()) & dense_rows(batch)
 
 
 def _listed_nulls(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:

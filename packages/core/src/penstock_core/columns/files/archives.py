@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock_core.columns.events.lifted_columns import in_columns
@@ -48,7 +47,7 @@ from penstock_core.columns.schema.number_columns import (
 )
 from penstock_core.columns.schema.rows import Publishers
 from penstock_core.columns.schema.schema import ChannelSchema
-from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, spilled
+from penstock_core.columns.schema.schema_fit import fitted, nulls_column, spilled
 from penstock_core.columns.schema.shapes import (
     NULL,
     ListShape,
@@ -150,14 +149,8 @@ class ArchiveLayout:
         if not self._shape.slots:
             return {}
         columns: dict[str, pa.Array] = {}
-        properties, names = batch.column("properties"), batch.schema.names
-        dense = np.ones(batch.num_rows, dtype=np.bool_)
-        if "sparse" in names:
-            flags = batch.column("sparse").fill_null(fill_value=False)
-            dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)) is not None:
-            stored = batch.column("nulls") if "nulls" in names else None
-            columns["nulls"] = paths.column(stored, len(dense))
+        if (nulls := nulls_column(batch, self._shape)) is not None:
+            columns["nulls"] = nulls
         if self._leaving:
             columns["more"] = spilled(batch, self._shape, self._leaving)
         return columns

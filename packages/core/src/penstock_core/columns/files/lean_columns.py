@@ -19,7 +19,7 @@ from penstock_core.columns.schema import overflow
 from penstock_core.columns.schema.layout import BODY
 from penstock_core.columns.schema.rows import Rows
 from penstock_core.columns.schema.schema import ChannelSchema, Parts
-from penstock_core.columns.schema.schema_fit import place_of, typed_properties
+from penstock_core.columns.schema.schema_fit import dense_rows, place_of, typed_properties
 from penstock_core.columns.schema.shapes import (
     LEAVES,
     NO_SLOTS,
@@ -341,12 +341,7 @@ class _Hits:
     ) -> None:
         self._struct = struct
         self._source = source
-        count = batch.num_rows
-        dense = np.ones(count, dtype=np.bool_)
-        if "sparse" in names:
-            flags = batch.column("sparse").fill_null(fill_value=False)
-            dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        self._dense = dense & _valid(struct)
+        self._dense = dense_rows(batch) & _valid(struct)
         self._nulls: dict[str, list[int]] = {}
         if "nulls" in names:
             column = batch.column("nulls")

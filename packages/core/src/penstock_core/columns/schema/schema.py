@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
 from penstock_core.columns.schema.layout import BODY, FIELDS, STAMPED_FIELDS
 from penstock_core.columns.schema.schema_cache import SchemaMemo
-from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, lacks, spilled, unplaced
+from penstock_core.columns.schema.schema_fit import fitted, lacks, nulls_column, spilled, unplaced
 from penstock_core.columns.schema.shapes import (
     NO_SLOTS,
     Slot,
@@ -231,18 +231,9 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
 
     Explicit nulls of rows that were not sparse are listed in ``nulls``.
     """
-    count = batch.num_rows
-    names = batch.schema.names
-    dense = np.ones(count, dtype=np.bool_)
-    if "sparse" in names:
-        flags = batch.column("sparse").fill_null(fill_value=False)
-        dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
-    new_nulls = explicit_nulls(batch.column("properties"), shape, dense)
-    if new_nulls is not None:
-        columns["nulls"] = new_nulls.column(
-            batch.column("nulls") if "nulls" in names else None, count
-        )
+    columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(batch.num_rows, dtype=np.bool_))}
+    if (nulls := nulls_column(batch, shape)) is not None:
+        columns["nulls"] = nulls
     return columns
 
 

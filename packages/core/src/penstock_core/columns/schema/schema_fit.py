@@ -97,6 +97,16 @@ def _fitted_struct(
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
 
 
+def dense_rows(batch: pa.RecordBatch) -> Bools:
+    """Return a mask of the events that are not sparse: a null in these is an explicit null."""
+    index = batch.schema.get_field_index("sparse")
+    if index < 0:
+        return np.ones(batch.num_rows, dtype=np.bool_)
+    sparse = batch.column(index).fill_null(fill_value=False)
+    dense: Bools = ~np.asarray(sparse.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return dense
+
+
 class NullPaths(NamedTuple):
     """The explicit nulls of some rows."""
 
@@ -123,10 +133,22 @@ def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nu
 
     None if these rows do not have nulls.
     """
+    if not rows.any():
+        return None
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
     collector = _NullCollector()
     collector.collect(array, shape, owners, path="")
     return collector.paths()
+
+
+def nulls_column(batch: pa.RecordBatch, shape: StructShape) -> pa.ListArray | None:
+    """Return the column ``nulls`` of a batch with properties after all its rows have become sparse;
+    None if no row that was not sparse has an explicit null, so that the column stays."""
+    explicit = explicit_nulls(batch.column("properties"), shape, dense_rows(batch))
+    if explicit is None:
+        return None
+    index = batch.schema.get_field_index("nulls")
+    return explicit.column(None if index < 0 else batch.column(index), batch.num_rows)
 
 
 def _is_null(array: pa.Array) -> Bools:
@@ -243,7 +265,10 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
         moves |= ~_is_null(column)
     # An explicit null stays where its property keeps another column; otherwise it moves, too.
     if any(slot.logical not in staying for slot in slots):
-        moves |= _may_have_nulls(batch)
+        moves |= dense_rows(batch)
+        named = batch.schema.get_field_index("nulls")
+        if named >= 0:
+            moves |= ~_is_null(batch.column(named))
     if not moves.any():
         return cells
     rows = Rows(batch)
@@ -255,18 +280,6 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
         for row in np.flatnonzero(moves).tolist()
     ]
     return pc.replace_with_mask(cells, pa.array(moves), pa.array(moved, pa.binary()))
-
-
-def _may_have_nulls(batch: pa.RecordBatch) -> Bools:
-    """Return a mask of the rows that may have explicit nulls: rows that are not sparse, and
-    rows that list their nulls."""
-    mask = np.ones(batch.num_rows, dtype=np.bool_)
-    index = batch.schema.get_field_index("sparse")
-    if index >= 0:
-        flags = batch.column(index).fill_null(fill_value=False)
-        mask = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    index = batch.schema.get_field_index("nulls")
-    return mask if index < 0 else mask | ~_is_null(batch.column(index))
 
 
 def typed_properties(
