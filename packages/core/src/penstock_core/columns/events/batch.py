@@ -165,15 +165,13 @@ def _absent(name: str, count: int) -> pa.Array:
     return _cached_absent(name, count) if count <= _ABSENT_ROWS_MAX else _new_absent(name, count)
 
 
-@lru_cache(maxsize=_ABSENT_MAX)
-def _cached_absent(name: str, count: int) -> pa.Array:
-    return _new_absent(name, count)
-
-
 def _new_absent(name: str, count: int) -> pa.Array:
     kind = BODY.get(name)
     assert kind is not None, f"a stored batch has {name}"
     return pa.array([b""] * count, kind) if name == "data" else pa.nulls(count, kind)
+
+
+_cached_absent: Final = lru_cache(maxsize=_ABSENT_MAX)(_new_absent)
 
 
 _FIRST_ROWS: Final = 16

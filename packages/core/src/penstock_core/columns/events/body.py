@@ -20,16 +20,17 @@ from penstock_core.columns.events.event import (
 from penstock_core.columns.schema.arrays import FEW, array_of
 from penstock_core.columns.schema.layout import DICTIONARY, FIELDS, HEADERS, UTC_MICROSECONDS
 from penstock_core.columns.schema.properties import Properties, PropertyColumns, property_columns
+from penstock_core.columns.schema.schema_cache import FieldsCache
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Headers = Mapping[str, Any]
 
 _SCHEMAS_MAX: Final = 1024
 _SCHEMAS_FIELDS_MAX: Final = 16_384
-"""Most fields of the properties of the cached schemas, beside those of the 64 newest."""
-_COUNTED_EVERY: Final = 64
-"""The fields are counted whenever so many schemas are new."""
-_schemas: dict[tuple[object, ...], tuple[pa.Schema, pa.StructType | None]] = {}
+"""Most fields of the properties of the cached schemas, beside those of the newest."""
+_schemas: FieldsCache[tuple[object, ...], tuple[pa.Schema, pa.StructType | None]] = FieldsCache(
+    _SCHEMAS_MAX, _SCHEMAS_FIELDS_MAX
+)
 """Schemas by the id of their property type and their column names. The entry also holds that type:
 while it lives, no other object can have its id."""
 
@@ -269,17 +270,9 @@ def _schema(columns: dict[str, pa.Array], plan: pa.StructType | None) -> pa.Sche
     key = (id(plan), *columns)
     cached = _schemas.get(key)
     if cached is None:
-        # Clearing needs no bookkeeping of use, and happens rarely.
-        count = len(_schemas)
-        is_counted = count % _COUNTED_EVERY == 0
-        if count >= _SCHEMAS_MAX or (is_counted and _cached_fields() > _SCHEMAS_FIELDS_MAX):
-            _schemas.clear()
-        cached = _schemas[key] = (_new_schema(columns), plan)
+        cached = (_new_schema(columns), plan)
+        _schemas.add(key, cached, 0 if plan is None else plan.num_fields)
     return cached[0]
-
-
-def _cached_fields() -> int:
-    return sum(plan.num_fields for _, plan in _schemas.values() if plan is not None)
 
 
 def _new_schema(columns: dict[str, pa.Array]) -> pa.Schema:

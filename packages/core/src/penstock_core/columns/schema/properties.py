@@ -19,6 +19,7 @@ from penstock_core.columns.schema.layout import (
     key_path,
 )
 from penstock_core.columns.schema.nested_columns import Column, Level
+from penstock_core.columns.schema.schema_cache import FieldsCache
 from penstock_core.columns.schema.shapes import (
     LEAVES,
     Shape,
@@ -63,12 +64,10 @@ _FAST: Final[dict[type, pa.DataType]] = {
 
 _PLANS_MAX: Final = 1024
 _PLANS_FIELDS_MAX: Final = 16_384
-"""Most fields of the cached plans, beside those of the 64 newest. A name has at most 255
+"""Most fields of the cached plans, beside those of the newest. A name has at most 255
 characters."""
-_COUNTED_EVERY: Final = 64
-"""The fields are counted whenever so many plans are new."""
 _Plan = tuple[pa.StructType, list[pa.DataType]]
-_plans: dict[tuple[Any, ...], _Plan] = {}
+_plans: FieldsCache[tuple[Any, ...], _Plan] = FieldsCache(_PLANS_MAX, _PLANS_FIELDS_MAX)
 
 
 def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
@@ -143,12 +142,9 @@ def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | No
         return None
     for name in names:
         check_property_name(name)
-    count = len(_plans)
-    is_counted = count % _COUNTED_EVERY == 0
-    if count >= _PLANS_MAX or (is_counted and sum(map(len, _plans)) > _PLANS_FIELDS_MAX):
-        _plans.clear()
     types = [kind for kind in kinds if kind is not None]
-    plan = _plans[key] = (pa.struct(list(zip(names, types, strict=True))), types)
+    plan = (pa.struct(list(zip(names, types, strict=True))), types)
+    _plans.add(key, plan, len(key))
     return plan
 
 

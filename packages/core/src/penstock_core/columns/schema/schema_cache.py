@@ -17,7 +17,29 @@ BYTES_MAX: Final = 128 << 10
 FIELD_BYTES: Final = 64
 """Approximate bytes of a field in addition to its name."""
 
+Key = TypeVar("Key")
 Computed = TypeVar("Computed")
+
+
+class FieldsCache(dict[Key, Computed]):
+    """A dictionary that is cleared when its entries are too many or have too many fields, which
+    needs no bookkeeping of use and happens rarely. The newest entry stays in any case."""
+
+    __slots__ = ("_entries_max", "_fields", "_fields_max")
+
+    def __init__(self, entries_max: int, fields_max: int) -> None:
+        super().__init__()
+        self._entries_max = entries_max
+        self._fields_max = fields_max
+        self._fields = 0
+
+    def add(self, key: Key, value: Computed, fields: int) -> None:
+        """Add a new entry that has so many fields."""
+        if len(self) >= self._entries_max or self._fields + fields > self._fields_max:
+            self.clear()
+            self._fields = 0
+        self[key] = value
+        self._fields += fields
 
 
 class SchemaMemo(Generic[Computed]):
