@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock_core.access.rights import ANONYMOUS
+from penstock_core.vocabulary.shares import share_left
 from penstock_mqtt.messages import Received
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_server.runtime.subscriptions.realm_view import StoreView
@@ -113,7 +114,7 @@ class RetainedTopics:
                 f"{used:,} {unit} have a retained message; allowed are {limit:,} ({setting}): "
                 f"remove some, or publish without retain",
             )
-        if self._knows_users() and 2 * (own + added) > limit - (used - own):
+        if self._knows_users() and added > share_left(limit, used, own):
             raise MqttViolation(
                 Reason.QUOTA_EXCEEDED,
                 f"{own:,} {unit} have a retained message of this user, who may have half of what "

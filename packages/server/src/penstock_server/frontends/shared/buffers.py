@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_core.vocabulary.errors import Unavailable
+from penstock_core.vocabulary.shares import share_left
 
 SMALL_BYTES: Final = 16 << 10
 """Bytes of each body that are not counted."""
@@ -92,10 +93,10 @@ class Buffers:
                 del self._held[of]
 
     def _check(self, of: str, more: int) -> None:
-        free = self._bytes_max - self._held.total() - more
-        if free < 0:
+        used = self._held.total()
+        if used + more > self._bytes_max:
             raise Unavailable("too many large requests at once; try again in a moment")
-        if self._held[of] + more > free:
+        if more > share_left(self._bytes_max, used, self._held[of]):
             raise Unavailable(
                 f"too many large requests of {of} at once; wait for the answers to some of them"
             )

@@ -13,6 +13,7 @@ from penstock_core.messages.publishing import Appended
 from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import Damaged, StorageFailed
 from penstock_core.vocabulary.ports import Buffer, Pages, PageSlot
+from penstock_core.vocabulary.shares import share_left
 from penstock_core.vocabulary.temporary import STORE_BYTES_MAX, USER_PERCENT_MAX
 from penstock_server.runtime.store.bodies import Body
 from penstock_server.runtime.store.channel_store import ChannelStore
@@ -55,7 +56,7 @@ class MemoryLimits(Struct, frozen=True):
         if not self.index_bytes_max:
             return 1 << 62
         used = 0 if store is None else store.index_bytes
-        return (self.index_bytes_max - (meter.index_bytes - used)) // 2 - used
+        return share_left(self.index_bytes_max, meter.index_bytes, used)
 
     def free_bytes_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
         """Return the bytes free for events of a temporary destination (SEM R4). A single event may
