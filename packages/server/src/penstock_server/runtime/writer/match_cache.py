@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,19 +49,54 @@ class _EvaluatedEvents(Struct):
     body: Body
 
 
+class _NewestByChannel(Generic[T]):
+    """Values by channel, of at most :data:`REALM_BYTES_MAX` together; the newest one always
+    stays."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[T, int]] = {}
+        """Each value with its size in bytes, the oldest first."""
+        self._bytes = 0
+
+    def get(self, channel_id: int) -> T | None:
+        entry = self._entries.get(channel_id)
+        return None if entry is None else entry[0]
+
+    def pop(self, channel_id: int) -> T | None:
+        """Drop the value of a channel, and return it."""
+        value, size = self._entries.pop(channel_id, (None, 0))
+        self._bytes -= size
+        return value
+
+    def replace(self, channel_id: int, value: T, size: int) -> None:
+        """Replace a value by one that is as old."""
+        self._bytes += size - self._entries[channel_id][1]
+        self._entries[channel_id] = value, size
+
+    def put(self, channel_id: int, value: T, size: int) -> None:
+        """Keep a value as the newest, and drop the oldest ones beyond the limit."""
+        self.pop(channel_id)
+        self._entries[channel_id] = value, size
+        self._bytes += size
+        while self._bytes > REALM_BYTES_MAX and len(self._entries) > 1:
+            self.pop(next(iter(self._entries)))
+
+
 class MatchCache:
     """Selector results computed ahead of the group that needs them, by channel and event id."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, list[_EvaluatedEvents]] = {}
-        self._states: dict[int, Sequence[Body]] = {}
+        self._parts = _NewestByChannel[list[_EvaluatedEvents]]()
+        self._states = _NewestByChannel[Sequence[Body]]()
         self.sweeping: set[int] = set()
         """Channels with due events that a thread is evaluating."""
 
     def lacks(self, channel_id: int, ids: Int64s, selectors: Mapping[SelectorKey, int]) -> Int64s:
         """Return the ids without results of all these selectors."""
         cached = [
-            p.ids for p in self._parts.get(channel_id, ()) if p.body.evaluated >= selectors.keys()
+            part.ids
+            for part in self._parts.get(channel_id) or ()
+            if part.body.evaluated >= selectors.keys()
         ]
         return ids[~np.isin(ids, np.concatenate(cached))] if cached else ids
 
@@ -89,7 +124,7 @@ class MatchCache:
 
     def keep(self, channel_id: int, bodies: Sequence[Body]) -> None:
         """Keep the results for stored events of a channel."""
-        parts = self._parts.pop(channel_id, [])
+        parts = self._parts.get(channel_id) or []
         parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
         # The new ones always stay: the work that is decided again would need them once more, and
         # be held for ever.
@@ -97,51 +132,33 @@ class MatchCache:
         size = sum([part.body.weight for part in parts])
         while len(parts) > len(bodies) and size > REALM_BYTES_MAX:
             size -= parts.pop(0).body.weight
-        self._parts[channel_id] = parts
-        sizes = {
-            kept_id: sum([part.body.weight for part in kept])
-            for kept_id, kept in self._parts.items()
-        }
-        _keep_newest(self._parts, sizes)
+        self._parts.put(channel_id, parts, size)
         self.sweeping.discard(channel_id)
 
     def moved(self, channel_id: int, spans: Spans) -> None:
         """Drop the results of events that have moved."""
-        if channel_id in self._parts:
+        if parts := self._parts.get(channel_id):
             ids = IdSet(spans)
-            remaining = [p for p in self._parts[channel_id] if not ids.count(_around(p.ids))]
-            self._parts[channel_id] = remaining
-            if not remaining:
-                del self._parts[channel_id]
+            remaining = [part for part in parts if not ids.count(_around(part.ids))]
+            if remaining:
+                size = sum([part.body.weight for part in remaining])
+                self._parts.replace(channel_id, remaining, size)
+            else:
+                self._parts.pop(channel_id)
 
     def keep_states(self, channel_id: int, states: Sequence[Body]) -> None:
         """Keep the results for the merged states that a publish to a channel leads to."""
-        self._states.pop(channel_id, None)
-        self._states[channel_id] = states
-        sizes = {
-            kept_id: sum([body.weight for body in kept]) for kept_id, kept in self._states.items()
-        }
-        _keep_newest(self._states, sizes)
+        self._states.put(channel_id, states, sum([body.weight for body in states]))
 
     def states(self, channel_id: int, merged: Sequence[Body]) -> Sequence[Body] | None:
         """Return the cached bodies of ``merged`` states and drop them. None if these states were
         not evaluated, or have changed since."""
-        cached = self._states.pop(channel_id, ())
+        cached = self._states.pop(channel_id) or ()
         are_same = len(cached) == len(merged) and all(
             before.batch.equals(now.batch, check_metadata=True)
             for before, now in zip(cached, merged, strict=True)
         )
         return cached if are_same else None
-
-
-def _keep_newest(by_channel: dict[int, T], sizes: Mapping[int, int]) -> None:
-    """Drop the oldest entries above :data:`REALM_BYTES_MAX`; the newest one stays."""
-    size = sum(sizes.values())
-    for channel_id in list(by_channel)[:-1]:
-        if size <= REALM_BYTES_MAX:
-            return
-        size -= sizes[channel_id]
-        del by_channel[channel_id]
 
 
 def _around(ids: Int64s) -> Span:
