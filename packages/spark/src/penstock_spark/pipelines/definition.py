@@ -104,22 +104,28 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         would be read again, for ever."""
         read = {step.name: self._channels_read(step) for step in self.steps}
         for step in self.steps:
-            following: list[tuple[Step, tuple[str, ...]]] = [(step, ())]
-            passed: set[str] = set()
-            while following:
-                writer, path = following.pop()
-                for channel in filter(None, map(_channel_in, writer.writes())):
-                    way = (*path, f"{writer.name} writes the channel {channel}")
-                    if channel in read[step.name]:
-                        with _naming(self.file, f"step {step.name}"):
-                            raise InvalidArgument(
-                                f"{', '.join(way)}, which {step.name} reads as source "
-                                f"{read[step.name][channel]}: each row would be read again; write "
-                                "to another channel"
-                            )
-                    readers = [reader for reader in self.steps if channel in read[reader.name]]
-                    following += [(reader, way) for reader in readers if reader.name not in passed]
-                    passed.update(reader.name for reader in readers)
+            cycle = self._cycle_through(step, read)
+            if cycle is not None:
+                with _naming(self.file, f"step {step.name}"):
+                    raise InvalidArgument(
+                        f"{cycle}: each row would be read again; write to another channel"
+                    )
+
+    def _cycle_through(self, step: Step, read: Mapping[str, Mapping[str, str]]) -> str | None:
+        """Return how the rows of a step come back to it, by name of each step on the way; None if
+        they do not. ``read`` has the sources of the channels that each step reads."""
+        pending: list[tuple[Step, tuple[str, ...]]] = [(step, ())]
+        visited: set[str] = set()
+        while pending:
+            writer, path = pending.pop()
+            for channel in filter(None, map(_channel_in, writer.writes())):
+                longer = (*path, f"{writer.name} writes the channel {channel}")
+                if source := read[step.name].get(channel):
+                    return f"{', '.join(longer)}, which {step.name} reads as source {source}"
+                readers = [reader for reader in self.steps if channel in read[reader.name]]
+                pending += [(reader, longer) for reader in readers if reader.name not in visited]
+                visited.update(reader.name for reader in readers)
+        return None
 
     def _channels_read(self, step: Step) -> dict[str, str]:
         """Return the sources of the channels that a step reads as streams, by channel."""
