@@ -77,9 +77,11 @@ def test_properties_survive_leaving_columns_out_and_putting_them_back(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* integers are beyond 2:UserWarning")
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=5), min_size=1, max_size=3))
 @example([[{}, {}, {}, {}, {"0": None}], [{"a": {"a": 0, "b": 0, "a.b": 0}}]])
+@example([[{"a": 2**53 + 1}, {"a": 0.5}]])
 def test_a_flat_table_does_not_depend_on_left_out_columns(parts: list[Rows]) -> None:
     channel, batches = published(*parts)
 
