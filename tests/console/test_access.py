@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import penstock
 from packages.server.tests.frontends.http.known import Known
-from tests.console.conftest import PATIENCE_MS
+from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
@@ -94,6 +94,12 @@ def test_users_rights_and_the_audit_log(door: Page, asking: tuple[str, str]) -> 
     granted = door.get_by_role("row", name="acl.").first.locator(".facts")
     expect(granted).to_contain_text("access")
     expect(granted).not_to_contain_text("{")
+    assert door.locator("td.words .mono").evaluate_all(
+        "spans => spans.length > 0 && spans.every((span) => span.getClientRects().length === 1)"
+    ), "a name is broken in the middle"
+    door.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    assert door.evaluate("document.documentElement.scrollWidth") == PHONE[0]
+    door.set_viewport_size({"width": LAPTOP[0], "height": LAPTOP[1]})
     door.get_by_role("button", name="Log out").click()
 
     enter(door, "alice", password)

@@ -147,7 +147,7 @@ function Audit() {
   return html`<${Panel} title="Audit" hint="what administrators have done, the newest first" acts=${html`<${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>`} bare>
     ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
     ${!page ? !loaded.error && html`<${Loading} />` : page.items.length ? html`<${Table} label="Audit log" rows=${page.items} keyOf=${(row) => row.number} columns=${[
-      { label: "When", kind: "lead tight", cell: (row) => moment(row.at) }, { label: "Who", cell: (row) => html`<span class="mono">${row.principal}</span>` }, { label: "What", cell: (row) => html`<span class="mono">${row.operation}</span>` },
+      { label: "When", kind: "lead tight", cell: (row) => moment(row.at) }, { label: "Who", kind: "words", cell: (row) => html`<span class="mono">${row.principal}</span>` }, { label: "What", kind: "words", cell: (row) => html`<span class="mono">${row.operation}</span>` },
       { label: "On", cell: (row) => row.target || "–" }, { label: "Outcome", cell: (row) => (row.outcome === "done" ? html`<${Tag} kind="ok" icon="check">done</${Tag}>` : html`<${Tag} kind="bad" icon="error">${row.outcome}</${Tag}>`) },
       { label: "Detail", cell: (row) => { const facts = Object.entries(row.detail); return facts.length ? html`<${Facts} rows=${facts.map(([name, value]) => [name.replaceAll("_", " "), fact(value)])} />` : "–"; } },
     ]} />` : html`<${Empty} title="Nothing has been done yet">Acts of administration are written down here, those that were refused too.</${Empty}>`}
