@@ -106,6 +106,7 @@ def test_the_cause_in_another_thread_of_spark_is_told_and_judged(text: str) -> N
     "outer",
     [
         ("Exception thrown in awaitResult: \n=== Streaming Query ===\nIdentifier: x", AWAITED),
+        ("Writing job failed.\n=== Streaming Query ===",),
         ("null\n=== Streaming Query ===", "java.lang.reflect.InvocationTargetException"),
         ("",),
     ],

@@ -47,7 +47,10 @@ _SPARK_PACKAGES: Final = ("org.apache.spark.", "pyspark.errors.", "py4j.")
 _PASSES_ON_TEXT: Final = ("pyspark.errors", "py4j")
 """Packages of Python whose exceptions contain those of another process."""
 _DEPTH_MAX: Final = 20
-_UNINFORMATIVE: Final = frozenset(("", "null", FROM_THREAD))
+_NOT_UNDONE: Final = "Writing job failed."
+"""Message of the exception with which Spark wraps the failure of a write that it could not abort
+either."""
+_UNINFORMATIVE: Final = frozenset(("", "null", FROM_THREAD, _NOT_UNDONE))
 """Messages of exceptions that only wrap another one, or have no text."""
 _WRAPPER_CLASSES: Final = frozenset(
     ("InvocationTargetException", "SparkException", "UndeclaredThrowableException")
