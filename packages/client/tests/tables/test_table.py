@@ -114,12 +114,15 @@ def test_values_are_cast_where_nothing_is_lost(tmp_path: Path, format: Format) -
     table.append(rows(0, 1, n=pa.array([1], pa.int32())), "app", 0)
     table.append(rows(1, 2, n=pa.array([2], pa.int64())), "app", 1)
     table.append(rows(2, 3, n=pa.array(["3"], pa.string()).dictionary_encode()), "app", 2)
+    table.append(rows(3, 4, text=pa.array(["x"])), "app", 3)
+    table.append(rows(4, 5, text=pa.array([4_000])), "app", 4)
 
     assert table.schema.field("n").type == pa.int32()
-    assert sorted(table.to_arrow(["n"]).column(0).to_pylist()) == [1, 2, 3]
+    assert sorted(table.to_arrow(["n"]).column(0).drop_null().to_pylist()) == [1, 2, 3]
+    assert set(table.to_arrow(["text"]).column(0).to_pylist()) == {None, "x", "4000"}
     with pytest.raises(InvalidArgument, match="'n' has type int32 in the table"):
-        table.append(rows(3, 4, n=pa.array([1 << 40], pa.int64())), "app", 3)
-    assert ids(table) == [0, 1, 2]
+        table.append(rows(5, 6, n=pa.array([1 << 40], pa.int64())), "app", 5)
+    assert ids(table) == [0, 1, 2, 3, 4]
 
 
 def test_columns_of_no_type_yet_wait_for_one(tmp_path: Path, format: Format) -> None:
