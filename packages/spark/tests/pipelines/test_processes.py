@@ -153,6 +153,7 @@ def test_a_step_that_fails_ends_the_program_with_one_line(serve: Serve, file: Pa
     assert last.startswith(f"error: {file}: step both: Division by zero.")
     assert last.endswith("[step-failed]")
     assert "\tat " not in complaints
+    assert "Traceback" not in complaints
 
 
 def test_a_run_whose_jvm_is_killed_ends_with_one_line_and_goes_on_in_the_next(
