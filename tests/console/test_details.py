@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -62,6 +63,30 @@ def test_reasons_of_dead_events_that_differ_in_numbers_are_one_row(
     expect(row).to_have_count(1)
     expect(row).to_contain_text("parcel … of order … is lost")
     expect(row).to_contain_text("5 reasons alike")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {"Backoff": "none", "To be acknowledged within": "no limit"}),
+        (
+            {"backoff": {"first": 1_000, "most": 60_000}, "ack_timeout": 30_000, "order_by": "sku"},
+            {"Backoff": "1 s, then", "To be acknowledged within": "30 s", "Order by": "sku"},
+        ),
+    ],
+)
+def test_attributes_of_a_durable_are_shown_whether_they_are_set_or_not(
+    opened: Opened, api: Api, given: dict[str, Any], told: dict[str, str]
+) -> None:
+    name = f"attributes-{len(given)}"
+    path = api.create(name)
+    api.ask("POST", f"{path}/durables", {"name": "billing", "type": "serial", **given})
+    page = opened(place(name, "durables", "billing"))
+
+    facts = page.locator(".facts")
+    for label, value in told.items():
+        row = facts.locator("dt", has_text=label).locator("+ dd")
+        expect(row).to_contain_text(value)
 
 
 def _reject_all(url: str, count: int) -> None:

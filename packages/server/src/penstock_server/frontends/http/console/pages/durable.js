@@ -66,7 +66,7 @@ export function DurablePage({ channel, name }) {
           series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("in_flight") }]} />` : html`<${Lacks} what="Figures" right="monitor">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
         <${Panel} title="Attributes"><${Facts} rows=${[["Type", info.type], ["Selector", info.selector ? html`<code>${info.selector}</code>` : "all events"], ["Position", count(info.position)],
           ["Kept over a restart", info.persistent ? "yes" : "no"], ["Maximum deliveries", info.max_deliveries ? count(info.max_deliveries) : "no limit"],
-          info.backoff ? ["Backoff", backoff(info.backoff)] : null, info.ack_timeout ? ["To be acknowledged within", duration(info.ack_timeout)] : null,
+          ["Backoff", backoff(info.backoff)], ["To be acknowledged within", info.ack_timeout ? duration(info.ack_timeout) : "no limit"],
           info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>
       <${Panel} title="Clients" bare>${info.clients.length ? html`<ul class="acts-list">${info.clients.map((client, index) => html`<li key=${`${client} ${index}`}><span class="mono">${client}</span></li>`)}</ul>`
         : html`<${Empty} title="No client is bound" python=${`for event in session.channels.get(${JSON.stringify(channel)}).durables.get(${JSON.stringify(name)}).subscribe():\n    event.ack()`} shell="penstock durable browse ${quoted(channel)} ${quoted(name)}">Clients come and go; the durable keeps their place.</${Empty}>`}</${Panel}>
