@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,18 @@ def test_columns_of_a_csv_file_are_properties(
         (["00.50", "1"], ["00.50", "1"]),
         (["0", "-0.5"], [0.0, -0.5]),
         (["", "007"], ["", "007"]),
+        (["00E1", "12E4"], ["00E1", "12E4"]),
+        (["0.5e1", "12E4"], [5.0, 120_000.0]),
+        (["+4912345", "1"], ["+4912345", "1"]),
+        ([" 18446744073709551615", " 1"], [" 18446744073709551615", " 1"]),
+        (["0x1F", "3"], ["0x1F", "3"]),
+        (["1e400", "2"], ["1e400", "2"]),
+        (["1e300", "inf"], [1e300, float("inf")]),
+        (["true", "1"], ["true", "1"]),
+        (["true", "FALSE"], [True, False]),
+        (["NA", "NA"], ["NA", "NA"]),
+        (["NA", "1"], [None, 1]),
+        (["", ""], [None, None]),
     ],
 )
 def test_numbers_of_a_csv_file_keep_their_value(
@@ -122,6 +135,20 @@ def test_numbers_of_a_csv_file_keep_their_value(
     found = [event.properties["id"] for event in trades.browse()]
     assert found == values
     assert [type(value) for value in found] == [type(value) for value in values]
+
+
+def test_a_cell_of_a_csv_file_that_is_not_a_number_stays_one(
+    penstock_command: Run, trades: Channel, tmp_path: Path
+) -> None:
+    file = tmp_path / "trades.csv"
+    file.write_text("x,n\nNaN,1\n1.5,NaN\n")
+
+    penstock_command("publish", "trades", "--file", str(file))
+
+    first, second = (event.properties for event in trades.browse())
+    assert math.isnan(first["x"])
+    assert (second["x"], first["n"]) == (1.5, 1.0)
+    assert math.isnan(second["n"])
 
 
 def test_columns_of_a_csv_file_are_the_parts_of_an_event(

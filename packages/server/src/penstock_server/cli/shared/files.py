@@ -144,48 +144,59 @@ def _csv(file: BinaryIO, texts: Iterable[str], only: Sequence[str] = ()) -> CSVS
         file,
         read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES),
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(texts, pa.string()), include_columns=list(only)
+            column_types=dict.fromkeys(texts, pa.string()),
+            include_columns=list(only),
+            null_values=list(_NULLS),
+            true_values=["true", "True", "TRUE"],
+            false_values=["false", "False", "FALSE"],
         ),
     )
 
 
 def _texts_in(path: str) -> set[str]:
-    """Return the columns to read as text although Arrow would infer numbers.
+    """Return the columns to read as text although Arrow would infer numbers or nulls.
 
-    These are the parts of an event that are text, and columns whose values would change as numbers:
-    identifiers with leading zeros or more digits than a double holds.
+    These are the parts of an event that are text, and columns whose cells would change as numbers
+    or nulls: identifiers such as 0815, +49123 or NA, or with more digits than a double holds.
     """
     import pyarrow as pa
 
     with Path(path).open("rb") as file:
         schema = _csv(file, ()).schema
     texts = {name for name in ("data", "tag") if name in schema.names}
-    numbers = [
-        field.name
+    doubtful = {
+        field.name: field.type
         for field in schema
-        if (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
-        and field.name not in texts
-    ]
-    if numbers:
-        floats = {name for name in numbers if pa.types.is_floating(schema.field(name).type)}
+        if pa.types.is_integer(field.type)
+        or pa.types.is_floating(field.type)
+        or pa.types.is_null(field.type)
+    }
+    names = [name for name in doubtful if name not in texts]
+    if names:
         with Path(path).open("rb") as file:
-            for batch in _csv(file, numbers, numbers):
+            for batch in _csv(file, names, names):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    if name not in texts and _is_identifier(column, name in floats):
+                    if name not in texts and _is_text(column, doubtful[name]):
                         texts.add(name)
     return texts
 
 
-def _is_identifier(column: pa.Array, has_floats: bool) -> bool:
-    """Return whether a column has a value with a leading zero or one that a number type rounds."""
+def _is_text(column: pa.Array, inferred: pa.DataType) -> bool:
+    """Return whether a cell would change if the column had the inferred type: it is not written as
+    a plain number, a number type would round it, or it would become null."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
-    if pc.any(pc.match_substring_regex(column, _LEADING_ZERO)).as_py():
+    if pa.types.is_null(inferred):
+        return bool(pc.any(pc.not_equal(column, "")).as_py())
+    cells = pc.utf8_trim_whitespace(column)  # as Arrow does before it reads a number
+    if pc.any(pc.match_substring_regex(cells, _NOT_PLAIN)).as_py():
         return True
-    long = column.filter(pc.match_substring_regex(column, _LONG))
-    if not len(long):
-        return False
+    has_floats = pa.types.is_floating(inferred)
+    large = cells.filter(pc.match_substring_regex(cells, _LARGE_EXPONENT))
+    if pc.any(pc.is_inf(large.cast(pa.float64()))).as_py():
+        return True
+    long = cells.filter(pc.match_substring_regex(cells, _LONG))
     try:
         long.cast(pa.int64()).cast(pa.float64() if has_floats else pa.int64())
     except pa.ArrowInvalid:
@@ -193,7 +204,12 @@ def _is_identifier(column: pa.Array, has_floats: bool) -> bool:
     return False
 
 
-_LEADING_ZERO: Final = r"^-?0[0-9]+(\.[0-9]*)?$"
+_NULLS: Final = ("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "n/a", "null")
+"""Cells without a value in columns of numbers, booleans and timestamps. Unlike Arrow's own list, it
+does not have NaN, which is a number."""
+_NOT_PLAIN: Final = r"^(\+|-?0[0-9xX])"
+"""A plus sign, a leading zero or hexadecimal digits."""
+_LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}$"
 _LONG: Final = "^-?[0-9]{16,}$"
 """Whole numbers that a double may not represent exactly."""
 
