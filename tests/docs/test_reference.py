@@ -91,6 +91,12 @@ def test_the_reference_is_what_the_code_says() -> None:
         assert (REFERENCE / name).read_text(encoding="utf-8") == text, f"{name}: {ADVICE}"
 
 
+def test_code_of_the_reference_is_not_escaped() -> None:
+    """Markdown shows the text between back quotes unchanged."""
+    for page in sorted(REFERENCE.glob("*.md")):
+        assert not re.findall(r"`[^`\n]*&(?:lt|gt|amp);[^`\n]*`", page.read_text("utf-8")), page
+
+
 CLIENT_VARIABLES = {
     "PENSTOCK_URL",
     USER_VARIABLE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock_core.vocabulary.errors import IllegalState
+
+WAIT_S = 30.0
 
 
 def ids(events: Iterable[penstock.Event]) -> list[int | None]:
@@ -213,6 +216,44 @@ def test_two_workers_share_and_nothing_is_settled_twice(ten: Channel) -> None:
     assert len(seen[0]) + len(seen[1]) == 10
     assert {*seen[0], *seen[1]} == set(range(10))
     assert durable.info().outstanding == 0
+
+
+@pytest.mark.spec("D8")
+def test_ten_events_are_shared_one_by_one_by_two_clients_that_set_no_window(
+    orders: Channel,
+) -> None:
+    durable = orders.durables.create("d")
+    with durable.subscribe() as first, durable.subscribe() as second:
+        orders.publish_many([penstock.Event(b"%d" % n) for n in range(10)])
+
+        got = [first.next_batch(WAIT_S), second.next_batch(WAIT_S)]
+
+        taken = sorted(batch.event_ids.tolist() for batch in got if batch is not None)
+        assert taken == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+@pytest.mark.slow
+@pytest.mark.spec("D3", "D4")
+@pytest.mark.parametrize("type_", ["reliable", "off_heap", "persistent"])
+@pytest.mark.parametrize("kind", ["exclusive", "priority", "serial", "shared", "shared_queued"])
+def test_a_durable_survives_a_restart_even_where_events_do_not(
+    tmp_path: Path, type_: penstock.ChannelType, kind: penstock.DurableType
+) -> None:
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        channel = session.channels.create("orders", type=type_)
+        durable = channel.durables.create("d", type=kind)
+        channel.publish_many([penstock.Event(b"%d" % n) for n in range(3)])
+        durable.fetch(1, WAIT_S)[0].ack()
+        durable.flush()
+
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        channel = session.channels.get("orders")
+        durable = channel.durables.get("d")
+        remaining = 2 if type_ == "persistent" else 0
+        assert (durable.info().persistent, durable.info().outstanding) == (True, remaining)
+        assert channel.publish(b"next") == 3
+        (*_, event) = durable.fetch(remaining + 1, WAIT_S)
+        assert event.data == b"next"
 
 
 @pytest.mark.spec("D5")

@@ -34,6 +34,25 @@ def test_events_reach_connected_subscribers_and_are_not_kept(orders: Channel) ->
     assert (counters.published, counters.dropped) == (1_001, 1_001)
 
 
+@pytest.mark.spec("T6", "J2")
+@pytest.mark.parametrize("capacity", [1, 10])
+def test_what_a_connected_subscriber_receives_is_not_dead(there: Session, capacity: int) -> None:
+    dead = there.channels.create("dead", type="persistent")
+    orders = there.channels.create(
+        "orders", type="persistent", engine="jms", capacity=capacity, dead_event_store="dead"
+    )
+    with orders.subscribe() as subscription:
+        orders.publish_many([penstock.Event(b"%d" % n) for n in range(2_300)])
+        count = 0
+        while count < 2_300:
+            batch = subscription.next_batch(WAIT_S)
+            assert batch is not None
+            count += len(batch)
+
+        eventually(lambda: orders.info().events == 0)
+    assert dead.info().events == 0
+
+
 @pytest.mark.slow
 @pytest.mark.spec("J5")
 def test_what_was_published_while_the_connection_was_lost_comes_once(

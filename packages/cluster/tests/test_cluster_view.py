@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from packages.cluster.tests.machines import LEASE_S, end, owner_and_others, until
 from penstock_cluster.nodes.cluster_view import ClusterExamined, examine, observe, state_of
 from penstock_cluster.owning.member_view import ClusterSeen
-from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
 from penstock_testing.engine import EngineServers, MemoryInspector
-from penstock_testing.loop import simulated
+from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
+
+ANSWER_S = 10.0
 
 
 class CountedInspector(MemoryInspector):
@@ -130,3 +132,31 @@ async def test_an_engine_without_a_majority_is_told_and_not_waited_for() -> None
     assert found.failure == "the engine in memory has no majority of its servers"
     assert [check.is_ok for check in found.checks] == [False]
     await end(owner, *others)
+
+
+class DeadInspector(MemoryInspector):
+    """Each of its questions waits for servers that are down."""
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        await pass_time(ANSWER_S)
+        return await super().records(prefix)
+
+    async def checks(self, shard: int) -> Sequence[EngineCheck]:
+        await pass_time(ANSWER_S)
+        return await super().checks(shard)
+
+    async def servers(self) -> Sequence[EngineServer]:
+        await pass_time(ANSWER_S)
+        return await super().servers()
+
+
+@simulated
+async def test_servers_that_are_down_are_waited_for_once() -> None:
+    servers = EngineServers()
+    servers.present = 1
+    began_s = the_loop().time()
+
+    found = await examine(DeadInspector(servers), the_loop(), LEASE_S)
+
+    assert found.failure == "the engine in memory has no majority of its servers"
+    assert the_loop().time() - began_s < 1.5 * ANSWER_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +20,16 @@ from penstock_cluster.bootstrap.cluster import (
     member,
     open_engine,
     server_urls,
+    shared_settings,
 )
+from penstock_cluster.owning.agreement import differing
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.serving import serve
 from penstock_server.settings import ClusterSettings, Settings
 from penstock_server.settings.loading import in_force, load
 from penstock_testing.engine import EngineServers, MemoryEngine
+from tests.docs.pages import ROOT
 from tests.loops import on_a_loop
 
 
@@ -218,6 +222,43 @@ def test_a_node_shows_the_urls_of_its_front_ends() -> None:
     assert plain.address == "::1:9001"
     assert plain.serves == {"native": "penstock://[::1]:9001", "http": "http://[::1]:9081"}
     assert safe.serves == {"native": "penstocks://[::1]:9001", "amqp": "amqps://[::1]:5671"}
+
+
+@pytest.mark.spec("N3")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("access.mode", "mandatory"),
+        ("limits.max_event_bytes", 1_000_000),
+        ("cluster.lease_s", 30.0),
+        ("cluster.blobs", "file:///mnt/other"),
+        ("listen.mqtt_channel", "topics"),
+        ("name", "other"),
+    ],
+)
+def test_a_node_shows_the_settings_that_must_agree(name: str, value: object) -> None:
+    usual = {"listen.host": "10.0.0.1"}
+    one = member("n1", "nonce", load(overrides=usual), secret=b"s" * 32)
+    other = member("n2", "nonce", load(overrides={**usual, name: value}), secret=b"s" * 32)
+
+    assert differing(one.settings, other.settings) == [name]
+
+
+def test_the_settings_that_must_agree_are_those_of_the_guide() -> None:
+    page = (ROOT / "docs" / "guide" / "cluster.md").read_text(encoding="utf-8")
+    text = page.partition("### Settings that must agree\n\n")[2].partition("\n")[0]
+    shown = set(shared_settings(Settings()))
+    sections = set(re.findall(r"`\[(\w+)\]`", text))
+    named = set(re.findall(r"`(\w+(?:\.\w+)?)`", text))
+
+    assert sections == {"access", "limits"}
+    leases = {name for name in shown if name.startswith("http.lease")}
+    rest = {name for name in shown if name.partition(".")[0] not in sections} - leases
+    assert named == rest | {"audit_files", "http.leases_max"}
+    assert "access.audit_files" not in shown
+    for section in sections:
+        fields = {f"{section}.{name}" for name in getattr(Settings(), section).__struct_fields__}
+        assert fields - shown <= {"access.audit_files"}
 
 
 @on_a_loop

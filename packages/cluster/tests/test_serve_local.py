@@ -120,27 +120,32 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
 
 
 @pytest.mark.spec("N2", "N8")
-@pytest.mark.parametrize("killed", [(1, 2), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("absent", "are_frozen"), [((1, 2), False), ((0, 1, 2), False), ((1, 2), True)]
+)
 def test_a_node_that_starts_without_the_engine_waits_for_it_with_its_local_channels(
-    tmp_path: Path, killed: tuple[int, ...]
+    tmp_path: Path, absent: tuple[int, ...], are_frozen: bool
 ) -> None:
     with NatsServers(tmp_path) as servers:
+        end, resume = (
+            (servers.freeze, servers.thaw) if are_frozen else (servers.kill, servers.start)
+        )
         with (
             node(servers, tmp_path / "n1") as one,
             penstock.connect(local_url(one)) as here,
         ):
             readings = here.channels.create("readings", type="persistent", cluster_wide=False)
             readings.publish(b"before")
-        for number in killed:
-            servers.kill(number)
+        for number in absent:
+            end(number)
         again = node(servers, tmp_path / "n1")
         again.begin()
         try:
             until(lambda: bool(again.logged("engine.waiting")))
             assert not again.url, "it neither serves nor stands by"
 
-            for number in killed:
-                servers.start(number)
+            for number in absent:
+                resume(number)
             until(lambda: bool(again.url))
             with penstock.connect(addresses(again)) as wide:
                 wide.channels.create("orders", type="persistent").publish(b"after")

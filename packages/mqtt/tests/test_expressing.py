@@ -10,12 +10,20 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
-from packages.mqtt.tests.clients import PacketClient, connected
+from packages.mqtt.tests.clients import PacketClient, connected, heard
 from packages.mqtt.tests.internal_stores import put_whole
 from penstock_core.columns.events.event import Event
 from penstock_mqtt.expressing import leave_out
 from penstock_mqtt.messages import message_of
-from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, PubackPacket, PubcompPacket, PubrecPacket
+from penstock_mqtt.wire.packets import (
+    MQTT_3,
+    MQTT_5,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+    Will,
+)
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_server.runtime.access.open_connections import MessageCounts
 from penstock_server.runtime.access.rare_lines import EVERY_S
@@ -191,6 +199,25 @@ def test_a_payload_that_is_encoded_says_so_and_is_no_text() -> None:
     assert message is not None
     assert message.properties.payload_format is None
     assert message.properties.user_properties == (("p", "1"), ("content-encoding", "gzip"))
+
+
+@pytest.mark.spec("M2")
+@pytest.mark.parametrize("is_will", [False, True])
+def test_a_user_property_without_a_name_ends_no_connection(
+    url: str, topic: str, is_will: bool
+) -> None:
+    properties = PacketProperties(user_properties=(("", "1"),))
+    will = Will(topic, b"last", properties=properties) if is_will else None
+    with connected(url) as watcher:
+        watcher.subscribe(topic, qos=0)
+        with connected(url, will=will) as client:
+            if not is_will:
+                client.send(PublishPacket(topic, b"last", properties=properties))
+                assert heard(client) == [], "it is still connected"
+
+        message = watcher.receive()
+        assert message.payload == b"last"
+        assert message.properties.user_properties == (("", "1"),)
 
 
 @pytest.mark.spec("M2")

@@ -16,7 +16,12 @@ from penstock_cluster.cli.cluster_checks import checks_of, how_it_is
 from penstock_cluster.nodes.cluster_view import ClusterExamined, PortReached
 from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen
 from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
-from penstock_core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
+from penstock_core.vocabulary.ports import (
+    EngineCheck,
+    EngineHealth,
+    EngineServer,
+    VersionedRecord,
+)
 from penstock_server.cli.checks.checks import Check
 from penstock_server.cli.program import app
 from penstock_server.runtime.writer.clock import SystemClock
@@ -121,6 +126,24 @@ def test_status_as_json(filled: EngineServers, run: Run, asked: list[str]) -> No
     }
     assert told["engine"]["has_quorum"]
     assert [each["leads"] for each in told["servers"]] == [True, False, False]
+
+
+class Lagging(Renewing):
+    async def health(self) -> EngineHealth:
+        return msgspec.structs.replace(await super().health(), sync="always", lag=162)
+
+
+def test_status_says_whose_appends_are_missing(
+    filled: EngineServers, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "open_inspector", lambda *_: Lagging(filled))
+    lag = "sync always, 162 appends behind on the server that has the fewest"
+    for present, expected in ((3, lag), (2, f"{lag} (a server is down)")):
+        filled.present = present
+
+        rows = [" ".join(row.split()) for row in run("status").stdout.splitlines()]
+
+        assert expected in rows
 
 
 def test_status_of_no_cluster_says_so(run: Run) -> None:

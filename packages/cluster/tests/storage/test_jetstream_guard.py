@@ -144,14 +144,19 @@ def test_a_new_server_is_taken(version: str) -> None:
     check_servers([structs.replace(server, version=version) for server in FINE])
 
 
-def test_a_server_that_syncs_now_and_then_is_refused() -> None:
-    servers = [*FINE[:2], structs.replace(FINE[2], syncs_always=False)]
+@pytest.mark.parametrize(
+    ("interval_s", "shown"),
+    [(120.0, "every 120 s"), (0.5, "every 0.5 s"), (2_000_000.0, "every 2,000,000 s")],
+)
+def test_a_server_that_syncs_now_and_then_is_refused(interval_s: float, shown: str) -> None:
+    lazy = structs.replace(FINE[2], syncs_always=False, sync_interval_s=interval_s)
+    servers = [*FINE[:2], lazy]
 
     with pytest.raises(Unavailable) as refused:
         check_servers(servers)
 
     assert "server n2 (http://n2:8222)" in str(refused.value)
-    assert "every 120 s" in str(refused.value)
+    assert shown in str(refused.value)
     assert "sync_interval: always within jetstream { ... } of its nats-server.conf" in str(
         refused.value
     )
@@ -289,11 +294,17 @@ def test_monitoring_is_asked_on_its_usual_port_once_a_host() -> None:
     assert monitors_of(servers) == ["http://a:8222", "http://b:8222", "http://[::1]:8222"]
 
 
-@pytest.mark.parametrize("monitor", ["file:///etc", "http://127.0.0.1:1"])
-def test_what_cannot_be_read_says_why(monitor: str) -> None:
+@pytest.mark.parametrize(
+    ("monitor", "failure"),
+    [
+        ("file:///etc", "monitoring is read over http:// or https://"),
+        ("http://127.0.0.1:1", "Connection refused"),
+    ],
+)
+def test_what_cannot_be_read_says_why(monitor: str, failure: str) -> None:
     state = read_server(monitor)
 
-    assert state.failure
+    assert state.failure == failure
     assert state.monitor == monitor
 
 
