@@ -29,11 +29,12 @@ from penstock_cluster.storage.jetstream.stream import (
     StreamState,
     check_settings,
 )
-from penstock_core.vocabulary.errors import Unavailable
+from penstock_core.vocabulary.errors import NoQuorum, Unavailable
 from penstock_server.runtime.writer.clock import SystemClock
-from penstock_testing.loop import simulated
+from penstock_testing.loop import pass_time, simulated
 from penstock_testing.process import search_path
 from tests.contract.nats_monitoring import JSZ, VARZ, Said, monitoring
+from tests.loops import the_loop
 
 AT_ONCE = """
 import importlib, sys, threading
@@ -256,7 +257,7 @@ async def test_servers_that_are_electing_a_leader_are_looked_at_again() -> None:
 
 @simulated
 async def test_servers_without_a_leader_are_not_looked_at_for_ever() -> None:
-    servers = Answers(*[ELECTING] * 50)
+    servers = Answers(*[ELECTING] * 100)
 
     await servers.open()
 
@@ -265,12 +266,33 @@ async def test_servers_without_a_leader_are_not_looked_at_for_ever() -> None:
 
 @simulated
 async def test_servers_that_never_join_are_refused() -> None:
-    servers = Answers(*[JOINING] * 50)
+    servers = Answers(*[JOINING] * 100)
 
     with pytest.raises(Unavailable, match="is one of 2 servers, and 3 have"):
         await servers.open()
 
     assert not servers.are_read, "nobody looks for ever"
+
+
+class FrozenAnswers(Answers):
+    """Two of the servers are frozen, so that each look waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__(*[[FINE[0], absent(FINE[1]), absent(FINE[2])]] * 100)
+
+    async def read(self, call: object) -> ServerState:
+        await pass_time(2.0)
+        return await super().read(call)
+
+
+@simulated
+async def test_frozen_servers_are_waited_for_no_longer_than_dead_ones() -> None:
+    began_s = the_loop().time()
+
+    with pytest.raises(NoQuorum, match="start the others"):
+        await FrozenAnswers().open()
+
+    assert the_loop().time() - began_s < 25
 
 
 @simulated

@@ -36,8 +36,9 @@ from penstock_core.vocabulary.ports import Clock, EngineHealth, Offload
 FRAME_BYTES_MAX: Final = 1 << 20
 _PAYLOAD_KEPT: Final = 4 << 10
 """Bytes of a message that are reserved for its headers."""
-_LOOKS_MAX: Final = 40
-"""Reads of servers that are starting before they count as down."""
+_SETTLE_S: Final = 20.0
+"""Time after which servers that are starting count as down. A read of a frozen server takes two
+seconds, so the number of reads would not bound it."""
 _ROOM_READ_EVERY_US: Final = 10_000_000
 
 Connect = Callable[[Sequence[str], Callable[[], Awaitable[None]]], Awaitable[NatsConnection]]
@@ -235,13 +236,16 @@ class JetStreamEngine:
     async def _settled_servers(self) -> list[ServerState]:
         """Read the servers until they have settled: those that have just started need some seconds
         to know their state."""
-        for attempts, pause in enumerate(pauses()):
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _SETTLE_S
+        for pause in pauses():
             servers = await self._read_servers()
             is_starting = any(server.name and server.failure for server in servers)
             is_settled = not is_starting and _passes(check_majority, servers)
             is_wrong = not _passes(check_servers, servers)
             is_settled = is_settled and not are_electing(servers)
-            if attempts >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
+            is_known = not are_joining(servers) and (is_settled or is_wrong)
+            if is_known or loop.time() >= ends_s:
                 return servers
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
