@@ -89,6 +89,7 @@ class DeltaLog:
         return self._state
 
     def _refuse_other_files(self) -> None:
+        """Raise ``InvalidArgument`` for the folder of a plain Parquet table."""
         path = Path(self._root)
         if not is_local(self.uri) or not path.is_dir() or (path / "_delta_log").is_dir():
             return
@@ -99,6 +100,8 @@ class DeltaLog:
             )
 
     def _read(self, table: DeltaTable) -> State:
+        """Return the state of a Delta table. Raises ``InvalidArgument`` for features that are not
+        supported."""
         features = set(table.protocol().reader_features or ()) - _READABLE
         if features or table.protocol().min_reader_version == 2:
             what = ", ".join(sorted(features)) or "column mapping"
@@ -177,6 +180,7 @@ class DeltaLog:
         self._settle_log()
 
     def _create(self, commit: Commit, once: Any) -> None:
+        """Create the table with its first commit."""
         from deltalake import DeltaTable, Schema
         from deltalake.transaction import create_table_with_add_actions
 
@@ -193,6 +197,7 @@ class DeltaLog:
         self._table = DeltaTable(self._where)
 
     def _add(self, commit: Commit, once: Any) -> None:
+        """Commit a change to the existing table."""
         from deltalake import Schema
         from deltalake.transaction import RemoveAction
 
@@ -233,6 +238,7 @@ class DeltaLog:
             table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
 
     def _action(self, file: DataFile, commit: Commit) -> Any:
+        """Return the action that adds a file, with statistics for readers."""
         from deltalake.transaction import AddAction
 
         statistics: dict[str, Any] = {"numRecords": file.rows}
@@ -280,6 +286,7 @@ _WANTED: Final = ("path", "num_records", "size_bytes", f"min.{ID_COLUMN}", f"max
 
 
 def _file(row: dict[str, Any], partition_by: tuple[str, ...]) -> DataFile:
+    """Return the data file of a row of the table's add actions."""
     first, last = row.get(f"min.{ID_COLUMN}"), row.get(f"max.{ID_COLUMN}")
     return DataFile(
         unquote(row["path"]),

@@ -58,6 +58,7 @@ class RowWriter:
             self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of each partition to its file, and begin new files at the size limit."""
         if batch.schema != self._rows_schema:
             self._prepare(batch.schema)
         rows = conformed(batch, self._file_schema)
@@ -126,6 +127,7 @@ class _Growing:
             self._write()
 
     def _write(self) -> None:
+        """Write the collected rows as a row group."""
         if not self._held:
             return
         table = pa.Table.from_batches(self._held)

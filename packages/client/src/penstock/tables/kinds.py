@@ -70,6 +70,7 @@ def stored_kind(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _nested(kind: pa.DataType) -> pa.DataType | None:
+    """Return the stored type of a map, struct or list; None if tables cannot store it."""
     if pa.types.is_map(kind):
         key, item = stored_kind(kind.key_type), stored_kind(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
@@ -121,6 +122,7 @@ def check_fields(schema: pa.Schema) -> None:
 
 
 def _check_fields(kind: pa.DataType, path: str) -> None:
+    """Raise ``InvalidArgument`` for struct fields inside a type that differ only in case."""
     if pa.types.is_list(kind):
         _check_fields(kind.value_type, path)
     if not pa.types.is_struct(kind):

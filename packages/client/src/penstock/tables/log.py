@@ -77,7 +77,7 @@ class Log(Protocol):
 
     def state(self) -> State:
         """Read and return the current state. Raises ``Damaged``, and ``InvalidArgument`` if the
-        place contains something else than a table."""
+        place contains anything but a table."""
         ...
 
     def last_of(self, app: str) -> int | None:

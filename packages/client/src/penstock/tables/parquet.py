@@ -118,6 +118,7 @@ class ParquetLog:
             return self._state
 
     def _check_not_foreign(self, names: list[str]) -> None:
+        """Raise ``InvalidArgument`` for a folder without commits that contains other files."""
         if names or self._state.version >= 0 or not self._folder.has("."):
             return
         others = [name for name in self._folder.names(".") if not name.startswith((".", "_penst"))]
@@ -128,6 +129,7 @@ class ParquetLog:
             )
 
     def _advance(self, names: list[str], newest: int) -> None:
+        """Read the newest stored state, and the commits after it up to ``newest``."""
         state = self._state
         states = [int(name[:20]) for name in names if name.endswith(".state")]
         if states and states[-1] > state.version:
@@ -137,6 +139,7 @@ class ParquetLog:
         self._state = state
 
     def _read(self, name: str, kind: Any) -> Any:
+        """Return the document in a file of commits. Raises ``Damaged``, ``NewerFormat``."""
         content = self._folder.read(f"{COMMITS}/{name}")
         if content is None:
             raise FileNotFoundError(name)
@@ -164,6 +167,7 @@ class ParquetLog:
         return record
 
     def _stored_state(self, number: int) -> State:
+        """Return the state in a state file."""
         name = f"{number:020}.state"
         stored: _TableState = self._read(name, _TableState)
         columns = self._schema(name, stored.columns)
@@ -282,6 +286,7 @@ class ParquetLog:
             self._folder.move(f"{ASIDE}/{added.aside}", added.file.path)
 
     def _write_state(self, state: State) -> None:
+        """Write the whole state, and remove the commits that it includes."""
         assert state.schema is not None, "the state of a table with commits has a schema"
         document = _TableState(
             FORMAT_VERSION,

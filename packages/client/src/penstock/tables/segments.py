@@ -73,6 +73,8 @@ def segments(
 
 
 def _folder(path: Path, channel: str) -> Path:
+    """Return the folder of a channel's segment files. Raises ``NameDoesNotExist``,
+    ``InvalidArgument``."""
     if not channel:
         if (path / _SEGMENTS).is_dir():
             raise InvalidArgument(

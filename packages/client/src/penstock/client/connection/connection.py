@@ -223,10 +223,11 @@ class RealmConnection:
         return self._welcome.realm if self._welcome else ""
 
     async def _connect_once(self) -> None:
+        """Try each address once. Raises ``CannotConnect`` with the failure of each address."""
         failures = self.failures = {}
         for address in self._terms.places(self._url.addresses):
             try:
-                # Not wait_for, which could swallow the cancellation by close().
+                # `asyncio.wait_for` could swallow the cancellation by close().
                 async with asyncio.timeout(self._terms.connect_timeout_s):
                     await self._connect_to(address)
             except (AuthenticationFailed, AccessDenied):
@@ -238,6 +239,7 @@ class RealmConnection:
         raise no_realm(f"{address}: {reason_of(error)}" for address, error in failures.items())
 
     async def _connect_to(self, address: Address) -> None:
+        """Connect to an address, sign in, and send the pending requests again."""
         loop = asyncio.get_running_loop()
         self._greeting = loop.create_future()
         self._farewell, self._taken = None, ALL_TAKEN
@@ -276,6 +278,8 @@ class RealmConnection:
         return self._terms.accept(welcome)
 
     async def _stay_connected(self) -> None:
+        """Ping the realm while the connection is open, and reconnect after a loss, until the
+        session ends."""
         try:
             while True:
                 try:
@@ -315,6 +319,7 @@ class RealmConnection:
             self._link.abort()
 
     def _ping(self) -> None:
+        """Send a ping, or drop the connection if the realm has been silent for too long."""
         link = self._link
         if link is None:
             return
@@ -325,6 +330,7 @@ class RealmConnection:
             link.send(wire.Asked(0, Ping()))
 
     async def _connect(self, may_try_again: Callable[[], bool]) -> None:
+        """Try to connect until it succeeds, the time is over or ``may_try_again`` returns False."""
         now = asyncio.get_running_loop().time
         begun_s = now()
         for attempt in itertools.count():
@@ -337,6 +343,7 @@ class RealmConnection:
                 await asyncio.sleep(self._terms.pause_s(self.session_id, attempt, waited_s))
 
     async def _reconnect(self) -> None:
+        """Connect again after a loss, and open the subscriptions again."""
         self._requested_here = set()
         try:
             await self._connect(lambda: True)
@@ -372,6 +379,7 @@ class RealmConnection:
     def received(  # noqa: C901, PLR0912  one case for each message
         self, link: Link, message: wire.FromServer, body: memoryview
     ) -> None:
+        """Pass a message of the realm to the request or subscription that it belongs to."""
         if link is not self._link and not isinstance(message, wire.Welcome):
             return
         match message:
@@ -413,6 +421,7 @@ class RealmConnection:
                 pass  # the link has stored it
 
     def _dismissed(self, message: wire.Goodbye) -> None:
+        """Note why the realm ends the connection."""
         self._farewell = error_of(message.code, message.text)
         self._interrupted(message.text)
         self._terms.dismissed(message)
@@ -427,6 +436,7 @@ class RealmConnection:
             self.listeners.interrupted(self._farewell, why)
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
+        """End the requests that cannot be repeated, and tell all subscriptions about the loss."""
         if link is not self._link:
             return
         self._link = None
@@ -540,6 +550,7 @@ class RealmConnection:
             self._link.send(message)
 
     def _send(self, pending: Pending) -> None:
+        """Send a request, after the schemas that the realm does not know on this connection yet."""
         link = self._link
         if link is None:
             return

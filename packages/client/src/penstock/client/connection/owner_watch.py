@@ -77,6 +77,7 @@ class OwnerWatch:
             link.abort()
 
     async def _until_lost(self, link: Link) -> None:
+        """Wait until the connection is lost or the node no longer answers pings."""
         loop = asyncio.get_running_loop()
         while not self._lost.is_set():
             try:
@@ -90,6 +91,7 @@ class OwnerWatch:
     # --- Receiver ------------------------------------------------------------------------
 
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
+        """Note the owners that a node reports, and leave a node that ends the connection."""
         match message:
             case wire.Owners():
                 if self._terms.note_owners(message):

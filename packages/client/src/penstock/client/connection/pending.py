@@ -20,7 +20,8 @@ from penstock_core.vocabulary.errors import (
 Body = bytes | bytearray | memoryview
 
 ALL_TAKEN: Final = (1 << 63) - 1
-"""Stands for a realm that has not told which requests it has begun: it may have begun any."""
+"""Value for a realm that has not reported which requests it has begun: it may have begun all of
+them."""
 OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
 """Requests that belong to one connection."""
 

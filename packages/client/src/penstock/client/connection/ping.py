@@ -16,7 +16,9 @@ class Pong(Struct, frozen=True):
     """The answer to a ping."""
 
     is_good: bool
-    said: str
+    """Whether a realm has answered as expected."""
+    text: str
+    """The answer, for an administrator."""
 
 
 class PingProbe:
@@ -42,10 +44,11 @@ class PingProbe:
 
 
 def _answer(message: wire.FromServer) -> Pong:
+    """Return the result of a ping from the message that answers it."""
     match message:
         case wire.Done():
-            return Pong(is_good=True, said="answers")
-        case wire.Goodbye(code, text) | wire.Failed(_, code, text):
-            return Pong(is_good=False, said=f"{text} [{code}]")
+            return Pong(is_good=True, text="answers")
+        case wire.Goodbye(code, reason) | wire.Failed(_, code, reason):
+            return Pong(is_good=False, text=f"{reason} [{code}]")
         case _:
-            return Pong(is_good=False, said="answers something else")
+            return Pong(is_good=False, text="answers something else")

@@ -67,6 +67,7 @@ class LoopThread:
         started.wait()
 
     def _run(self, started: threading.Event) -> None:
+        """Run the loop until it is stopped, then end its tasks and close it."""
         asyncio.set_event_loop(self._loop)
         self._loop.call_soon(started.set)
         try:
@@ -158,6 +159,7 @@ class LoopThread:
             self.soon(lambda: self._loop.call_later(delay_s, action))
 
     def _end(self) -> PenstockError | None:
+        """Return the error for calls that are no longer possible; None if they are possible."""
         if os.getpid() != self._pid:
             return SessionClosed(
                 "this session was opened before a fork; open a new session in the child process"
@@ -167,6 +169,7 @@ class LoopThread:
         return None
 
     def _check(self) -> None:
+        """Raise an error if a blocking call is not possible now, or not on this thread."""
         ended = self._end()
         if ended is not None:
             raise ended

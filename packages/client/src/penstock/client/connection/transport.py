@@ -15,9 +15,15 @@ from penstock_core.wire.native.frames import PREFACE, FrameReader, coalesced, fr
 
 
 class Receiver(Protocol):
-    def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None: ...
+    """The user of a connection."""
 
-    def lost(self, link: Link, reason: BaseException | None) -> None: ...
+    def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
+        """Process a message. The body is valid while it is referenced."""
+        ...
+
+    def lost(self, link: Link, reason: BaseException | None) -> None:
+        """Note that the connection has ended; ``reason`` is None if the peer closed it in order."""
+        ...
 
 
 class Link(asyncio.BufferedProtocol):
@@ -104,6 +110,7 @@ class Link(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, count: int) -> None:
+        """Decode the received frames, and pass the messages to the receiver."""
         self.heard_s = self._loop.time()
         reader = self._reader
         reader.buffer_updated(count)
@@ -116,7 +123,7 @@ class Link(asyncio.BufferedProtocol):
                 else:
                     self._receiver.received(self, message, body)
         except PenstockError as error:
-            # This is first, because the loss that the abort reports has no reason.
+            # Before the abort, which reports the loss without a reason.
             self._receiver.lost(self, error)
             self.abort()
 

@@ -107,6 +107,7 @@ def safe(url: object) -> str:
 
 
 def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
+    """Return the files in the query of a URL, by name. Raises ``InvalidArgument``."""
     files = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(files.keys() - {*_FILES})
     if unknown:
@@ -120,6 +121,7 @@ def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
 
 
 def _address(text: str, url: str) -> Address:
+    """Parse ``host:port``. Raises ``InvalidArgument``, with ``url`` in its text."""
     if text.startswith("["):  # an IPv6 address
         host, bracket, rest = text[1:].partition("]")
         if not bracket or rest[:1] not in ("", ":"):

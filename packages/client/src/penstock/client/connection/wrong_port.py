@@ -72,6 +72,7 @@ async def hint(address: Address, error: BaseException, *, is_tls: bool) -> str:
 
 
 def _client_hello(host: str) -> bytes:
+    """Return the first message of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     handshake = context.wrap_bio(incoming, outgoing, server_hostname=host)

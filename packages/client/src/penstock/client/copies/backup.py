@@ -157,6 +157,7 @@ def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
 
 
 def _copy_all(manifest: BackupManifest, opened: Callable[[str], IO[bytes]], target: Path) -> None:
+    """Copy all files of a backup to a new folder, which is emptied again after a failure."""
     sink = NewFolder(target, mode=0o750, purpose="a realm is restored into a new folder")
     try:
         for file in manifest.files:
@@ -168,6 +169,7 @@ def _copy_all(manifest: BackupManifest, opened: Callable[[str], IO[bytes]], targ
 
 
 def _copy(opened: Callable[[str], IO[bytes]], sink: NewFolder, file: KeptFile) -> None:
+    """Copy one file, and compare its checksum. Raises ``DamagedBackup``."""
     name = PurePosixPath(file.name)
     is_secret = name.parts[0] in _SECRET or name.match("audit*.ndjson")
     sink.begin(file.name, is_secret=is_secret)

@@ -21,7 +21,7 @@ from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
 TAR = ".tar"
-"""Suffix of a backup in a single file."""
+"""Suffix of the file name of a backup that is a single tar file."""
 
 
 class BackupFolder(FolderSink):

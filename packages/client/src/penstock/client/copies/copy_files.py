@@ -127,6 +127,7 @@ async def _label(target: Blobs, existing: Mapping[str, BlobInfo]) -> _Label | No
 
 
 def _checked(begun: BackupBegun, stored: _Label | None) -> _Label:
+    """Return the label to continue with. Raises ``InvalidArgument`` for a copy of another realm."""
     if stored is None:
         return _Label(begun.realm, begun.name, {})
     if stored.realm != begun.realm:
@@ -152,6 +153,7 @@ async def _is_same(
 
 
 async def _copy(target: Blobs, capture: RealmCapture, number: int, *, is_new: bool) -> None:
+    """Copy one file of the capture to the target, through a temporary file."""
     file = capture.begun.files[number]
     with tempfile.TemporaryFile() as spool:
         async for part in capture.read(number):

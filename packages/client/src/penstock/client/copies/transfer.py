@@ -175,6 +175,7 @@ def _checked(folder: Path) -> Manifest:
 
 
 def _read(folder: Path, name: str) -> bytes:
+    """Return the content of a file of an export. Raises ``DamagedExport``."""
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:

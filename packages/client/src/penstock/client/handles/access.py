@@ -34,7 +34,7 @@ from penstock_core.api.access import (
     UserInfo,
     Verifier,
     WhoAmI,
-    change_said,
+    password_change_message,
 )
 from penstock_core.api.channels import ListChannels
 from penstock_core.vocabulary.errors import InvalidArgument, NameAlreadyBound, NameDoesNotExist
@@ -109,7 +109,7 @@ class Access:
         challenge = await self._connection.ask(BeginPassword(), PasswordChallenge)
         # A hostile server could ask for so many rounds that the client computes for hours.
         check_rounds(challenge.rounds)
-        change = change_said(challenge.nonce, name, verifier)
+        change = password_change_message(challenge.nonce, name, verifier)
         return await asyncio.to_thread(
             proof_of, old, challenge.salt, rounds=challenge.rounds, said=change
         )
@@ -242,6 +242,7 @@ class Access:
 
 
 def _resource(channel: str, queue: str, topic: str) -> tuple[str, str]:
+    """Return the kind and name of the resource that is named; the realm if none is."""
     names = {"channel": channel, "queue": queue, "topic": topic}
     resources = [(kind, name) for kind, name in names.items() if name]
     if len(resources) > 1:

@@ -142,6 +142,7 @@ def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def _descriptors(value: object) -> bytes:
+    """Return serialized descriptors of limited size. Raises ``InvalidArgument``."""
     from penstock_core.columns.protobuf import descriptor_set  # late: it imports Arrow
     from penstock_core.columns.protobuf.descriptors import check_size
 
@@ -154,6 +155,7 @@ def _descriptors(value: object) -> bytes:
 
 
 def _check_storage(storage: Mapping[str, Any]) -> None:
+    """Raise ``InvalidArgument`` for storage properties that do not exist or cannot be sent."""
     names = [field.name for field in msgspec.structs.fields(Storage)]
     unknown = sorted(str(name) for name in set(storage) - set(names))
     if unknown:

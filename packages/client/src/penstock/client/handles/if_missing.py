@@ -125,6 +125,7 @@ def differing_attributes(
 def _difference(
     path: str, name: str, wanted: Definition | Storage, existing: Definition | Storage
 ) -> Iterable[tuple[str, object, object]]:
+    """Yield the difference between two definitions in one attribute, if there is one."""
     has, wants = getattr(existing, name), getattr(wanted, name)
     if name == "dead_event_store" and wants:
         wants = destination_name(wants)

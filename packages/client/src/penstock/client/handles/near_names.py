@@ -32,6 +32,8 @@ async def near_names(
 
 
 async def _hint(name: str, list_names: Callable[[], Awaitable[Sequence[str]]]) -> str:
+    """Return a suggestion of similar names; empty if no name is similar or the list is not
+    available."""
     import difflib  # only needed after an error
 
     try:

@@ -91,6 +91,7 @@ class Requester:
             await self._connection.request(CloseReplyQueue(self._queue), resend=False, waits=False)
 
     async def _reply_queue(self) -> str:
+        """Return the name of the reply queue; create it and its reader first if necessary."""
         async with self._opening:
             if self._reading is None or self._reading.done():
                 name = REPLY_QUEUE_PREFIX + uuid.uuid4().hex
@@ -102,6 +103,7 @@ class Requester:
             return self._queue
 
     async def _read(self, reader: Reader) -> None:
+        """Match replies with their requests until the reader fails."""
         try:
             async for replies in reader.batches():
                 for event in replies:

@@ -22,7 +22,7 @@ class QueuedAttributes(TypedDict, total=False):
     """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means the time to
     live of the channel or queue."""
     persistent: bool | None
-    """Whether a mixed channel or queue stores the event on disk; None means it does."""
+    """Whether a mixed channel or queue stores the event on disk; None means True."""
     priority: int | None
     """0 to 9; None means 4."""
     deliver_at: Moment | None
@@ -47,7 +47,7 @@ class RequestAttributes(TypedDict, total=False):
     """Time to live, as for any event; a request that expires before it is received gets no reply. 0
     means the time to live of the channel or queue."""
     persistent: bool | None
-    """Whether a mixed channel or queue stores the request on disk; None means it does."""
+    """Whether a mixed channel or queue stores the request on disk; None means True."""
     priority: int | None
     """0 to 9; None means 4."""
     transient: bool

@@ -173,6 +173,7 @@ class Publisher:
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
+        """Stage the parts of a large publish and commit them; return a future of the answer."""
         attempts = 0
         while True:
             stages = await stage(self._connection, self._channel, parts, buffers=buffers)

@@ -64,6 +64,8 @@ class Replies:
         return await (await self._publisher(address)).publish_one(answer)
 
     async def _publisher(self, address: str) -> Publisher:
+        """Return the publisher for a reply address, and drop the least recently used ones beyond
+        the limit."""
         publisher = self._publishers.get(address)
         if publisher is None:
             opened = await self._connection.ask(OpenReplyTo(address), ChannelOpened)

@@ -151,7 +151,8 @@ class Unit:
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._has_begun = False
         self._begun_on = 0
-        """The connection on which the stores were named last, as the number of reconnects."""
+        """Number of reconnects before the connection on which the stores were last named to the
+        realm."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._connection.place}>"
@@ -161,7 +162,7 @@ class Unit:
 
     # --- its events ----------------------------------------------------------------------
 
-    async def _on(self, number: ChannelId, name: str) -> StorePublishes:
+    async def _publishes_of(self, number: ChannelId, name: str) -> StorePublishes:
         """Return the events of the transaction for a store; name the store to the realm first."""
         self._refuse_if_ended()
         publishes = self._publishes.get(number)
@@ -174,12 +175,13 @@ class Unit:
 
     @property
     def _unnamed(self) -> tuple[ChannelId, ...]:
-        """The stores not named on the present connection. After a reconnect another node may serve
-        the realm, which does not know the transaction yet."""
+        """The stores not named to the realm on the present connection. After a reconnect the realm
+        may be served by another node, which does not know the transaction yet."""
         is_begun = self._begun_on == self._connection.reconnects
         return () if is_begun else tuple(self._publishes)
 
     async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
+        """Begin the transaction at the realm, or name further stores."""
         while True:
             self._begun_on = self._connection.reconnects
             await self._connection.request(BeginTransaction(self.id, numbers))
@@ -197,7 +199,7 @@ class Unit:
 
     # --- ends ----------------------------------------------------------------------------
 
-    async def _committed(self) -> Spans:
+    async def _commit_once(self) -> Spans:
         """Commit, and return the ids as spans, by number of the store.
 
         The events are published once, even if the connection is lost or the realm restarts: a
@@ -238,6 +240,7 @@ class Unit:
         return self._ids
 
     async def _send_commit(self) -> TransactionInfo:
+        """Send the commit, with the batches in its frame or in stages. Raises ``Refused``."""
         inline = Inline()
         stages: list[str] = []
         parts = []
@@ -291,7 +294,7 @@ class Unit:
             await self._abort_after(error)
         elif self._state == "open":
             try:
-                self._keep(await self._committed())
+                self._keep(await self._commit_once())
             except Refused as refusal:
                 await self._abort_after(refusal)
                 raise
@@ -319,7 +322,7 @@ class Transaction(Unit):
         self._name = name
 
     async def __aenter__(self) -> Self:
-        await self._on(self._number, self._name)
+        await self._publishes_of(self._number, self._name)
         return self
 
     @spelled_out
@@ -333,18 +336,18 @@ class Transaction(Unit):
         if not attributes.keys() <= PUBLISHED:
             raise unknown_attribute(attributes, PUBLISHED, "publish")
         event = Event(data, **attributes)
-        (await self._on(self._number, self._name)).add(event)
+        (await self._publishes_of(self._number, self._name)).add(event)
 
     async def publish_many(self, events: Many) -> None:
         """Add events from any iterable to the transaction, in order. Raises the errors of
         :meth:`publish`."""
         bodies = await bodies_of_all(events)
-        (await self._on(self._number, self._name)).add_bodies(bodies)
+        (await self._publishes_of(self._number, self._name)).add_bodies(bodies)
 
     async def publish_table(self, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table to the transaction. Columns are those of
         :meth:`Channel.publish_table`."""
-        (await self._on(self._number, self._name)).add_bodies(bodies_of_table(table))
+        (await self._publishes_of(self._number, self._name)).add_bodies(bodies_of_table(table))
 
     async def commit(self) -> range:
         """Publish all events of the transaction in one step. Return their ids once they are stored
@@ -354,7 +357,7 @@ class Transaction(Unit):
         ``PublishingPaused``. After one of these three the transaction is still open: commit it
         again, or abort it.
         """
-        self._keep(await self._committed())
+        self._keep(await self._commit_once())
         return self.ids
 
     @property
@@ -447,14 +450,14 @@ class JointTransaction(Unit):
                 f"the first argument has type {type(store).__name__}; give the channel or queue to "
                 f"publish on"
             )
-        return await self._on(store.number, store.name)
+        return await self._publishes_of(store.number, store.name)
 
     async def commit(self) -> dict[str, range]:
         """Publish all events of the transaction in one step. Return their ids by name of the
         channel or queue, once they are stored safely. Raises the errors of
         :meth:`Transaction.commit`.
         """
-        self._keep(await self._committed())
+        self._keep(await self._commit_once())
         return self.ids
 
     @property

@@ -101,6 +101,7 @@ class SeamlessSubscription(Subscription):
     # --- opening and closing -------------------------------------------------------------
 
     async def _open(self) -> None:
+        """Open the archive if the start is in it, otherwise the channel."""
         if self._attachment.is_open:
             return
         self._archive, self._past, self._rests = None, None, 0
@@ -127,6 +128,7 @@ class SeamlessSubscription(Subscription):
                 raise
 
     async def _open_archive(self) -> Archive | None:
+        """Return the archive to read; None if none is named."""
         # Imported late, as it imports Parquet.
         from penstock.client.reading.archive import Archive, Wanted, unreachable
 

@@ -36,7 +36,7 @@ class Attachment:
         return answer
 
     async def enter(self, route: DeliveryRoute, attach: Callable[[], Awaitable[T]]) -> T:
-        """Do the same as :meth:`open`, without setting ``is_open``."""
+        """Register and request the attachment as :meth:`open` does, without setting ``is_open``."""
         self.number = self.connection.add(route)
         try:
             return await attach()

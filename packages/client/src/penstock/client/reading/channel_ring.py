@@ -29,7 +29,8 @@ from penstock_core.vocabulary.errors import (
 S = TypeVar("S", Subscription, DurableSubscription)
 
 OPENED_TOGETHER = 64
-"""Subscriptions that are opened at a time, as a pattern may have thousands of channels."""
+"""Maximum number of subscriptions that are opened at the same time; a pattern may match thousands
+of channels."""
 TURN_EVENTS = 512
 """Most events of one channel that are delivered before the turn of the next one."""
 ENDED_MAX = 16
@@ -118,6 +119,7 @@ class ChannelRing(Generic[S]):
                 await self._open()
 
     async def _open(self) -> None:
+        """Watch the pattern and open all its channels; undo both after a failure."""
         self._error = None
         route = DeliveryRoute(
             reopen=self._reopen, failed=self._failed, channels_found=self._join_soon
@@ -166,6 +168,7 @@ class ChannelRing(Generic[S]):
                 await self._watch.leave()
 
     async def _leave_all(self) -> None:
+        """Close all subscriptions. Raises the first error."""
         failures: list[PenstockError] = []
 
         async def leave(inner: S) -> None:
@@ -199,6 +202,8 @@ class ChannelRing(Generic[S]):
             await self._join(tuple(channels), is_first=False)
 
     async def _join(self, channels: tuple[ChannelOpened, ...], *, is_first: bool) -> None:
+        """Open the subscriptions of channels. Raises the first error if ``is_first``; later ones
+        are reported."""
         failures: list[PenstockError] = []
 
         async def join(channel: ChannelOpened) -> None:
@@ -221,6 +226,7 @@ class ChannelRing(Generic[S]):
                 self._connection.report(failure)
 
     async def _join_one(self, channel: ChannelOpened) -> None:
+        """Open the subscription of a channel, at its former place if it has one."""
         number = channel.channel
         member = self.members.get(number)
         if member is not None and member.inner._inbox.has_failed and self.is_open:
@@ -291,6 +297,7 @@ class ChannelRing(Generic[S]):
                 self._put_back(rest)
 
     def _put_back(self, rest: ReceivedBatch) -> None:
+        """Make the rest of a batch the next one to be delivered."""
         member = self.members.get(rest._channel_id)
         if member is None:
             self._orphans.appendleft(rest)

@@ -112,6 +112,7 @@ class DurableSubscription(DeliveringLoops):
         return self
 
     async def _open(self) -> None:
+        """Take the seat, and start the handler's task if a handler is set."""
         if not self._seat.is_open:
             self._seat.forget()  # an earlier use may have left events and an error
             await self._seat.open(self._seat.route(self._delivered), self._seat.attach)
@@ -143,6 +144,7 @@ class DurableSubscription(DeliveringLoops):
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
+        """Return the next events that no rollback can recall any more; None at the timeout."""
         seat, settlements = self._seat, self._settlements
         for begun, count in reversed(self._loops.rests()):
             if (rest := begun._part(count)._current()) is not None:

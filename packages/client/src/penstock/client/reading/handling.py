@@ -51,6 +51,7 @@ class HandlerLoop:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        """Call the handler with each event until the subscription ends."""
         seat = self._seat
         try:
             while seat.is_open and (batch := await self._next_batch(None)) is not None:
@@ -69,6 +70,8 @@ class HandlerLoop:
                 self._connection.report(error)
 
     async def _handle(self, event: DeliveredEvent) -> None:
+        """Call the handler with one event; acknowledge the event, or roll it back after an
+        error."""
         try:
             result = self._handler(event)
             if result is not None:
@@ -98,6 +101,7 @@ class HandlerLoop:
         return min(_DELAY_FIRST_S * (1 << min(redeliveries, _DOUBLED_MAX)), _DELAY_MAX_S)
 
     async def _has_no_backoff(self) -> bool:
+        """Return whether the durable redelivers rolled-back events without a delay."""
         try:
             info = await self._connection.ask(
                 DescribeDurable(self._seat.channel, self._seat.durable), DurableInfo

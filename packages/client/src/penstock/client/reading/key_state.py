@@ -104,6 +104,8 @@ def _epoch(connection: RealmConnection, question: StateQuestion) -> str:
 
 
 def _in_table(where: str, epoch: str, question: StateQuestion) -> KeyState | None:
+    """Return the newest state in an archive table, up to the requested event; None if it has
+    none."""
     from penstock.client.reading.archive import Archive, Wanted
 
     below = _SHOWN_MAX if question.as_of is None else question.as_of + 1
@@ -118,6 +120,7 @@ def _in_table(where: str, epoch: str, question: StateQuestion) -> KeyState | Non
 
 
 async def _newest(events: AsyncIterator[Event], question: StateQuestion) -> KeyState | None:
+    """Return the newest state in ``events``, up to the requested event; None if they have none."""
     newest: KeyState | None = None
     as_of = _SHOWN_MAX if question.as_of is None else question.as_of
     async for event in events:

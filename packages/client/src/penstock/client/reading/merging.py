@@ -72,6 +72,8 @@ def delta_of(key_name: str, key: Any, changes: Mapping[str, Any]) -> Event:
 
 
 def _checked(key_name: str, key: Any, properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties. Raises ``InvalidArgument`` if the key is None or they have another
+    key."""
     if key is None:
         raise InvalidArgument(
             f"the value of {key_name} is None; give the value that identifies the event"

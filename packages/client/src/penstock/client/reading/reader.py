@@ -152,13 +152,14 @@ class Reader(Closing):
         self._seat = SeatAttachment[DeliveredPart](connection, message)
         self._settlements = self._seat.settlements
         self._held = IdSet()
-        """Received and not committed."""
+        """Events received and not committed."""
         self._lost_ids = IdSet()
-        """Received, not committed, and returned to the queue because a connection was lost."""
+        """Events received, not committed, and returned to the queue because a connection was
+        lost."""
         self._returned = IdSet()
-        """Received, not committed, and returned to the queue by closing."""
-        self._late = IdSet()
-        """Received, not committed in time, and recalled by the realm (SEM D19)."""
+        """Events received, not committed, and returned to the queue by closing."""
+        self._timed_out_ids = IdSet()
+        """Events received, not committed in time, and recalled by the realm (SEM D19)."""
 
     def __repr__(self) -> str:
         return f"<Reader of queue {self._name!r} at {self._connection.place}>"
@@ -195,7 +196,7 @@ class Reader(Closing):
             seat.failed(SessionClosed("the reader is closed"))
             seat.inbox.clear()
             self._returned = self._held if self._transactional else IdSet()
-            self._held, self._lost_ids, self._late = IdSet(), IdSet(), IdSet()
+            self._held, self._lost_ids, self._timed_out_ids = IdSet(), IdSet(), IdSet()
             await seat.leave()
 
     async def __aenter__(self) -> Reader:
@@ -216,7 +217,7 @@ class Reader(Closing):
         ids = IdSet(spans)
         inbox = self._seat.inbox
         inbox.reduce(lambda part: part.without(ids))
-        self._late.add_all(self._held.remove_all(ids))
+        self._timed_out_ids.add_all(self._held.remove_all(ids))
         self._seat.recall(spans)
         inbox.wake()  # the window has room again
 
@@ -231,6 +232,7 @@ class Reader(Closing):
 
     @property
     def _room(self) -> int:
+        """Number of events that the reader may request now."""
         return self._window - len(self._held) - self._seat.inbox.rows
 
     def _demand(self, count: int) -> None:
@@ -251,6 +253,7 @@ class Reader(Closing):
         return bool(len(seat.inbox)) or seat.inbox.has_failed
 
     def _head(self) -> DeliveredPart | None:
+        """Return the first waiting part with unreceived events, and drop those before it."""
         inbox = self._seat.inbox
         while (part := inbox.waiting()) is not None and (part.is_stale or not len(part)):
             inbox.take()
@@ -289,7 +292,7 @@ class Reader(Closing):
     def _hold(self, ids: IdSet) -> None:
         self._held.add_all(ids)
         self._lost_ids.remove_all(ids)
-        self._late.discard_all(ids)
+        self._timed_out_ids.discard_all(ids)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         async with self._looping():
@@ -326,6 +329,7 @@ class Reader(Closing):
         return None if part is None else self._receive(part, len(part))
 
     def _receive(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
+        """Return up to ``limit`` events of a part, held or, by a plain reader, acknowledged."""
         batch = part.take(limit)
         ids = IdSet.from_ids(batch.event_ids.tolist())
         if self._transactional:
@@ -458,6 +462,7 @@ class Reader(Closing):
         self._seat.inbox.wake()  # the window has room again
 
     def _check_returned(self) -> None:
+        """Raise ``SessionClosed``, once, for events that have returned to the queue by closing."""
         returned, self._returned = self._returned, IdSet()
         if returned:
             raise SessionClosed(
@@ -468,11 +473,11 @@ class Reader(Closing):
 
     def _check_late(self, event: Event | int | None) -> None:
         """Raise ``IllegalState``, once, for events that were not committed in time."""
-        late = self._late.copy()
+        late = self._timed_out_ids.copy()
         if event is not None:
             event_id = event.event_id if isinstance(event, Event) else event
             late = late.within(Span(event_id, event_id + 1)) if event_id is not None else IdSet()
-        self._late.discard_all(late)
+        self._timed_out_ids.discard_all(late)
         if late:
             raise IllegalState(
                 f"{len(late)} of these events (the first is {late.lowest}) returned to the queue, "
@@ -481,6 +486,8 @@ class Reader(Closing):
             )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
+        """Return the ids that a settlement selects. Raises ``IllegalState``,
+        ``InvalidArgument``."""
         if not self._transactional:
             raise IllegalState(
                 f"a plain reader has no {verb}: it removes events from the queue as it receives "
@@ -508,6 +515,7 @@ class Reader(Closing):
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
+        """Settle events; those of a refused settlement are held again."""
         held, generation = self._held.overlap(ids), self._seat.generation
         self._held.remove_all(held)
         if not ids:

@@ -70,6 +70,7 @@ class SeatAttachment(Attachment, Generic[B]):
         )
 
     async def _reopen(self) -> None:
+        """Take the seat again after a reconnect, and repeat the open demand."""
         if not self.is_open:
             return
         self.inbox.clear()  # the waiting events have returned to the durable

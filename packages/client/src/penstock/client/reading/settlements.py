@@ -115,6 +115,8 @@ class Settlements:
         spans: Spans,
         on_done: Callable[[Spans], None] | None,
     ) -> None:
+        """Call ``on_done`` once a settlement is stored, unless the seat was lost in the
+        meantime."""
         if on_done is None:
             return
         callback, generation = on_done, self._seat.generation
@@ -129,6 +131,7 @@ class Settlements:
     def _request(
         self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
     ) -> asyncio.Future[Any]:
+        """Send one request; note the connection if it is a rollback."""
         message = Settle(self._seat.number, spans, roll_back, previous=previous, delay_ms=delay_ms)
         # A settlement is for this connection: on the next one its events are delivered again.
         answer = self._connection.request(message, resend=False, waits=False)
@@ -272,6 +275,7 @@ class Settlements:
         answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
 
     def _settled(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
+        """Note the answer to a settlement, and report its error."""
         self._unanswered.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if is_rollback and isinstance(error, ConnectionLost):

@@ -195,6 +195,7 @@ class Subscription(ReceivingLoops):
         )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        """Add a delivery to the inbox, and adjust the credit to the size of its events."""
         rows = received_batch(message, schema, body)
         if self._merger is not None:
             rows = self._merger.merged(rows)

@@ -62,7 +62,7 @@ def native(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
                 if not received:
                     return _closed(endpoint)
                 if (pong := ping.receive(received)) is not None:
-                    return PortAnswer(pong.is_good, pong.said)
+                    return PortAnswer(pong.is_good, pong.text)
     except (OSError, PenstockError) as error:
         return _failed(endpoint, error)
     return PortAnswer(is_good=False, said="speaks another protocol")
