@@ -9,7 +9,12 @@ import pytest
 
 import penstock
 from penstock_core.access.rights import Principal
-from penstock_core.api.access import BeginPassword, PasswordChallenge, SetPassword, change_said
+from penstock_core.api.access import (
+    BeginPassword,
+    PasswordChallenge,
+    SetPassword,
+    password_change_message,
+)
 from penstock_core.vocabulary.errors import (
     AuthenticationFailed,
     IllegalState,
@@ -102,8 +107,8 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
 
         async def ask() -> SetPassword:
             begun = await session._inner._connection.ask(BeginPassword(), PasswordChallenge)
-            message = change_said(begun.nonce, "alice", made)
-            proof = proof_of("secret", begun.salt, begun.rounds, said=message)
+            message = password_change_message(begun.nonce, "alice", made)
+            proof = proof_of("secret", begun.salt, begun.rounds, message=message)
             return SetPassword("alice", made, proof)
 
         async def again(change: SetPassword) -> None:

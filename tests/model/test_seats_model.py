@@ -37,7 +37,7 @@ class SeatsModel:
         self.waited_ms: dict[str, int] = {}
         """How long sessions that are away have been waited for, by all owners."""
         self.waits_from_ms: int | None = None
-        self.takes_nobody = False
+        self.refuses_reconnects = False
 
     @property
     def away(self) -> list[str]:
@@ -56,7 +56,7 @@ class SeatsModel:
                         self.leave(session)
         if not self.away:
             self.waits_from_ms = None
-        elif self.waits_from_ms is None and not self.takes_nobody:
+        elif self.waits_from_ms is None and not self.refuses_reconnects:
             self.waits_from_ms = now_ms
 
     def leave(self, session: str) -> None:
@@ -141,11 +141,11 @@ class SeatsLife:
         self.do(Sweep())
         if not self.model.there:
             return
-        self.model.waits_from_ms, self.model.takes_nobody = None, True
+        self.model.waits_from_ms, self.model.refuses_reconnects = None, True
         for session in sorted(self.model.there):
             self.end(session, comes_back=True)
         self.wait()
-        self.model.takes_nobody = False
+        self.model.refuses_reconnects = False
         self.do(AwaitSeats())
         self.do(Sweep())
 

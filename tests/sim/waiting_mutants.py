@@ -64,14 +64,14 @@ def lost_to_time(patch: pytest.MonkeyPatch) -> None:
 
     def timed_out(state: ChannelState, *_: object, **__: object) -> list[StoredFact]:
         now_us = state.wakes_us
-        return [Acked(durable.name, ids.spans) for durable, ids in timeouts.late(state, now_us)]
+        return [Acked(durable.name, ids.spans) for durable, ids in timeouts.held_too_long(state, now_us)]
 
     patch.setattr(decide, "_timed_out", timed_out)
 
 
 def endless_time(patch: pytest.MonkeyPatch) -> None:
     """Clients may take as long as they like."""
-    patch.setattr(decide, "late", lambda *_: [])
+    patch.setattr(decide, "held_too_long", lambda *_: [])
 
 
 def late_and_taken(patch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ async def test_what_was_copied_before_the_end_of_a_join_or_its_channel_still_lea
             if what == "join":
                 await local.lives.realm.joins.delete("readings", "orders")
                 await local.lives.put("readings", *named("c"))
-                with pytest.raises(NameDoesNotExist, match="has been deleted; what it copied"):
+                with pytest.raises(NameDoesNotExist, match="deleted; events that it copied"):
                     await local.lives.realm.joins.delete("readings", "orders")
             else:
                 await local.lives.realm.delete_channel("readings")

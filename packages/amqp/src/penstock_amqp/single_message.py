@@ -108,7 +108,7 @@ def _read(
 
 def _encode_event(kind: _MessageShape, values: list[Any], row: Row) -> Body | None:
     """Encode an event; its durability and time to live are taken from ``row``."""
-    result = kind.form.made(values)
+    result = kind.form.encode_with_digest(values)
     if result is None:
         return None
     encoded, digest = result

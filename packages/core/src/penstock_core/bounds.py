@@ -33,14 +33,14 @@ SELECTOR_CHARACTERS_MAX: Final = 65_536
 DURABLE_SELECTORS_CHARACTERS_MAX: Final = 4 << 20
 """Characters of the selectors of all durables of a channel, which stay in memory."""
 SHORT_SELECTOR_CHARACTERS: Final = 400
-"""A durable may always have a selector as short as this: all durables that a channel may have by
-default may have one."""
+"""Selectors of up to this many characters are always allowed: the default maximum of durables per
+channel, each with such a selector, stays within the limit above."""
 SELECTORS_WORK_MAX: Final = 10_000
 """Most comparisons, calculations and wildcards in the selectors of durables, readers and joins that
 are applied to events published on one channel."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""This limit for channels that merge. It is lower, because a merged state may change before it
-is stored, and is then examined again."""
+""":data:`SELECTORS_WORK_MAX` for channels that merge. It is lower, because a merged state may
+change before it is stored, and is then examined again."""
 STAMPED_PREDICATES_MAX: Final = 256
 """Most different comparisons of values that the realm adds to events (ids, times, priorities), in
 the selectors applied to events published on one channel. They are evaluated in the turn that stores

@@ -115,7 +115,7 @@ def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
     batch = pa.RecordBatch.from_arrays(columns, ["data", "headers", "ttl", "properties"])
 
     form = trusted_codec_of(batch.schema)
-    made = None if form is None else form.made([b"x", 1, "x", 5, 1, "x"])
+    made = None if form is None else form.encode_with_digest([b"x", 1, "x", 5, 1, "x"])
 
     assert made == (bytes(batch_bytes(batch)), replace(digest(batch, LIMIT), ttls=()))
 
@@ -171,7 +171,7 @@ def test_forms_and_schemas_do_not_fill_memory() -> None:
     form = codec_of_schema(pa.schema([("data", pa.binary())]))
     assert form is not None, "it is plain"
     for length in range(3 * single_event.TEMPLATES_MAX):
-        assert form.written([bytes(length)]) is not None
+        assert form.encode([bytes(length)]) is not None
     for number in range(2 * single_event.SCHEMAS_MAX):
         properties = pa.struct([(f"p{number}", pa.int64())])
         assert codec_in_message(schema_bytes(pa.schema([("properties", properties)]))) is not None

@@ -381,7 +381,9 @@ def test_local_channels_are_as_on_one_machine_and_reach_nothing_cluster_wide() -
 
     with pytest.raises(NameDoesNotExist, match="among the local channels of node n2"):
         found.decide_join("readings", "orders", "", archive=False)
-    with pytest.raises(NameDoesNotExist, match="to which joins lead, and dead event stores do not"):
+    with pytest.raises(
+        NameDoesNotExist, match="destination of a join from here, but not a dead event store"
+    ):
         create(found, "a", dead_event_store="orders")
 
 

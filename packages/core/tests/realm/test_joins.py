@@ -93,7 +93,7 @@ def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_
 
     if how == "join":
         found.apply(found.decide_unjoin("readings", "orders"))
-        with pytest.raises(NameDoesNotExist, match="what it copied before waits"):
+        with pytest.raises(NameDoesNotExist, match="events that it copied before still wait"):
             found.decide_unjoin("readings", "orders")
         assert out(found, "readings", "orders", selector="n > 2") == outbox
         assert [each.selector for each in found.joins.copying_from(1)] == ["n > 2"]

@@ -9,6 +9,7 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.durable_attributes import DurableAttributes, DurableState
 from penstock_core.vocabulary.reach import (
     NewHome,
+    belongs_to_cluster,
     comparable,
     decided,
     durables_of,
@@ -18,7 +19,6 @@ from penstock_core.vocabulary.reach import (
     portable,
     portable_attributes,
     relocated,
-    tells_of_nodes,
     without_cluster,
 )
 
@@ -28,9 +28,9 @@ CLUSTER = NewHome(is_cluster=True, clusterable=True)
 pytestmark = pytest.mark.spec("C5")
 
 
-def test_only_a_cluster_tells_of_nodes() -> None:
+def test_only_a_choice_of_nodes_shows_that_a_store_belongs_to_a_cluster() -> None:
     assert [is_everywhere(each) for each in (WIDE, LOCAL, ALONE)] == [True, False, False]
-    assert [tells_of_nodes(each) for each in (WIDE, LOCAL, ALONE)] == [True, True, False]
+    assert [belongs_to_cluster(each) for each in (WIDE, LOCAL, ALONE)] == [True, True, False]
     assert [decided(each) for each in (WIDE, LOCAL, ALONE)] == [WIDE, LOCAL, LOCAL]
     assert [on_one_node(each) for each in (WIDE, LOCAL, ALONE)] == [LOCAL] * 3
 

@@ -103,10 +103,12 @@ class Acl:
         return self._with(kind, name, subject, change=lambda held: {*held} - {*rights})
 
     def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
-        wanted = str(parse_subject(subject))
+        wanted_subject = str(parse_subject(subject))
         rights_by_subject = {entry.subject: entry.rights for entry in self.entries(kind, name)}
-        now = change(rights_by_subject.get(wanted, ()))
-        rights_by_subject[wanted] = tuple(right for right in known_rights(kind) if right in now)
+        now = change(rights_by_subject.get(wanted_subject, ()))
+        rights_by_subject[wanted_subject] = tuple(
+            right for right in known_rights(kind) if right in now
+        )
         return [
             Entry(subject_text, rights)
             for subject_text, rights in sorted(rights_by_subject.items())

@@ -20,8 +20,9 @@ from msgspec import Struct
 from penstock_core.access.rights import NAME_LENGTH_MAX
 
 KNOWN_MAX = 10_000
-"""Most counts, and most remembered pairs of user and host; the least recently used are dropped."""
-LOOKED_AT = 64
+"""Maximum number of counts, and of remembered pairs of user and host; the least recently used are
+dropped."""
+EXAMINED_COUNTS = 64
 """Number of oldest counts that are examined when one must be dropped. The count furthest from a
 lock is dropped."""
 HOST_FACTOR = 10
@@ -122,23 +123,23 @@ class Lockout:
         for key in self._keys(user, host):
             if key[0] != "host":
                 self._counts.pop(key, None)
-        where = network_of(host)
-        self._known[user, where] = None
-        self._known.move_to_end((user, where))
+        network = network_of(host)
+        self._known[user, network] = None
+        self._known.move_to_end((user, network))
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
         if len(user) > NAME_LENGTH_MAX:  # no such user exists, and keys must have bounded sizes
             user = OVERLONG
-        where = network_of(host)
-        is_local = where in LOCAL_HOSTS or where.startswith("127.")
-        if is_local or (user, where) in self._known:
-            yield "pair", user, where
+        network = network_of(host)
+        is_local = network in LOCAL_HOSTS or network.startswith("127.")
+        if is_local or (user, network) in self._known:
+            yield "pair", user, network
         else:
             yield "user", user, ""
         if not is_local:
-            yield "host", "", where
+            yield "host", "", network
 
     def _is_locked(self, key: Key, now_us: int) -> bool:
         count = self._counts.get(key)
@@ -152,11 +153,11 @@ class Lockout:
             count = self._counts[key]
             return now_us < count.until_us, count.locks, count.failures
 
-        del self._counts[min(islice(self._counts, LOOKED_AT), key=closeness_to_lock)]
+        del self._counts[min(islice(self._counts, EXAMINED_COUNTS), key=closeness_to_lock)]
 
-    def _add(self, key: Key, most: int, now_us: int) -> float:
-        """Count a failure; ``most`` failures lock. Return the seconds of the lock that begins now,
-        or 0."""
+    def _add(self, key: Key, failures_max: int, now_us: int) -> float:
+        """Count a failure; the one that reaches ``failures_max`` locks. Return the seconds of the
+        lock that begins now, or 0."""
         rules, window_us = self._rules, int(self._rules.window_s * _S)
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)
@@ -164,12 +165,14 @@ class Lockout:
             self._forget_one(now_us)
         if now_us < count.until_us:
             return 0.0  # this sign-in began before the lock
+        # A quiet window, counted from the end of the last lock, also resets the length of the next
+        # lock.
         if now_us - max(count.began_us, count.until_us) > window_us:
             count.failures = count.locks = 0
         if not count.failures:
             count.began_us = now_us
         count.failures += 1
-        if count.failures < most:
+        if count.failures < failures_max:
             return 0.0
         seconds = min(rules.lock_s * 2.0 ** min(count.locks, 32), rules.lock_s_max)
         count.failures, count.locks = 0, count.locks + 1

@@ -47,7 +47,7 @@ class PasswordChallenge(Struct, frozen=True, kw_only=True):
     nonce: bytes
 
 
-def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
+def password_change_message(nonce: bytes, name: str, verifier: Verifier) -> bytes:
     """Return the bytes that a proof of the old password signs, so that it is valid for this change
     only."""
     fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
@@ -57,7 +57,7 @@ def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
 class UserInfo(Struct, frozen=True, kw_only=True):
     name: str
     groups: tuple[str, ...] = ()
-    """Groups of the user that the realm knows of."""
+    """Groups of the realm that the user belongs to."""
     has_password: bool = True
     created_us: int = 0
     changed_us: int = 0
@@ -93,7 +93,8 @@ class Me(Struct, frozen=True, kw_only=True):
     password_rounds: int = 200_000
     """The PBKDF2 iteration count for verifiers of new passwords; fewer are refused."""
     password_length_min: int = 1
-    """Fewest characters of a new password. The realm sees verifiers only, so clients check it."""
+    """Minimum length of a new password in characters. The client checks it, because the realm
+    receives only a verifier."""
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
@@ -102,7 +103,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     number: int
     at_us: int
     principal: str
-    """``user@host``."""
+    """The user who performed the operation, as ``user@host``."""
     operation: str
     target: str = ""
     outcome: str = "done"
@@ -111,12 +112,12 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 
 class LoggedIn(Struct, frozen=True, kw_only=True):
-    """A browser session that was opened. Its secrets appear in none of its texts."""
+    """A browser session that was opened. ``repr`` does not show its secrets."""
 
     id: str
     """The secret that the browser sends with each request."""
     csrf: str
-    """The token that it sends with every request that changes something."""
+    """The token that the browser sends with every request that changes state."""
     me: Me
 
     def __repr__(self) -> str:
@@ -170,17 +171,18 @@ class AddUser(Request[CreatedUser], frozen=True):
 
 
 class SetPassword(Request[None], frozen=True):
-    """Change a password. Changing one's own needs no right, but the old one has to be proved."""
+    """Change a password. Users may change their own password without a right, but must prove that
+    they know the old one."""
 
     name: Name
     verifier: Verifier
     proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Proof of the old password, for :func:`change_said`; needed only if users change their own
-    password."""
+    """Proof of the old password, for :func:`password_change_message`; required only from users who
+    change their own password."""
 
 
 class ResetPassword(Request[None], frozen=True):
-    """Set another user's password, which the realm is given in the clear."""
+    """Set another user's password. The request contains the new password in plain text."""
 
     name: str
     password: str
@@ -190,7 +192,8 @@ class ResetPassword(Request[None], frozen=True):
 
 
 class ChangePassword(Request[None], frozen=True):
-    """Change one's own password; the realm is given the old and the new one in the clear."""
+    """Change one's own password. The request contains the old and the new password in plain
+    text."""
 
     old: str
     new: str
@@ -227,8 +230,8 @@ class DeleteGroup(Request[None], frozen=True):
 
 
 class ListEntries(Request[AclInfo], frozen=True):
-    """List what is granted on the realm, a channel, a queue or a topic filter; of topics without a
-    name, the filters."""
+    """List the entries of the realm, a channel, a queue or a topic filter. For topics without a
+    name, list the topic filters that have entries."""
 
     kind: Name
     name: GivenName = ""
@@ -242,7 +245,8 @@ class Grant(Request[AclInfo], frozen=True):
 
 
 class Revoke(Request[AclInfo], frozen=True):
-    """Revoke rights of a subject; if none is named, all that it was granted there."""
+    """Revoke rights of a subject on a resource; without ``rights``, revoke all that it has
+    there."""
 
     kind: Name
     name: GivenName
@@ -251,7 +255,8 @@ class Revoke(Request[AclInfo], frozen=True):
 
 
 class ReadAudit(Request[list[AuditRecord]], frozen=True):
-    """Read the newest records, or the newest below number ``before``, newest first."""
+    """Read the newest records of the audit log, newest first; with ``before``, only records with
+    lower numbers."""
 
     limit: Count = 100
     before: Number | None = None

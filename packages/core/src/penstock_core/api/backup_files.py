@@ -30,8 +30,8 @@ def is_data_file(name: str) -> bool:
 
 
 def path_in_backup(name: str, stamp: int, at_us: int) -> str:
-    """Return the path of a data file in a backup of that time. A file with a stamp never changes,
-    so later backups reuse it."""
+    """Return the path of a data file in a backup taken at ``at_us``. A file with a stamp never
+    changes, so later backups reuse it."""
     return f"kept/{name}.{stamp:x}" if stamp else f"{at_us}/{name}"
 
 

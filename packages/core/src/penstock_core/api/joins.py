@@ -112,6 +112,6 @@ class Redrive(Request[Redriven], frozen=True):
     dry_run: bool = False
 
     @property
-    def tells(self) -> bool:
-        """Whether the answer reveals more about the events than that they were moved."""
+    def reveals_events(self) -> bool:
+        """Whether the answer reveals more about the events than the number that was moved."""
         return bool(self.destination or self.selector or self.dry_run)

@@ -1,11 +1,11 @@
 """The table of operations: the right that each needs, and the operations that each request asks
 for.
 
-:data:`OPERATIONS` declares rights by name of the operation, as it stands in refusals and audit
-records. :data:`REQUESTS` says for each request which operations it needs, how their target is
-found, and what an audit record calls it. Every front end goes through
-``penstock_server.runtime.operations``, which reads these two tables; none has rules of its own (SEM
-A1-A3)."""
+:data:`OPERATIONS` declares rights by the name of the operation, which appears in refusals and audit
+records. :data:`REQUESTS` lists for each request the operations it needs, how their target is found,
+and the name of the target in audit records. Every front end goes through
+``penstock_server.runtime.operations``, which reads these two tables, so the same rules apply to all
+of them (SEM A1-A3)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _realm(*rights: str, audited: bool = False) -> Need:
     return Need("realm", rights, audited=audited)
 
 
-def _seen(*rights: str) -> Need:
+def _read_only(*rights: str) -> Need:
     """Return the need of a read-only operation on the realm."""
     return Need("realm", rights, _MONITORED)
 
 
-def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
+def _on_store(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
     """Return the operations that channels and queues have in common."""
     every = RIGHTS[kind]
     return {
@@ -84,12 +84,12 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "mqtt.sessions": _realm("monitor", "admin"),
         "mqtt.session.end": _realm("admin", audited=True),
         "connection.end": _realm("admin", audited=True),
-        "audit.read": _seen("admin"),
-        "user.list": _seen("manage_acl"),
+        "audit.read": _read_only("admin"),
+        "user.list": _read_only("manage_acl"),
         "user.change": _realm("manage_acl", audited=True),
-        "group.list": _seen("manage_acl"),
+        "group.list": _read_only("manage_acl"),
         "group.change": _realm("manage_acl", audited=True),
-        "realm.acl.read": _seen("manage_acl"),
+        "realm.acl.read": _read_only("manage_acl"),
         "realm.acl.change": _realm("manage_acl", audited=True),
         "topic.acl.read": Need("topic", ("manage_acl",), _MONITORED),
         "topic.acl.change": Need("topic", ("manage_acl",), audited=True),
@@ -97,11 +97,11 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "me.password": _realm("access", audited=True),
         # The stores of a transaction are checked one by one: publish or push
         "transaction.describe": _realm("access"),
-        "join.list": _seen("realm", "admin"),
-        "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
+        "join.list": _read_only("realm", "admin"),
+        "join.create": _realm("realm", audited=True),  # and the rights to read and to publish
         "join.delete": _realm("realm", audited=True),
         # Channels, with their durables
-        **_on("channel", "subscribe", "publish"),
+        **_on_store("channel", "subscribe", "publish"),
         "durable.list": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
         "durable.describe": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
         "durable.attach": Need("channel", ("subscribe",)),
@@ -116,7 +116,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "pattern.create": _realm("full", audited=True),
         "pattern.delete": _realm("full", audited=True),
         # Queues
-        **_on("queue", "peek", "push"),
+        **_on_store("queue", "peek", "push"),
         "queue.pop": Need("queue", ("pop",)),
     }
 )
@@ -179,8 +179,8 @@ class ByName(Struct, frozen=True):
 
 
 class DeadEventStore(Struct, frozen=True):
-    """The right to a dead event store: needed is the right to read it, or to publish to it, because
-    events of the channel end up there."""
+    """The right to name a store as the dead event store of a channel. The user must be allowed to
+    read that store or to publish to it, because events of the channel are moved there."""
 
     name: Callable[[Any], str]
     """Finds the name of the channel or queue whose dead events the store gets; empty while the
@@ -188,14 +188,15 @@ class DeadEventStore(Struct, frozen=True):
 
 
 class TopicsGiven(Struct, frozen=True):
-    """The right to topics of MQTT: ``full`` on the channel of all topics (or on the realm) is
-    needed to give a channel topics or to change them, because messages that clients publish to that
-    channel go to this one then; and to create the channel of all topics (SEM M12)."""
+    """The right to assign MQTT topics to a channel, or to change them: ``full`` on the channel of
+    all topics, or on the realm. Messages of these topics then leave the channel of all topics for
+    this one. Creating the channel of all topics needs the same right (SEM M12)."""
 
     name: Callable[[Any], str]
     """Finds the name of the channel."""
     is_new: bool = False
-    """Whether the channel is made: of one that is edited, topics that it has may stay."""
+    """Whether the channel is being created. An edit that leaves the present topics unchanged does
+    not need the right."""
 
 
 class PasswordTarget(Struct, frozen=True):
@@ -371,7 +372,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         requesting.OpenReplyTo: Operation(
             (ByName(PUBLISH, lambda request: name_in_address(request.address)),)
         ),
-        # What is read for one answer
+        # Reads that end with one answer
         reading.BrowseEvents: _numbered(READ),
         reading.ReadEvent: _numbered(READ),
         reading.ReadKeyState: _numbered(READ),
@@ -382,7 +383,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         consuming.FetchEvents: _numbered(TAKE),
         consuming.SettleLease: _numbered(TAKE),
         consuming.ExtendLease: _numbered(TAKE),
-        # and consuming, channel by channel
+        # The right to consume is checked for each channel
         consuming.FetchFromPattern: _on_realm("channel.list"),
         consuming.SettlePatternLease: _on_realm("channel.list"),
         consuming.ExtendPatternLease: _on_realm("channel.list"),
@@ -393,7 +394,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel))
         ),
         reading.CancelScheduled: _numbered(PURGE),
-        # Topics of MQTT. Channels with topics are told to those who may read them.
+        # MQTT topics. The description of MQTT lists only the channels that the user may read.
         topics.DescribeMqtt: _on_realm("realm.describe"),
         topics.ListTopics: _numbered(READ),
         topics.ReadRetained: _numbered(READ),
@@ -412,7 +413,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         subscriptions.Hold: _OWN,
         subscriptions.Bury: _OWN,
         subscriptions.Extend: _OWN,
-        patterns.WatchChannels: _on_realm("channel.list"),  # and reading, channel by channel
+        patterns.WatchChannels: _on_realm("channel.list"),  # and reading: checked for each channel
         patterns.CreatePatternDurable: _on_realm("pattern.create", _over_pattern),
         patterns.DeletePatternDurable: _on_realm("pattern.delete", _over_pattern),
         patterns.ListPatternDurables: _on_realm("pattern.list"),
@@ -427,7 +428,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
         durables.SeekDurable: _numbered(("durable.seek", "queue.open")),
         durables.PreviewSeek: _numbered(("durable.preview", "queue.open")),
-        # Exports, imports, backups: all of it is copied
+        # Copies of whole stores: exports, imports and backups
         transfers.BeginExport: _named("export"),
         transfers.ReadExport: _OWN,
         transfers.EndExport: _OWN,
@@ -443,7 +444,9 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         transfers.CommitImport: _OWN,
         transfers.AbortImport: _OWN,
         transfers.ExportTar: _named("export"),
-        transfers.ImportTar: _on_realm("channel.import", _its_name),  # and what its manifest asks
+        transfers.ImportTar: _on_realm(
+            "channel.import", _its_name
+        ),  # and the rights of its manifest
         transfers.BeginBackup: _on_realm("realm.backup"),
         transfers.ReadBackup: _OWN,
         transfers.EndBackup: _OWN,
@@ -462,7 +465,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         joins.Redrive: Operation(
             (
                 ByName(REDRIVE, lambda request: request.source),
-                ByName(READ, lambda request: request.source if request.tells else None),
+                ByName(READ, lambda request: request.source if request.reveals_events else None),
                 ByName(PUBLISH, lambda request: request.destination or None),
             )
         ),
@@ -498,4 +501,4 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         access.ReadAudit: _on_realm("audit.read"),
     }
 )
-"""Each request of the realm's API with the operations it needs. Its class names its answer."""
+"""Each request of the realm's API with the operations it needs."""

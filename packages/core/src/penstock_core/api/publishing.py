@@ -21,8 +21,8 @@ class Published(Struct, frozen=True):
 
 
 class PublishEvents(Request[Published], frozen=True):
-    """Publish events. The body has ``sizes`` Arrow record batches of one schema, one after the
-    other.
+    """Publish events. The body contains Arrow record batches of one schema, one after the other;
+    ``sizes`` are their lengths in bytes.
 
     With a column ``deliver_at``, set in every row, the events are scheduled (SEM X4), and the
     answer has their numbers in the channel's schedule.

@@ -62,7 +62,7 @@ class ReadEvent(Request[Any], frozen=True):
 
 
 class PopEvents(Request[Sequence[Any]], frozen=True):
-    """Take events off a queue for good (SEM Q1): they are committed before they are answered."""
+    """Take events off a queue for good (SEM Q1): the realm commits them before it answers."""
 
     channel: ChannelNumber
     count: Count
@@ -114,7 +114,7 @@ class SummarizeDead(Request[DeadSummary], frozen=True):
 
     channel: ChannelNumber
     limit: Count
-    """Most dead events that are examined; the newest are left out first."""
+    """Maximum number of dead events to examine; the oldest are examined first."""
 
 
 class SelectorName(Struct, frozen=True, kw_only=True):

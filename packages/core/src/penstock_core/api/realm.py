@@ -25,7 +25,7 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
     queues: int = 0
     publishing_paused: bool = False
     mqtt_channel: str = ""
-    """The channel of all topics of MQTT, which the realm makes for itself when it serves MQTT."""
+    """The channel of all MQTT topics, which the realm creates when it serves MQTT."""
 
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     """Id of the connection, unique until the realm restarts."""
     session: str
     user: str
-    """``user@host``."""
+    """The signed-in user, as ``user@host``."""
     client: str
-    """Name and version of the client software, as it says."""
+    """Name and version of the client software, as reported by the client."""
     protocol: str
     """``native`` or ``amqp``."""
     opened_us: int
@@ -57,7 +57,7 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     node: str
     state: str
     """``owner``, ``stands by``, ``drained``, ``left`` (stopped in order), or ``down``: it has not
-    renewed for a lease, or nobody is at its address."""
+    renewed for the length of a lease, or its address does not answer."""
     version: str
     url: str
     renewed_us: int
@@ -65,24 +65,24 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     local_url: str = ""
     """URL of its local channels; empty: it has none."""
     unfit: str = ""
-    """Why it could not take the realm over; empty: it could."""
+    """Reason why this node could not take over the realm; empty: it could."""
 
 
 class LocalStoreInfo(Struct, frozen=True, kw_only=True):
-    """A channel or queue that one node of a cluster has for itself (SEM N8)."""
+    """A local channel or queue of one node of a cluster (SEM N8)."""
 
     name: str
     kind: str
     node: str
     url: str
-    """URL of the node; empty: the node is not known any more."""
+    """URL of the node; empty: the node is no longer known."""
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True):
-    """The cluster that a realm is in; without one, there is no ``node``."""
+    """The cluster that a realm belongs to; without a cluster, ``node`` is empty."""
 
     node: str = ""
-    """The node that owns the realm, and has answered."""
+    """The node that owns the realm; it has answered the request."""
     epoch: int = 0
     """Number of claims of the realm: each takeover and each start increases it."""
     lease_s: float = 0.0
@@ -94,12 +94,12 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
     local: list[LocalStoreInfo] = []
     """Local channels and queues of all nodes, by name."""
     local_to: str = ""
-    """The node whose local channels this realm has, beside the realm of the whole cluster; it tells
-    nothing else of the cluster then."""
+    """If this realm holds only the local channels of a node: the name of that node. The other
+    fields are then empty."""
     history_us: int = 0
-    """When what this realm shows was true, in microseconds since 1970: it is sealed history, shown
-    while the cluster has no quorum, and the newest events are not in it (SEM N10); it tells nothing
-    else of the cluster then. 0: it is the present."""
+    """If this realm shows sealed history because the cluster has no quorum: the time of that
+    history, in microseconds since 1970. Newer events are missing, and the other fields are empty
+    (SEM N10). 0: the realm shows the present."""
 
 
 class PipelineStep(Struct, frozen=True, kw_only=True):
@@ -158,8 +158,8 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
     acknowledged: int
     """Events acknowledged at all of its durables since the realm started."""
     died: int = 0
-    """Copies put into its dead event store: an event counts once for each durable that gave it up,
-    and once if it left unconsumed. Without such a store: events that left unconsumed."""
+    """Copies moved to its dead event store: an event counts once for each durable that gave it up,
+    and once if it left unconsumed. Without a dead event store: events that left unconsumed."""
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):
@@ -172,32 +172,35 @@ class RatesNow(Struct, frozen=True, kw_only=True):
     journal_bytes: int
     memory_bytes: int
     left_out: int = 0
-    """Channels that are left out because there are too many."""
+    """Number of channels that are left out because the realm has too many."""
 
 
 class HistoryInfo(Struct, frozen=True, kw_only=True):
-    """Figures of the last 24 hours, the oldest first: as many as there have been steps since then,
-    or since the realm started. A figure is null where nothing is known."""
+    """Figures of the last 24 hours, oldest first, one for each step, or since the start of the
+    realm if that is later. null: unknown."""
 
     begun_us: int
-    """Since when there are figures: they begin anew when the realm starts."""
+    """Time of the first figure, in microseconds since 1970. A restart of the realm resets the
+    figures."""
     first_us: int
     """The end of the first step."""
     step_ms: int
     """Length of a step."""
     is_kept: bool
-    """Whether there is room for figures of what was asked for."""
+    """Whether the realm keeps figures of the requested channel or durable; it keeps them for a
+    limited number."""
     published: list[float | None]
-    """Events in a second; none of a durable."""
+    """Events per second; empty for a durable."""
     delivered: list[float | None]
     acknowledged: list[float | None]
     outstanding: list[int | None]
     """Events that are not acknowledged at the end of the step, at all durables and queues."""
     delivery_ms: list[float | None]
-    """The time that 99 % of the deliveries to durables and queues did not exceed, from the publish
-    on; null where nothing was delivered for the first time."""
+    """99th percentile of the time from publish to first delivery at durables and queues, in
+    milliseconds; null in steps without first deliveries."""
     sync_ms: list[float | None]
-    """The time that 99 % of the syncs of the journal did not exceed; only of the realm."""
+    """99th percentile of the duration of journal syncs, in milliseconds; only for the whole
+    realm."""
 
 
 class DescribeRealm(Request[RealmInfo], frozen=True):
@@ -230,8 +233,8 @@ class EndConnection(Request[None], frozen=True):
 
 
 class ListPipelines(Request[list[PipelineInfo]], frozen=True):
-    """List the pipelines in the folders that the realm was given, with the progress of their
-    steps."""
+    """List the pipelines in the folders that the realm is configured with, and the progress of
+    their steps."""
 
 
 class DescribePipeline(Request[PipelineInfo], frozen=True):
@@ -245,7 +248,7 @@ class ReadRates(Request[RatesNow], frozen=True):
 
 
 class ReadHistory(Request[HistoryInfo], frozen=True):
-    """Read what flowed in the last 24 hours in the whole realm, on one channel or queue, or at one
+    """Read the figures of the last 24 hours: of the whole realm, of one channel or queue, or of one
     of its durables."""
 
     channel: str | None = None

@@ -73,8 +73,8 @@ class Attach(Request[Subscribed], frozen=True):
     auto_ack: bool = False
     """Whether the client library acknowledges events automatically (SEM D5, J7)."""
     sole: bool = False
-    """Whether to hold the durable as a whole: events are not delivered, but taken with
-    :class:`Hold`."""
+    """Whether to hold the durable as a whole: events are not delivered; the client requests them
+    with :class:`Hold`."""
     bytes_max: Count = 0
     """See :class:`Subscribe`; ignored for clients that demand events."""
     ack_timeout_ms: Count = 0

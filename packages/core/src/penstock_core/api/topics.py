@@ -67,9 +67,9 @@ class TopicLevels(Struct, frozen=True, kw_only=True):
 
 
 class ListTopics(Request[TopicLevels], frozen=True):
-    """List the topics with retained messages below a prefix, level by level, with their numbers
-    (SEM M5). The order is by name, a topic before those below it. The cost grows with the number of
-    topics below the prefix."""
+    """List the topics with retained messages below a prefix, level by level, with the number of
+    retained messages below each (SEM M5). The order is by name, a topic before those below it. The
+    cost grows with the number of topics below the prefix."""
 
     channel: ChannelNumber
     limit: Count
@@ -116,7 +116,7 @@ class ForgetRetained(Request[int], frozen=True):
 
 
 class SessionFilter(Struct, frozen=True, kw_only=True):
-    """A subscription of a session of MQTT."""
+    """A subscription of an MQTT session."""
 
     filter: str
     qos: int
@@ -128,11 +128,11 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
 
 class MqttSessionInfo(Struct, frozen=True, kw_only=True):
-    """A session of MQTT, with a connection or without."""
+    """An MQTT session, connected or not."""
 
     client_id: str
     user: str
-    """``user@host``."""
+    """The user of the session, as ``user@host``."""
     version: str | None
     """The MQTT version of its client; null: the client is disconnected."""
     ended_us: int | None
@@ -143,7 +143,7 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
     expiry_s: int | None
     """Seconds that the session survives after its connection ends; null: no limit."""
     in_flight: int
-    """Messages of QoS 1 and 2 that its client has not acknowledged to the end."""
+    """Messages of QoS 1 and 2 whose acknowledgement by the client is not complete."""
     will_us: int | None
     """Time at which its will is published; null: it has no will, or is connected."""
     filter_count: int
@@ -168,8 +168,8 @@ class ListMqttSessions(Request[SessionsPage], frozen=True):
 
 
 class EndMqttSession(Request[None], frozen=True):
-    """End a session of MQTT with its connection and its durables. Its will is published as at the
-    end of its expiry."""
+    """End an MQTT session with its connection and its durables. Its will is published as if the
+    session had expired."""
 
     client_id: Text
     user: Text = ""

@@ -28,9 +28,9 @@ class Leaving(Struct, frozen=True, array_like=True):
 
     channel: ChannelNumber
     redriven: BoundedSpans
-    """Ids of dead events that it publishes again (SEM T10)."""
+    """Ids of dead events that the transaction publishes again (SEM T10)."""
     purged: BoundedSpans
-    """Ids of events that it removes (SEM T9)."""
+    """Ids of events that the transaction removes (SEM T9)."""
 
 
 class TransactionInfo(Struct, frozen=True):
@@ -38,14 +38,14 @@ class TransactionInfo(Struct, frozen=True):
 
     state: Literal["open", "committed", "aborted"]
     spans: tuple[tuple[int, Span], ...] = ()
-    """If it is committed, the ids that its events got, by channel number."""
+    """The ids assigned to its events, by channel number; empty unless it is committed."""
 
 
 class BeginTransaction(Request[None], frozen=True):
     transaction: Name
     """Name of the transaction, chosen by the client; never used again."""
     channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
-    """The channels that it will publish to."""
+    """The channels that the transaction will publish to."""
 
 
 class CommitTransaction(Request[TransactionInfo], frozen=True):

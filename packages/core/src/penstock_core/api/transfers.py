@@ -26,7 +26,7 @@ class ExportBegun(Struct, frozen=True, kw_only=True):
     """Time of the capture, in microseconds since 1970."""
     events: int
     files: int
-    """Number of files with events; the state is one more, and is read last."""
+    """Number of files with events. The state is an additional file, which is read last."""
 
 
 class ExportedBytes(Struct, frozen=True):
@@ -113,7 +113,7 @@ class AbortImport(Request[None], frozen=True):
 
 
 class ExportedTar(Struct, frozen=True):
-    """An export as one file, which is built while it is read."""
+    """An export as a tar file that is generated while the client reads it."""
 
     name: str
     size: int

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock_core.channel import capacity_overflow
 from penstock_core.channel.dead import count_copies
-from penstock_core.channel.recall import behind, recall
+from penstock_core.channel.recall import events_behind, recall
 from penstock_core.channel.removal_causes import NEVER, Departures
 from penstock_core.channel.seeking import sought
 from penstock_core.channel.state import ChannelState
@@ -53,7 +53,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case Appended():
             _appended(state, fact)
         case PersistedLate():
-            _secured(state, fact)
+            _persisted_late(state, fact)
         case Acked(name, spans):
             _acked(state, name, spans, counts=True)
         case Removed():
@@ -120,6 +120,7 @@ def _skip_ids(state: ChannelState, first: int) -> None:
 
 
 def _appended(state: ChannelState, fact: Appended) -> None:
+    """Add published events to the channel and to its durables."""
     span = Span(*fact.span)
     count = span.end - span.first
     if span.first > state.next_id:
@@ -167,7 +168,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
     state.volatile.add_all(passing)
 
 
-def _secured(state: ChannelState, fact: PersistedLate) -> None:
+def _persisted_late(state: ChannelState, fact: PersistedLate) -> None:
     """Keep events that so far only passed through memory.
 
     At recovery their ids are new, because events that only passed were never recorded.
@@ -191,6 +192,7 @@ def _secured(state: ChannelState, fact: PersistedLate) -> None:
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
+    """Offer the stored events to the durables whose selectors match them."""
     unstored = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
     for name, matched in fact.matched.items():
         durable = state.durables.get(name)
@@ -229,7 +231,7 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
     # This moves the head behind these events, so that the sets below it have each of them.
     durable.reach(spans[-1][1], state.stored)
     # This comes before the rollback, because it reads which events are in flight.
-    later = behind(durable, ids)
+    later = events_behind(durable, ids)
     # This comes before the rollback, after which no seat holds these events.
     if late:
         later.add_all(ids)
@@ -249,6 +251,7 @@ def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> N
 
 
 def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
+    """Settle events at a durable; ``counts`` unless they are dead or were purged."""
     durable = state.durables.get(name)
     if durable is None:
         return
@@ -259,18 +262,20 @@ def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False
         durable.acknowledged += len(ids)
     durable.reach(spans[-1][1], state.stored)
     durable.settle_all(ids)
-    done = state.stored.overlap(ids)
-    state.acked.add_all(done)
-    state.removal_candidates.add_all(done)
+    stored_ids = state.stored.overlap(ids)
+    state.acked.add_all(stored_ids)
+    state.removal_candidates.add_all(stored_ids)
 
 
 def _removed(state: ChannelState, fact: Removed) -> None:
+    """Remove events, and count them by their cause."""
     ids = IdSet(fact.spans)
     if fact.cause is Cause.RELAYED:
         _passed(state, ids)
         state.may_pass = bool(state.relayed or state.passing or state.leaving)
         return
     dead = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
+    # Before the removal, because the count reads which durables still want the events.
     count_copies(state, dead, fact.cause)
     dead_count = len(dead)
     counters = state.counters
@@ -300,9 +305,9 @@ def _remove_ids(
         state.passing,
         state.unwritten,
     )
-    for left_behind in sets:
-        if left_behind:
-            left_behind.discard_all(ids)
+    for tracked_ids in sets:
+        if tracked_ids:
+            tracked_ids.discard_all(ids)
     state.ages.discard(ids)
     for ids_by_ttl in state.waits.values():
         ids_by_ttl.discard_all(ids)
@@ -333,6 +338,7 @@ def _passed(state: ChannelState, ids: IdSet) -> None:
 
 
 def _created(state: ChannelState, fact: DurableCreated) -> None:
+    """Add a durable, with the stored events that it starts with."""
     head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
     durable = Durable(
         fact.name,
@@ -340,7 +346,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         head,
         selector=fact.selector,
         persistent=fact.persistent,
-        attributes=state.rules.counting_of_durable(durable_attributes(fact)),
+        attributes=state.rules.effective_for_durable(durable_attributes(fact)),
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:
@@ -353,6 +359,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
 
 
 def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
+    """Note a change of a seat, of recorded interest, or of a durable's position."""
     match fact:
         case Sought():
             sought(state, fact)
@@ -373,26 +380,27 @@ def _deleted(state: ChannelState, name: str) -> None:
     if (durable := state.remove_durable(name)) is not None:
         state.delivered += durable.delivered
         state.acknowledged += durable.acknowledged
-    state.looked_at_from(0)
+    state.recheck_from(0)
 
 
 def _restored(state: ChannelState, fact: Restored) -> None:
-    if fact.definition != state.definition:  # it was made with this one, or another in a cluster
+    """Set the whole state of the channel from a snapshot."""
+    if fact.definition != state.definition:  # changed in a cluster since the machine was created
         state.define(fact.definition)
     state.next_id = fact.next_id
     state.reserved, state.topics_since = fact.reserved, fact.topics_since
     state.stored = id_set(fact.stored)
     if fact.ages or fact.own_expiry:
         state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
-    for kept in fact.durables:
-        kind = state.rules.kinds[kept.kind] if kept.name else KIND
-        durable = durable_of(kept, kind)
-        durable.attributes = state.rules.counting_of_durable(durable.attributes)
+    for durable_state in fact.durables:
+        kind = state.rules.kinds[durable_state.kind] if durable_state.name else KIND
+        durable = durable_of(durable_state, kind)
+        durable.attributes = state.rules.effective_for_durable(durable.attributes)
         state.add_durable(durable)
     if fact.producers:
         state.producers.restore(fact.producers)
     state.acked = id_set(fact.consumed)
-    state.looked_at_from(0)
+    state.recheck_from(0)
     state.counters = replace(fact.counters)
     if fact.died:
         state.died = {(durable, cause): count for durable, cause, count in fact.died}

@@ -33,15 +33,15 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     durable allows only one.
     """
     durable = state.durable(command.durable)
-    is_told = state.rules.is_cluster and durable.persistent and command.place
-    if not is_told or not (durable.kind.seats_wait or command.sole):
+    is_recorded = state.rules.is_cluster and durable.persistent and command.place
+    if not is_recorded or not (durable.kind.seats_wait or command.sole):
         return Decided()
-    kept = durable.places.get(command.place)
-    if kept is not None and not kept.waited_us:
+    recorded_seat = durable.places.get(command.place)
+    if recorded_seat is not None and not recorded_seat.waited_us:
         return Decided()
     left_facts = tuple(
         Left(durable.name, seat.place)
-        for seat in _kept(durable, command.place)
+        for seat in _reserved_seats(durable, command.place)
         if seat.session == command.session and (seat.sole or not durable.kind.may_attach([seat]))
     )
     return Decided(
@@ -49,14 +49,17 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     )
 
 
-def claimed(durable: Durable, place: str, session: str = "") -> list[Seat]:
+def taken_or_reserved(durable: Durable, place: str, session: str = "") -> list[Seat]:
     """Return the taken seats, and those reserved for other places than ``place`` and other sessions
     than ``session``."""
-    kept = [seat for seat in _kept(durable, place) if not session or seat.session != session]
-    return [*durable.seats, *kept]
+    reserved = _reserved_seats(durable, place)
+    return [
+        *durable.seats,
+        *(seat for seat in reserved if not session or seat.session != session),
+    ]
 
 
-def _kept(durable: Durable, place: str) -> list[Seat]:
+def _reserved_seats(durable: Durable, place: str) -> list[Seat]:
     """Return the seats that are reserved for other places than ``place``."""
     return [
         Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
@@ -66,7 +69,8 @@ def _kept(durable: Durable, place: str) -> list[Seat]:
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:
-    """Add the fact that a seat was left to ``decided``, the other consequences of its end."""
+    """Return ``decided``, the other consequences of the end of a seat, with the fact that the seat
+    was left."""
     durable, seat = state.seats[subscription]
     if seat.place not in durable.places:
         return decided
@@ -86,27 +90,27 @@ def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, .
         return ()
     facts: list[Seated | Left] = []
     for durable in state.durables.values():
-        for place, kept in durable.absent.items():
-            waited_us = kept.waited_us + now_us - since_us
+        for place, seat in durable.absent.items():
+            waited_us = seat.waited_us + now_us - since_us
             if waited_us >= state.rules.reattach_us:
                 facts.append(Left(durable.name, place))
             else:
                 facts.append(
-                    Seated(durable.name, place, kept.session, sole=kept.sole, waited_us=waited_us)
+                    Seated(durable.name, place, seat.session, sole=seat.sole, waited_us=waited_us)
                 )
     return tuple(facts)
 
 
 def advance_wait(state: ChannelState, now_us: int) -> None:
-    """Start waiting, or the next step of it, while sessions are absent; stop if none is."""
-    absent = [kept for durable in state.durables.values() for kept in durable.absent.values()]
+    """Start a step of waiting while sessions are absent; stop waiting if no session is absent."""
+    absent = [seat for durable in state.durables.values() for seat in durable.absent.values()]
     if not absent:
         state.awaits_seats, state.awaited_from_us = False, None
         return
     begins = state.awaited_from_us is None or now_us >= state.awaited_until_us
-    if begins and not state.takes_nobody:
+    if begins and not state.refuses_reconnects:
         total_us = state.rules.reattach_us
-        remaining_us = total_us - max(kept.waited_us for kept in absent)
+        remaining_us = total_us - max(seat.waited_us for seat in absent)
         state.awaited_from_us = now_us
         state.awaited_until_us = now_us + min(remaining_us, -(-total_us // _STEPS))
 
@@ -115,7 +119,7 @@ def interrupted(state: ChannelState, *, now: bool) -> None:
     """Note that absent sessions may reconnect: from ``now`` on, or only after
     :class:`AwaitSeats`."""
     state.awaits_seats, state.awaited_from_us = True, None
-    state.takes_nobody = not now
+    state.refuses_reconnects = not now
 
 
 def recovered(state: ChannelState) -> None:

@@ -30,12 +30,12 @@ class ChannelMachine:
         self.state = ChannelState(name, definition, rules)
 
     def decide(self, command: Command, now_us: int) -> Decided:
-        """Return the facts and the answer that ``command`` leads to. Raises ``Refused``; changes
-        nothing."""
+        """Return the facts and the answer of a command, without changing the state. Raises
+        ``Refused``."""
         return decide(self.state, command, now_us)
 
     def apply(self, fact: StoredFact) -> None:
-        """Make ``fact`` true. Never fails, never decides: it has already happened."""
+        """Apply a fact to the state. This never fails, because the fact has already happened."""
         apply(self.state, fact)
 
     def attend(self, command: Command, now_us: int) -> None:

@@ -72,6 +72,7 @@ class SelectorsInUse:
                 yield selector, durable
 
     def add(self, holder: Durable | Seat | Subscriber) -> None:
+        """Add a holder of a selector; one without a selector is ignored."""
         if not holder.selector:
             return
         holders = self._holders.get(holder.selector)
@@ -87,6 +88,7 @@ class SelectorsInUse:
                 holders.subscribers[holder.subscription] = holder
 
     def remove(self, holder: Durable | Seat | Subscriber) -> None:
+        """Remove a holder, and its selector with its last holder."""
         holders = self._holders.get(holder.selector)
         if holders is None:
             return
@@ -139,7 +141,7 @@ class TouchedDurables:
             durables.pop(name, None)
 
     def add(self, durable: Durable) -> None:
-        """Note that something has changed for this durable."""
+        """Note that this durable may have events to deliver."""
         self._by_name[durable.name] = durable
 
     def add_all(self) -> None:
@@ -152,5 +154,5 @@ class TouchedDurables:
         return [durable for durable in durables.values() if durable.seats]
 
     def clear(self) -> None:
-        """Start again after all durables have been offered their events."""
+        """Forget the noted durables, after all of them have been offered their events."""
         self._is_all, self._by_name = False, {}

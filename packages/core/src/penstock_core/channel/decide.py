@@ -10,11 +10,11 @@ from penstock_core.bounds import (
     SHORT_SELECTOR_CHARACTERS,
 )
 from penstock_core.channel.awaited_seats import (
-    claimed,
     decide_given_up,
     decide_left,
     decide_taken,
     seats_waited_for,
+    taken_or_reserved,
 )
 from penstock_core.channel.dead import MOVED_EVENTS_MAX, buried, moved_at_once, unconsumed
 from penstock_core.channel.decided import Decided
@@ -32,7 +32,7 @@ from penstock_core.channel.timeouts import (
     check_ack_timeout,
     check_seat_timeout,
     decide_extension,
-    late,
+    held_too_long,
 )
 from penstock_core.durable.durable import Durable
 from penstock_core.durable.seat import DurableKind
@@ -127,14 +127,14 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             if subscription not in state.seats:
                 return decide_ended(state, subscription)
             durable, seat = state.seats[subscription]
-            decided = _given_back(state, durable, seat.in_flight.spans)  # SEM D13
+            decided = _return_or_bury(state, durable, seat.in_flight.spans)  # SEM D13
             return decided if comes_back else decide_left(state, decided, subscription)
         case Sweep(may_write, moved_max):
             return _sweep(state, now_us, may_write=may_write, moved_max=moved_max)
         case Release():
             return decide_release(state, command, now_us)
         case _:
-            return _rare(state, command, now_us)
+            return _decide_rare(state, command, now_us)
 
 
 def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
@@ -147,20 +147,21 @@ def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str,
         return durable.name, durable.below(seat, event_id, state.stored)
     spans = command.spans
     refuse_recalled(durable, seat, spans, state.stored)
-    mine = durable.settled_by(seat, spans, state.stored)
+    held = durable.settled_by(seat, spans, state.stored)
     if durable.kind.cumulative:  # also if the named event itself has left (SEM T9)
         last = max((span[1] for span in spans), default=0) - 1
-        mine = durable.below(seat, last, state.stored)
-    return durable.name, mine
+        held = durable.below(seat, last, state.stored)
+    return durable.name, held
 
 
-def _rare(state: ChannelState, command: Command, now_us: int) -> Decided:
+def _decide_rare(state: ChannelState, command: Command, now_us: int) -> Decided:
+    """Decide a command that clients do not send for every few events."""
     match command:
         case TakeSeat():
             _check_attach(state, command)
             return decide_taken(state, command)
         case HoldEvents() | BuryEvents() | ExtendTime():
-            return _in_hand(state, command)
+            return _about_held_events(state, command)
         case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
                 f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
@@ -181,44 +182,48 @@ def _rare(state: ChannelState, command: Command, now_us: int) -> Decided:
     return decide_interest(state, command)
 
 
-def _in_hand(state: ChannelState, command: HoldEvents | BuryEvents | ExtendTime) -> Decided:
+def _about_held_events(
+    state: ChannelState, command: HoldEvents | BuryEvents | ExtendTime
+) -> Decided:
     if isinstance(command, ExtendTime):
         return decide_extension(state, command)
     return decide_holding(state, command)
 
 
 def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided:
+    """Return events to the durable, delayed by the request or by the durable's backoff."""
     check_delay(command.delay_ms)
     durable, seat = state.seat(command.subscription)
     spans = not_recalled(durable, seat, command.spans, state.stored)
-    mine = durable.settled_by(seat, spans, state.stored)
+    held = durable.settled_by(seat, spans, state.stored)
     if durable.kind.redelivers_at_once:
-        decided = _given_back(state, durable, mine.spans)
+        decided = _return_or_bury(state, durable, held.spans)
     else:
-        back = mine.overlap(state.stored)  # events that are never stored do not come again
-        decided = Decided((RolledBack(durable.name, back.spans),) if back else ())
+        returned = held.overlap(state.stored)  # events that were never stored cannot be redelivered
+        decided = Decided((RolledBack(durable.name, returned.spans),) if returned else ())
     if command.delay_ms is None and durable.attributes.backoff is None:
         return decided
-    late: tuple[StoredFact, ...] = ()
+    delays: tuple[StoredFact, ...] = ()
     for fact in decided.facts:
         if isinstance(fact, RolledBack):
             ids = IdSet(fact.spans)
             if command.delay_ms is None:
-                late += backed_off(state, durable, ids, now_us=now_us)
+                delays += backed_off(state, durable, ids, now_us=now_us)
             else:
-                late += postponed(state, durable, ids, delay_ms=command.delay_ms, now_us=now_us)
-    return Decided((*decided.facts, *late))
+                delays += postponed(state, durable, ids, delay_ms=command.delay_ms, now_us=now_us)
+    return Decided((*decided.facts, *delays))
 
 
-def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
+def _return_or_bury(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
+    """Roll back the events of a durable; bury those that have reached its delivery limit."""
     if not spans or not durable.kind.redelivers_at_once:
         return Decided()
     if not durable.limits_deliveries or not state.moves_dead:
         return Decided((RolledBack(durable.name, spans),))
-    back = IdSet(spans)
-    exhausted = durable.exhausted(back.overlap(state.stored))
-    back.remove_all(exhausted)
-    facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
+    returned = IdSet(spans)
+    exhausted = durable.exhausted(returned.overlap(state.stored))
+    returned.remove_all(exhausted)
+    facts: list[StoredFact] = [RolledBack(durable.name, returned.spans)] if returned else []
     return Decided((*buried(state, durable, exhausted, cause=Cause.UNDELIVERABLE), *facts))
 
 
@@ -255,11 +260,11 @@ def _timed_out(
         if isinstance(removal, Removed):
             leaving.add_all(IdSet(removal.spans))
     facts: list[StoredFact] = []
-    for durable, ids in late(state, now_us):
+    for durable, ids in held_too_long(state, now_us):
         ids.discard_all(leaving)
         if ids and not durable.kind.redelivers_at_once:  # from a lease: the next lease gets them
             facts.append(TimedOut(durable.name, ids.spans))
-        for fact in _given_back(state, durable, ids.spans).facts:
+        for fact in _return_or_bury(state, durable, ids.spans).facts:
             if not isinstance(fact, RolledBack):
                 facts.append(fact)
                 continue
@@ -273,22 +278,24 @@ def _expired_or_excess(state: ChannelState, expired: IdSet, moved_max: int) -> l
     store in this step. Their bytes are copied, so one step moves a limited number."""
     # Scheduled events are published in the order of their times, which holds within one step only.
     scheduled = state.definition.kind == "schedule"
-    room = MOVED_EVENTS_MAX if scheduled else moved_max
+    events_left = MOVED_EVENTS_MAX if scheduled else moved_max
     facts: list[StoredFact] = []
     if expired:
         # Excess events wait until no expired event is left to move.
-        going = moved_at_once(state, expired, events_max=room)
-        room = room - len(going) if len(going) == len(expired) else 0
-        dead = going if scheduled else unconsumed(state, going, Cause.EXPIRED)
-        spans = going.spans
-        facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
-    if state.excess > len(expired) and room:
+        moving = moved_at_once(state, expired, events_max=events_left)
+        events_left = events_left - len(moving) if len(moving) == len(expired) else 0
+        dead = moving if scheduled else unconsumed(state, moving, Cause.EXPIRED)
+        spans = moving.spans
+        facts.append(
+            Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(moving) else spans)
+        )
+    if state.excess > len(expired) and events_left:
         remaining = state.stored.copy()
         remaining.remove_all(expired)
         above = IdSet(make_room(state.definition.capacity, remaining, IdSet()))
-        going = moved_at_once(state, above, events_max=room)
-        dead = unconsumed(state, going, Cause.EVICTED)
-        facts.append(Removed(going.spans, Cause.EVICTED, dead.spans))
+        moving = moved_at_once(state, above, events_max=events_left)
+        dead = unconsumed(state, moving, Cause.EVICTED)
+        facts.append(Removed(moving.spans, Cause.EVICTED, dead.spans))
     return facts
 
 
@@ -326,6 +333,7 @@ def _owed(state: ChannelState) -> IdSet:
 
 
 def _check_attach(state: ChannelState, command: TakeSeat) -> None:
+    """Raise an error if the client may not take a seat at the durable."""
     durable = state.durable(command.durable)
     kind = durable.kind
     if command.window is not None:
@@ -340,7 +348,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
             f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
     check_seat_timeout(state, durable, command)
-    others = claimed(durable, command.place, command.session)
+    others = taken_or_reserved(durable, command.place, command.session)
     check_sole(state, durable, others, sole=command.sole)
     if not kind.may_attach(others):
         raise DurableInUse(
@@ -354,6 +362,7 @@ def _about_durable(
     command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek,
     now_us: int,
 ) -> Decided:
+    """Decide a command about a durable as a whole."""
     match command:
         case AddDurable():
             return _create(state, command)
@@ -368,6 +377,7 @@ def _about_durable(
 
 
 def _create(state: ChannelState, command: AddDurable) -> Decided:
+    """Decide the creation of a durable, after checking its attributes."""
     name = command.name
     if state.definition.kind == "queue":
         raise IllegalState(f"{state.name} is a queue; queues have readers, not durables")
@@ -454,15 +464,16 @@ def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
 
 
 def _refuse_too_many(state: ChannelState) -> None:
-    most = state.rules.durables_max
-    if most and len(state.durables) >= most:
+    durables_max = state.rules.durables_max
+    if durables_max and len(state.durables) >= durables_max:
         raise LimitReached(
-            f"{state.name} has {len(state.durables)} durables, and more than {most} are not "
+            f"{state.name} has {len(state.durables)} durables; at most {durables_max} are "
             "allowed (limits.durables_per_channel_max); delete one, or raise the limit"
         )
 
 
 def _refuse_long_selectors(state: ChannelState, added: str) -> None:
+    """Raise ``LimitReached`` if the selectors of all durables would be too long in total."""
     if len(added) <= SHORT_SELECTOR_CHARACTERS:
         return
     characters = len(added) + sum(len(durable.selector) for durable in state.durables.values())
@@ -476,6 +487,7 @@ def _refuse_long_selectors(state: ChannelState, added: str) -> None:
 
 
 def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
+    """Raise ``InvalidArgument`` if the durable cannot have ``order_by``."""
     if not kind.orders_strictly:
         raise InvalidArgument(
             f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
@@ -494,6 +506,7 @@ def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
 
 
 def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
+    """Acknowledge events for one durable, on request of an administrator."""
     durable = state.durable(command.name)
     if not durable.kind.purgeable:
         raise IllegalState(
@@ -505,6 +518,7 @@ def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
 
 
 def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> None:
+    """Raise ``InvalidArgument`` for a limit of deliveries that the durable cannot have."""
     if not 0 <= limit <= REDELIVERIES_MAX:
         raise InvalidArgument(f"max_deliveries is {limit}; allowed are 0 to {REDELIVERIES_MAX}")
     if limit and not kind.redelivers_at_once:
@@ -517,6 +531,7 @@ def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> Non
 
 
 def _check_edit(state: ChannelState, definition: Definition) -> None:
+    """Raise ``InvalidArgument`` for an edit of a fixed attribute, or to a value out of bounds."""
     current = state.definition
     for fixed in ("kind", "type", "engine", "keys", "start_event_id"):
         if getattr(definition, fixed) != getattr(current, fixed):

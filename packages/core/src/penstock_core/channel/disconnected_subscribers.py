@@ -25,7 +25,7 @@ def note_ttls(state: ChannelState, digest: Digest) -> None:
             state.waits.setdefault(ttl_ms, IdSet()).add_all(ids)
 
 
-def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
+def note_lost_connection(state: ChannelState, command: Disconnect, now_us: int) -> None:
     """Keep the place of a subscriber whose connection is lost."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None or not subscriber.has_interest:
@@ -50,7 +50,7 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
         subscriber.lost(0)
     else:
         state.absent -= 1
-    state.looked_at_from(subscriber.cursor)
+    state.recheck_from(subscriber.cursor)
     return subscriber if subscriber.selector == command.selector else None
 
 
@@ -58,7 +58,7 @@ def note_left(state: ChannelState, subscriber: Subscriber) -> None:
     """Note that a subscriber has ended: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
     state.places_over = state.places_over or subscriber.place in state.places
-    state.looked_at_from(subscriber.resumes_at)
+    state.recheck_from(subscriber.resumes_at)
 
 
 def drop_overdue(state: ChannelState, now_us: int) -> None:

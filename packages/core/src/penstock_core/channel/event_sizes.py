@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from penstock_core.ids.ids import IdSet, Span
 
 RUNS_MAX = 64
-"""Most runs; beyond it, runs are merged in pairs."""
+"""Maximum number of runs; when it is reached, neighbouring runs are merged in pairs."""
 SIMILAR = 4
 """A batch joins the last run if its average size is at most that of the run, and at least this
 fraction of it."""
@@ -40,8 +40,8 @@ class EventSizes:
         return sizes
 
     def begin_run(self, first_id: int, event_bytes: float, lowest: int) -> None:
-        """Start a run: events from ``first_id`` on have another size. Runs that end below
-        ``lowest``, the lowest stored id, are dropped when room is needed."""
+        """Start a run: events from ``first_id`` on have another size. If there are :data:`RUNS_MAX`
+        runs, those that end below ``lowest``, the lowest stored id, are dropped."""
         if len(self._firsts) >= RUNS_MAX:
             self._compact(lowest)
         if self._bytes and self.most < event_bytes <= self.most * 1.25:

@@ -41,6 +41,7 @@ class Followers:
         self.apart[subscriber.subscription] = subscriber
 
     def remove(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber. The shared cursor becomes its own first."""
         subscriber.follow(None)
         self.apart.pop(subscriber.subscription, None)
         self.members.pop(subscriber.subscription, None)
@@ -54,8 +55,8 @@ class Followers:
                 self.apart[subscription] = subscriber
 
     def join(self, subscriber: Subscriber, end: int) -> None:
-        """Add a subscriber that has everything below ``end``, the end of the channel, to the
-        members."""
+        """Make a subscriber a member; it has received everything below ``end``, the end of the
+        channel."""
         # Moving the shared place would move the members, too.
         if self.members and self.through != end:
             return

@@ -67,18 +67,18 @@ def recovered(state: ChannelState) -> None:
     """
     if not (state.rules.is_cluster and state.engine.needs_interest):
         state.places.clear()
-    for place_number, kept in enumerate(state.places.values(), 1):
+    for place_number, interested in enumerate(state.places.values(), 1):
         subscriber = Subscriber(
             # The number is negative, so that it differs from those of open subscriptions.
             -place_number,
-            kept.session,
-            kept.first_id,
+            interested.session,
+            interested.first_id,
             stop_id=None,
             credit=0,
             confirms=True,
-            selector=kept.selector,
+            selector=interested.selector,
         )
-        subscriber.place, subscriber.pulls = kept.place, kept.pulls
+        subscriber.place, subscriber.pulls = interested.place, interested.pulls
         subscriber.taken_over_at = state.next_id
         subscriber.lost_us = UNKNOWN_US
         state.add_subscriber(subscriber)
@@ -86,7 +86,7 @@ def recovered(state: ChannelState) -> None:
 
 
 UNKNOWN_US = -1
-"""Marks an unknown time of disconnection, which the next sweep replaces by its time."""
+"""Marks an unknown time of disconnection; the next sweep replaces it by the time of the sweep."""
 
 
 def former_of(state: ChannelState, command: AddSubscriber) -> int | None:
@@ -102,8 +102,8 @@ def former_of(state: ChannelState, command: AddSubscriber) -> int | None:
 def first_id(former: Subscriber, command: AddSubscriber) -> int:
     """Return the id at which a subscriber continues.
 
-    After a failover only the client can know which stored events it has received. If it does not,
-    it continues with the events published since.
+    After a failover only the client can know which stored events it has received. A client that
+    does not know continues with the events published since.
     """
     continues = isinstance(command, AddKnownSubscriber) and command.goes_on
     if former.taken_over_at is not None and not continues:

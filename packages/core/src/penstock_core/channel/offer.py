@@ -75,7 +75,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case Disconnect() | StallSession() | AwaitSeats():
             _connection(state, command, now_us)
         case HoldEvents() | ExtendTime():
-            _in_hand(state, command, now_us)
+            _hold_or_extend(state, command, now_us)
         case SetDemand():
             _demand(state, command)
         case RollBack():
@@ -107,7 +107,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             pass
 
 
-def _in_hand(state: ChannelState, command: HoldEvents | ExtendTime, now_us: int) -> None:
+def _hold_or_extend(state: ChannelState, command: HoldEvents | ExtendTime, now_us: int) -> None:
     if isinstance(command, HoldEvents):
         hold(state, command, now_us)
     else:
@@ -115,6 +115,7 @@ def _in_hand(state: ChannelState, command: HoldEvents | ExtendTime, now_us: int)
 
 
 def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
+    """Add a plain subscriber, in its former place if that was kept for it."""
     start_id, former = command.start_id, None
     if command.stop_id is None:
         start_id = state.engine.first_id(start_id, state.next_id)
@@ -142,6 +143,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
 
 
 def _credit(state: ChannelState, command: GrantCredit) -> None:
+    """Add credit to a plain subscriber, or note that the client of a seat has room again."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None:
         if command.has_room and (held := state.seats.get(command.subscription)) is not None:
@@ -162,16 +164,17 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
     first = state.next_id - digest.count
     for selector, matched in digest.matched.items():
         ids = [Span(*offsets).shifted(first) for offsets in matched]
-        askers = state.selectors_in_use.holders(selector)
-        for subscriber in askers.subscribers.values():
+        holders = state.selectors_in_use.holders(selector)
+        for subscriber in holders.subscribers.values():
             if subscriber.only is not None and subscriber.has_interest:
                 subscriber.only.add_all(IdSet(ids))
-        for seat in askers.seats.values():
+        for seat in holders.seats.values():
             if seat.wanted is not None:
                 seat.wanted.add_all(IdSet(ids))
 
 
 def _swept(state: ChannelState, now_us: int) -> None:
+    """Update the soft state after the facts of a sweep have been applied."""
     state.removal_candidates = IdSet()
     state.swept_us = now_us
     state.wake(now_us)
@@ -191,6 +194,7 @@ def _swept(state: ChannelState, now_us: int) -> None:
 
 
 def _demand(state: ChannelState, command: SetDemand) -> None:
+    """Set, or cancel, the number of events that a synchronous consumer requests."""
     subscription, count = command.subscription, command.count
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None and not count:
@@ -209,9 +213,10 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
 
 
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
+    """Add the seat of a client to its durable."""
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
-    pace = Pace(window, now_us) if _grows(durable, command) else None
+    pace = Pace(window, now_us) if _has_growing_window(durable, command) else None
     seat = Seat(
         command.subscription,
         command.session,
@@ -228,12 +233,12 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     was_fed = durable.is_fed
     durable.attach(seat)
     if was_fed and not durable.is_fed:
-        state.has_left = True  # events that it is owed are kept from now on (SEM J4)
+        state.has_left = True  # events that the durable is owed are stored from now on (SEM J4)
     durable.read_us = now_us
     state.add_seat(durable, seat)
 
 
-def _grows(durable: Durable, command: TakeSeat) -> bool:
+def _has_growing_window(durable: Durable, command: TakeSeat) -> bool:
     """Whether a client's window grows.
 
     It does not if events have a time limit or a limit of deliveries: events that wait in a large
@@ -244,12 +249,14 @@ def _grows(durable: Durable, command: TakeSeat) -> bool:
 
 
 def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
+    """Remove the seat or subscriber of a subscription that ends."""
     held = state.remove_seat(subscription)
     if held is not None:
-        if comes_back and held[0].places:
+        durable, _ = held
+        if comes_back and durable.places:
             awaited_seats.interrupted(state, now=False)
-        held[0].detach(subscription)
-        state.touched.seat_removed(held[0])
+        durable.detach(subscription)
+        state.touched.seat_removed(durable)
         state.has_left = True
     if (subscriber := state.remove_subscriber(subscription)) is not None:
         disconnected_subscribers.note_left(state, subscriber)
@@ -257,12 +264,14 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
 
 
 def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
+    """Adjust the window of a seat after a rollback, and park events that wait for the next
+    attach."""
     durable, seat = state.seats[command.subscription]
     seat.gave_back(now_us)
     durable.read_us = now_us
     state.touch(durable)
     ids = IdSet(command.spans)
-    ids.discard_all(seat.sought)  # a seek has taken them back; the seat does not hold them any more
+    ids.discard_all(seat.sought)  # a seek has taken these back already
     if not durable.kind.redelivers_at_once:
         durable.park(ids)
         state.has_left = state.has_left or bool(state.passing)  # parked events are kept (SEM J7)
@@ -272,10 +281,12 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
 
 def _confirm_recall(state: ChannelState, subscription: int) -> None:
     held = state.seats.get(subscription)
-    if held is not None and held[1].recalls:
-        recalled = held[1].recalls.pop(0)
-        held[1].sought.discard_all(recalled)
-        state.touch(held[0])
+    if held is None:
+        return
+    durable, seat = held
+    if seat.recalls:
+        seat.sought.discard_all(seat.recalls.pop(0))
+        state.touch(durable)
 
 
 def recalls(state: ChannelState) -> list[Recall]:
@@ -286,6 +297,7 @@ def recalls(state: ChannelState) -> list[Recall]:
 
 
 def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut) -> None:
+    """Take back grants of events that the shell did not send."""
     match command:
         case SingleOut(subscriptions):
             state.followers.single_out(subscriptions)
@@ -298,6 +310,7 @@ def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | Sing
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
+    """Undo the grant of events that do not match or cannot be read; they use no credit."""
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
@@ -313,6 +326,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
 
 
 def _withhold(state: ChannelState, command: Withhold) -> None:
+    """Undo the grant of events that the client has no room for, or whose selector is slow."""
     if (subscriber := state.subscribers.get(command.subscription)) is not None:
         state.followers.single_out((command.subscription,))
         state.delivered -= subscriber.counted(command.spans)
@@ -354,11 +368,12 @@ def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
 def _connection(
     state: ChannelState, command: Disconnect | StallSession | AwaitSeats, now_us: int
 ) -> None:
+    """Note a lost, stalled or resumed connection."""
     if isinstance(command, Disconnect):
-        disconnected_subscribers.lose(state, command, now_us)
+        disconnected_subscribers.note_lost_connection(state, command, now_us)
         return
     if isinstance(command, AwaitSeats):
-        state.takes_nobody, state.awaited_from_us = False, None
+        state.refuses_reconnects, state.awaited_from_us = False, None
         return
     subscribers = [s for s in state.subscribers.values() if s.session == command.session]
     state.followers.single_out([subscriber.subscription for subscriber in subscribers])
@@ -441,7 +456,8 @@ def _offer_subscribers(
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)
             if not is_all or subscriber.cursor < end or subscriber.is_selective:
-                state.dirty = True  # it may want more events, or join the followers next time
+                # The subscriber may want more events, or become a follower, in the next round.
+                state.dirty = True
         if subscriber.is_finished:
             state.remove_subscriber(subscriber.subscription)
             yield ReportEnd(subscriber.subscription)
@@ -461,7 +477,7 @@ def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator
     if spans:
         yield FindInterested(spans)
         if spans[-1].end < end:
-            state.dirty = True  # a chunk does not reach ``end``
+            state.dirty = True  # the limit of one delivery has cut the spans off before ``end``
             end = spans[-1].end
     followers.move_on(end)
     if state.acked:
@@ -475,15 +491,17 @@ def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[
 
 
 def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
+    """End the demands that clients have cancelled."""
     cancelled, state.cancelled = state.cancelled, []
     for subscription in cancelled:
         held = state.seats.get(subscription)
         if held is None or not held[1].demand:
             continue
-        if held[1].is_choosing:  # events that are ready already are sent first
+        _, seat = held
+        if seat.is_choosing:  # events that are ready already are sent first
             state.cancelled.append(subscription)
             continue
-        held[1].demand = 0
+        seat.demand = 0
         yield ReportEnd(subscription)
 
 
@@ -496,28 +514,31 @@ def _assign(state: ChannelState, command: AssignLanes) -> None:
 def _offer_durable(
     state: ChannelState, durable: Durable, end: int, now_us: int
 ) -> Iterator[Effect]:
-    yield from _granted(state, durable, end, now_us)
+    yield from _deliver_granted(state, durable, end, now_us)
     if durable.lanes is not None:
-        yield from _look_ahead(state, durable, durable.lanes, end, now_us)
+        yield from _find_next_lanes(state, durable, durable.lanes, end, now_us)
 
 
-def _look_ahead(
+def _find_next_lanes(
     state: ChannelState, durable: Durable, lanes: Lanes, end: int, now_us: int
 ) -> Iterator[Effect]:
     """Find the lanes of the next events while some client has credit. A blocked lane does not hide
     the events behind it (SEM D11)."""
     for _ in range(LOOKS_MAX):
-        spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
+        spans = durable.without_known_lane(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
         if not spans:
             return
         yield FindLanes(durable.name, durable.attributes.order_by, spans)
         if lanes.through < spans[-1].end:
             return  # the shell could not read the events, and ends the waiting subscriptions
-        yield from _granted(state, durable, end, now_us)
+        yield from _deliver_granted(state, durable, end, now_us)
     state.touch(durable)
 
 
-def _granted(state: ChannelState, durable: Durable, end: int, now_us: int) -> Iterator[Effect]:
+def _deliver_granted(
+    state: ChannelState, durable: Durable, end: int, now_us: int
+) -> Iterator[Effect]:
+    """Yield the deliveries that a durable grants to its seats."""
     served: dict[int, Seat] = {}
     granted = durable.grants(state.stored, state.chunk, end)
     for seat, spans in granted:
@@ -526,6 +547,7 @@ def _granted(state: ChannelState, durable: Durable, end: int, now_us: int) -> It
             state.wake_by(durable.hand_until(seat, spans, now_us))
     for seat, spans in granted:
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
-    for seat in served.values():  # a demand may be met by several deliveries
+    # After all deliveries, because several of them may serve one demand.
+    for seat in served.values():
         if seat.demand == 0:
             yield ReportEnd(seat.subscription)

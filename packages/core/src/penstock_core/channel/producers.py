@@ -48,16 +48,17 @@ LASTING_NAMES_MAX = 1_000
 forgotten."""
 
 NAMES_MAX = 100_000
-"""Most other producers that are remembered; beyond it, the tenth of them that has been silent for
-longest is dropped."""
+"""Maximum number of other producers; beyond it, the 10 % that have been silent for longest are
+forgotten."""
 
 
 ALL_REMEMBERED_MAX = 1_000_000
-"""Most ranges of ids of remembered publishes, of all producers of a channel. Beyond it, the
-producers that have been silent for longest keep only their newest publishes."""
+"""Maximum number of id ranges of remembered publishes, of all producers of a channel together.
+Beyond it, the producers that have been silent for longest keep only their newest publishes."""
 
 SILENT_REMEMBERED = (64, 1)
-"""Publishes that such a producer keeps, and those it keeps if that is still too much."""
+"""Publishes that such a producer keeps: the first number, or the second if the total still exceeds
+the limit."""
 
 
 class _ProducerMemory(Generic[Ids]):
@@ -133,6 +134,8 @@ class Remembered(Generic[Ids]):
         return memory.recent[-1][0] if memory.recent else memory.forgotten
 
     def _stored_as(self, name: str, sequence: int) -> Ids | None:
+        """Return the ids of a remembered publish. Raises ``SequenceTooOld`` if it may be
+        forgotten."""
         memory = self._by_name.get(name)
         if memory is None:
             return None
@@ -148,13 +151,14 @@ class Remembered(Generic[Ids]):
         return None
 
     def stored(self, name: str, sequence: int, ids: Ids, at_us: int) -> None:
+        """Remember the ids of a stored publish; forget old publishes beyond the limits."""
         content = ""
         if CONTENT_MARK in name:
             name, content = without_content(name)
         memory = self._by_name.get(name)
         if memory is None:
             memory = _ProducerMemory(at_us)
-            self._added(name, memory)
+            self._register(name, memory)
             self._make_room(name)
         memory.at_us = at_us
         recent = memory.recent
@@ -210,7 +214,7 @@ class Remembered(Generic[Ids]):
         for memory in self._by_name.values():
             memory.at_us = min(memory.at_us, now_us)
 
-    def _added(self, name: str, memory: _ProducerMemory[Ids]) -> None:
+    def _register(self, name: str, memory: _ProducerMemory[Ids]) -> None:
         self._by_name[name] = memory
         if name.startswith(LASTING_PREFIX):
             self._lasting.setdefault(owner_of(name), set()).add(name)
@@ -262,7 +266,7 @@ class Remembered(Generic[Ids]):
                     full_name = with_content(name, contents[sequence])
                     yield full_name, -1, memory.at_us, ((sequence, ids),)
 
-    def put_back(
+    def restore_entry(
         self, name: str, forgotten: int, at_us: int, recent: list[tuple[int, Ids]]
     ) -> None:
         """Restore one entry of :meth:`remembered`."""
@@ -273,7 +277,7 @@ class Remembered(Generic[Ids]):
         memory: _ProducerMemory[Ids] = _ProducerMemory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
         self._size += sum(_size_of(ids) for _, ids in recent)
-        self._added(name, memory)
+        self._register(name, memory)
 
 
 def _size_of(ids: Any) -> int:
@@ -292,7 +296,7 @@ class Producers(Remembered[Span]):
     def restore(self, states: tuple[ProducerState, ...]) -> None:
         for state in states:
             recent = [(sequence, Span(*span)) for sequence, span in state.recent]
-            self.put_back(state.name, state.forgotten, state.at_us, recent=recent)
+            self.restore_entry(state.name, state.forgotten, state.at_us, recent=recent)
 
 
 class JointProducers(Remembered[StoreSpans]):

@@ -98,7 +98,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         _refuse(command, state, appended)
     facts: list[StoredFact] = []
     fleeting = appended.volatile or appended.passing
-    # A restart does not see these ids in any fact, and must not assign them again.
+    # After a restart no fact mentions these ids, and they must not be assigned again.
     lost = fleeting or appended.relayed or appended.dropped
     if lost and state.type.ids_survive and span.end > state.reserved:
         facts.append(IdsReserved(span.end + RESERVE))
@@ -113,6 +113,8 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
 
 
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
+    """Raise ``MemoryLimit``, ``EventTooLarge`` or ``CapacityReached`` if the publish exceeds a
+    limit."""
     digest = command.digest
     if command.index_growth > max(command.index_left, 0):
         raise MemoryLimit(
@@ -125,9 +127,9 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     unstored_count = 0
     if appended.relayed or appended.dropped:
         unstored_count = sum([part.size for part in (*appended.relayed, *appended.dropped)])
-    elsewhere = state.type.home in ("off_heap", "pages") and unstored_count < digest.count
-    kept = elsewhere or appended.volatile or appended.passing
-    if kept and digest.size > command.memory_left:
+    is_outside_journal = state.type.home in ("off_heap", "pages") and unstored_count < digest.count
+    is_limited = is_outside_journal or appended.volatile or appended.passing
+    if is_limited and digest.size > command.memory_left:
         free = max(command.memory_left, 0)
         if is_temporary_store(state.name, state.definition):
             raise MemoryLimit(
@@ -163,7 +165,7 @@ def _apply_interest(state: ChannelState, digest: Digest, appended: Appended) -> 
     if state.type.relays or not state.engine.needs_interest:  # the type alone decides
         return appended
     span = appended.span
-    chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
+    chosen = {text: _shifted(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
     subscribers = state.subscribers.values()
     pushed = awaited([reader for reader in subscribers if not reader.pulls], span, chosen)
     pulled = awaited([reader for reader in subscribers if reader.pulls], span, chosen)
@@ -203,6 +205,7 @@ def _relayed(digest: Digest, state: ChannelState) -> Spans:
 
 
 def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) -> Appended:
+    """Return the fact of a publish, as the type of the channel stores it."""
     digest = command.digest
     first = span.first
     relayed = _relayed(digest, state)
@@ -218,13 +221,13 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
         digest.size,
         command.producer,
         command.sequence,
-        volatile=_placed(volatile, first),
-        ttls=_placed_ttls(digest.ttls, first) if by_event else (),
+        volatile=_shifted(volatile, first),
+        ttls=_shifted_ttls(digest.ttls, first) if by_event else (),
         matched={
-            durable.name: _placed(digest.matched[selector], first)
+            durable.name: _shifted(digest.matched[selector], first)
             for selector, durable in state.selectors_in_use.durables(digest.matched)
         },
-        relayed=_placed(relayed, first),
+        relayed=_shifted(relayed, first),
     )
 
 
@@ -259,13 +262,14 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
 def _dead(
     state: ChannelState, evicted: IdSet, appended: Appended, fresh: IdSet, digest: Digest
 ) -> Spans:
+    """Return the part of ``evicted`` that some client still wanted."""
     if not (state.durables or state.engine.needs_interest):
         return evicted.spans
     first = appended.span.first
     dead = not_acknowledged(state, evicted.within(Span(0, first)))
     dead.add_all(_wanted(state, evicted.within(appended.span), appended))
     if state.engine.needs_interest:
-        chosen = {text: _placed(digest.matched.get(text, ()), first) for text in state.chosen_by}
+        chosen = {text: _shifted(digest.matched.get(text, ()), first) for text in state.chosen_by}
         dead.add_all(not_received(state, evicted, Cause.EVICTED, fresh, chosen))
     return dead.spans
 
@@ -279,12 +283,12 @@ def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
     return wanted
 
 
-def _placed(offsets: Spans, first: int) -> Spans:
+def _shifted(offsets: Spans, first: int) -> Spans:
     return tuple([Span(start + first, end + first) for start, end in offsets])
 
 
-def _placed_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:
-    return tuple((ttl_ms, _placed(offsets, first)) for ttl_ms, offsets in ttls)
+def _shifted_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:
+    return tuple((ttl_ms, _shifted(offsets, first)) for ttl_ms, offsets in ttls)
 
 
 def _refuse_oversize(largest: int, event_bytes_max: int) -> None:

@@ -14,15 +14,16 @@ from penstock_core.vocabulary.effects import Recall
 from penstock_core.vocabulary.errors import IllegalState
 
 
-def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
+def events_behind(durable: Durable, rolled_back: IdSet) -> IdSet:
     """Return the events in flight that must follow the redelivered events of ``rolled_back``."""
-    back = durable.outstanding.overlap(rolled_back)
-    lowest = back.lowest
+    returned = durable.outstanding.overlap(rolled_back)
+    lowest = returned.lowest
     later = IdSet()
     if lowest is None:
         return later
+    # Durables without lanes or strict order may redeliver an event after later ones.
     if durable.lanes is not None:
-        later = durable.lanes.after(back)
+        later = durable.lanes.after(returned)
     elif durable.attributes.strict_order:
         for seat in durable.seats:
             later.add_all(seat.in_flight.within(Span(lowest + 1, 1 << 62)))

@@ -25,7 +25,7 @@ from penstock_core.messages.snapshots import Restored
 from penstock_core.messages.unions import StoredFact
 from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.counters import Counters
-from penstock_core.vocabulary.stored_ids import written
+from penstock_core.vocabulary.stored_ids import stored_form
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
 
 
 def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    """Return the part of a fact that a restart can use; None if it has none."""
     match fact:
         case Appended():
             return _lasting(fact)
@@ -88,6 +89,8 @@ def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
 
 
 def _lasting(fact: Appended) -> Appended | None:
+    """Return the fact of a publish without events that are in memory only; None if no others
+    remain."""
     absent = (*fact.volatile, *fact.relayed, *fact.dropped)
     if fact.passing:  # some of these may be volatile as well
         absent = IdSet((*absent, *fact.passing)).spans
@@ -127,7 +130,7 @@ def recovered(state: ChannelState) -> None:
     state.departures.record_unstored((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
     kept_interest.recovered(state)
-    state.looked_at_from(0)  # for durables that did not survive
+    state.recheck_from(0)  # for durables that did not survive
     for durable in state.durables.values():
         durable.forget_all_but(state.stored)
         if durable.selector or not state.type.survives_restart:
@@ -228,7 +231,7 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
         yield
         own_expiry, pieces = [], 0
         for ends_us, ids in own_ttls:
-            own_expiry.append((ends_us, written(ids)))
+            own_expiry.append((ends_us, stored_form(ids)))
             pieces += ids.pieces
             if pieces >= PIECES_AT_ONCE:
                 pieces = 0
@@ -237,12 +240,12 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
             definition,
             next_id,
             reserved,
-            stored=written(stored),
+            stored=stored_form(stored),
             ages=entries,
             own_expiry=tuple(own_expiry),
             durables=durables,
             producers=producers,
-            consumed=written(acked),
+            consumed=stored_form(acked),
             counters=counters,
             departed=as_kept(departures.kept(next_id, readable)),
             departed_from=departures.known_from,
@@ -273,16 +276,16 @@ def _short(state: ChannelState) -> Restored:
         state.definition,
         next_id,
         state.reserved,
-        stored=written(state.stored),
+        stored=stored_form(state.stored),
         ages=entries,
-        own_expiry=tuple([(ends_us, written(ids)) for ends_us, ids in own_ttls])
+        own_expiry=tuple([(ends_us, stored_form(ids)) for ends_us, ids in own_ttls])
         if own_ttls
         else (),
         durables=tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
         if durables
         else (),
         producers=state.kept_producers,
-        consumed=written(state.acked) if state.acked else (),
+        consumed=stored_form(state.acked) if state.acked else (),
         counters=counters,
         departed=as_kept(departures) if departures else (),
         departed_from=state.departures.known_from,

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.causes import Cause
-from penstock_core.vocabulary.stored_ids import Ids, id_set, written
+from penstock_core.vocabulary.stored_ids import Ids, id_set, stored_form
 
 PIECES_MAX: Final = 4_096
 """Most ranges, or bitmaps of 1,024 ids, kept for a channel."""
@@ -137,4 +137,4 @@ def _absent(span: Span, stored: IdSet) -> IdSet:
 
 def as_kept(left: dict[str, IdSet]) -> Kept:
     """Return causes in the form that snapshots hold."""
-    return tuple((cause, written(ids)) for cause, ids in sorted(left.items()))
+    return tuple((cause, stored_form(ids)) for cause, ids in sorted(left.items()))

@@ -202,6 +202,7 @@ class Ages:
         self._own_ids.add_all(IdSet(sorted(ending)))
 
     def _end_at(self, ends_us: int, spans: Spans) -> None:
+        """Add events whose TTL ends at ``ends_us``."""
         # Version 0.1.0 stored TTLs without a bound; a later end cannot be written into a snapshot.
         ends_us = min(ends_us, TIME_US_MAX)
         ids = self._own.get(ends_us)

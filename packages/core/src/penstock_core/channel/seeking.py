@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock_core.channel.awaited_seats import claimed
+from penstock_core.channel.awaited_seats import taken_or_reserved
 from penstock_core.channel.decided import Decided
 from penstock_core.channel.holding import what_to_do
 from penstock_core.channel.recall import take_all_back
@@ -24,7 +24,7 @@ from penstock_core.messages.retention import PersistedLate
 from penstock_core.messages.seeking import Seek, Sought
 from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from penstock_core.vocabulary.seeks import LastSeek
-from penstock_core.vocabulary.stored_ids import id_set, written
+from penstock_core.vocabulary.stored_ids import id_set, stored_form
 
 _BEYOND = 1 << 62
 
@@ -55,7 +55,7 @@ def check_seek(state: ChannelState, command: Seek) -> Durable:
             "durables of channels can seek"
         )
     durable = state.durable(command.durable)
-    others = claimed(durable, "")
+    others = taken_or_reserved(durable, "")
     if others and others[0].sole:
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is held as a whole by session "
@@ -97,7 +97,7 @@ def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
     fact = Sought(
         durable.name,
         command.start_id,
-        written(IdSet(command.matched)) if durable.selector else (),
+        stored_form(IdSet(command.matched)) if durable.selector else (),
         key=command.key,
         again=effect.again,
         skipped=effect.skipped,

@@ -78,7 +78,7 @@ class RealmRules(Struct, frozen=True):
         cluster-wide, even if an earlier version accepted the attribute (SEM C5)."""
         return definition if self.is_cluster else without_cluster(definition)
 
-    def counting_of_durable(self, attributes: DurableAttributes) -> DurableAttributes:
+    def effective_for_durable(self, attributes: DurableAttributes) -> DurableAttributes:
         """Return the attributes of a durable that apply in this realm."""
         if attributes.cluster_wide and not self.is_cluster:
             return replace(attributes, cluster_wide=False)
@@ -131,6 +131,7 @@ class ChannelState:
         "places",
         "places_over",
         "recalls",
+        "refuses_reconnects",
         "relayed",
         "removal_candidates",
         "removes_consumed",
@@ -142,7 +143,6 @@ class ChannelState:
         "stored",
         "subscribers",
         "swept_us",
-        "takes_nobody",
         "topics_since",
         "type",
         "unwritten",
@@ -173,7 +173,7 @@ class ChannelState:
     starts it."""
     awaited_until_us: int
     """Soft: when that waiting time has to be recorded."""
-    takes_nobody: bool
+    refuses_reconnects: bool
     """Soft: the realm has closed the connections itself and accepts no reconnection yet (SEM
     N6)."""
     lost: int
@@ -223,7 +223,7 @@ class ChannelState:
         """The part of ``volatile`` that leaves once connected subscribers have received it (SEM
         J4)."""
         self.unwritten = IdSet()
-        """The part of ``passing`` that the channel's type would have kept on disk."""
+        """The part of ``passing`` that the channel's type stores on disk if it has to be kept."""
         self.waits: dict[int, IdSet] = {}
         """Soft: stored events with an event TTL that are kept for disconnected subscribers; by that
         TTL in ms."""
@@ -261,7 +261,7 @@ class ChannelState:
         self.dead_copies = 1
         self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
         self.has_left = self.places_over = self.dirty = self.may_pass = False
-        self.awaits_seats = self.takes_nobody = False
+        self.awaits_seats = self.refuses_reconnects = False
         self.awaited_from_us, self.awaited_until_us = None, 0
         self.event_bytes = 0.0
         self.sizes = EventSizes()
@@ -492,7 +492,7 @@ class ChannelState:
         times += [durable.deadlines.next_us for durable in durables if durable.deadlines]
         self.wakes_us = min(times, default=0)
 
-    def looked_at_from(self, event_id: int) -> None:
+    def recheck_from(self, event_id: int) -> None:
         """Check in the next sweep whether events from ``event_id`` on have become unwanted, because
         a durable or subscriber with interest in them has left."""
         if self.engine.needs_interest:
@@ -543,7 +543,7 @@ class ChannelState:
         if (self.has_left and self.passing) or (self.moves_dead and self.excess):
             return 0
         due_us = self.wakes_us or NEVER_US
-        if self.awaits_seats and not self.takes_nobody:
+        if self.awaits_seats and not self.refuses_reconnects:
             due_us = 0 if self.awaited_from_us is None else min(due_us, self.awaited_until_us)
         if self.definition.ttl or self.ages.ends_us:
             due_us = min(due_us, self.ages.due_us(self.definition.ttl))

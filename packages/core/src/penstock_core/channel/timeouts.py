@@ -97,7 +97,7 @@ def extend(state: ChannelState, command: ExtendTime, now_us: int) -> None:
     durable.read_us = now_us
 
 
-def late(state: ChannelState, now_us: int) -> list[tuple[Durable, IdSet]]:
+def held_too_long(state: ChannelState, now_us: int) -> list[tuple[Durable, IdSet]]:
     """Return the events that clients have held for too long, by durable."""
     return [
         (durable, ids)

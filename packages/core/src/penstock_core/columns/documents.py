@@ -83,6 +83,7 @@ def types_of(properties: dict[str, Any]) -> dict[str, str]:
 
 
 def _types_below(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the JSON Pointers and types of all values at or inside a value."""
     if isinstance(value, float):
         if not math.isfinite(value):
             yield pointer, str(value)

@@ -75,6 +75,7 @@ class Deadlines:
         return self._times[0] if self._times else 0
 
     def _add(self, ids: IdSet, until_us: int) -> None:
+        """Set the deadline of events."""
         if not ids:
             return
         ids_at = self._by_time.get(until_us)

@@ -215,6 +215,7 @@ class Durable:
         self.recalled(ids)
 
     def _wait_again(self, ids: IdSet) -> None:
+        """Make events that clients no longer hold ready, at their former places in the lanes."""
         self._offer_again(self.outstanding.overlap(ids))
         if self.lanes is not None:
             self.lanes.returned(ids)
@@ -231,6 +232,7 @@ class Durable:
         self._wait_again(ids)
 
     def _take_back(self, ids: IdSet) -> None:
+        """Remove events from the events in flight of all seats."""
         if self.deadlines:
             self.deadlines.discard(ids)
         for seat in self.seats:
@@ -267,6 +269,7 @@ class Durable:
         return next((seat for seat in self.seats if seat.subscription == subscription), None)
 
     def attach(self, seat: Seat) -> None:
+        """Add a seat, behind those that are served before it, and make parked events ready."""
         assert self.kind.may_attach(self.seats), "decide() has checked"
         kept = self.places.get(seat.place)
         if kept is None:
@@ -385,7 +388,7 @@ class Durable:
                 granted.append((seat, ids.spans))
         return granted
 
-    def unlooked(self, stored: IdSet, limit: int, below: int) -> Spans:
+    def without_known_lane(self, stored: IdSet, limit: int, below: int) -> Spans:
         """Return the next events whose lanes have to be found because some client has credit."""
         if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
             return ()
@@ -459,6 +462,7 @@ class Durable:
             self.reach(min(span.end, below), stored)
 
     def _take(self, limit: int, below: int) -> Spans:
+        """Remove and return the lowest ready ids below ``below``, at most ``limit``."""
         spans: list[Span] = []
         while limit > 0 and (lowest := self.ready.lowest) is not None and lowest < below:
             span = self.ready.take(min(limit, below - lowest))
@@ -468,6 +472,7 @@ class Durable:
         return tuple(spans)
 
     def _hand(self, seat: Seat, spans: Spans) -> None:
+        """Grant ``spans`` to a seat, and move the seat to the end of the turns."""
         self.delivered += seat.hand(spans)
         # The seat goes to the end: `servable` starts with the seat that was served longest ago.
         self.seats.remove(seat)

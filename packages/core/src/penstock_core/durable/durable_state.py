@@ -8,7 +8,7 @@ from penstock_core.durable.durable import Durable
 from penstock_core.durable.seat import DurableKind
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.durable_attributes import DurableState, durable_attributes
-from penstock_core.vocabulary.stored_ids import id_set, written
+from penstock_core.vocabulary.stored_ids import id_set, stored_form
 
 
 def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> DurableState:
@@ -27,9 +27,9 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
         durable.selector,
         persistent=durable.persistent,
         head=durable.position(next_id),
-        outstanding=written(outstanding),
-        redelivered=tuple((n, written(level)) for n, level in levels if level),
-        rolled_back=written(rolled_back),
+        outstanding=stored_form(outstanding),
+        redelivered=tuple((n, stored_form(level)) for n, level in levels if level),
+        rolled_back=stored_form(rolled_back),
         waiting=durable.waiting.state(lost) if durable.waiting else (),
         last_seek=durable.last_seek if durable.last_seek.key or durable.last_seek.earlier else None,
         **asdict(durable.attributes),

@@ -38,7 +38,9 @@ class _Lane:
         self.back: list[int] = []
         """Heap of returned events, which are served before the queue."""
         self.held: set[int] | None = None
+        """Ids in flight; None if there are none."""
         self.owner: Seat | None = None
+        """The seat that holds the events in flight."""
 
     @property
     def head(self) -> int | None:
@@ -53,6 +55,7 @@ class _Lane:
         return len(self.queue) - self.at + len(self.back)
 
     def drop_head(self) -> None:
+        """Remove the head, from the returned events or from the queue."""
         if self.back and (self.at == len(self.queue) or self.back[0] < self.queue[self.at]):
             heapq.heappop(self.back)
             return
@@ -238,6 +241,7 @@ class Lanes:
         return None
 
     def _take(self, seat: Seat, event_id: int) -> None:
+        """Move the head of a lane to its events in flight at ``seat``, which becomes its owner."""
         lane = self._heads.pop(event_id)
         lane.drop_head()
         self.waiting -= 1
@@ -257,6 +261,7 @@ class Lanes:
         return sorted(event_id for event_id in self._in_flight if event_id in ids)
 
     def _end_flight(self, event_id: int) -> None:
+        """Remove an event from those in flight; a lane without any others has no owner any more."""
         lane = self._in_flight.pop(event_id)
         assert lane.held is not None, "the event is in flight"
         lane.held.remove(event_id)

@@ -111,6 +111,7 @@ class Seat:
 
     @property
     def credit(self) -> int:
+        """Number of events that may be granted to the seat now."""
         can_take = not (self.stalled or self.is_full or self.is_choosing)
         if not can_take or self.recalls or self.sole:
             return 0

@@ -166,10 +166,13 @@ class Subscriber:
 
     @property
     def is_given_up(self) -> bool:
+        """Whether new events are not kept for it any more, because it was disconnected for too
+        long."""
         return self.until < 1 << 62
 
     @property
     def hungry(self) -> bool:
+        """Whether events may be sent to it now."""
         can_take = not (self.stalled or self.is_full or self.is_choosing)
         return self.credit > 0 and can_take and self.lost_us is None
 
@@ -221,4 +224,5 @@ class Subscriber:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it is a browse that has reached its end."""
         return self.stop_id is not None and self.cursor >= self.stop_id

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 
 from penstock_core.ids.ids import IdSet, Span, Spans
-from penstock_core.vocabulary.stored_ids import Ids, id_set, written
+from penstock_core.vocabulary.stored_ids import Ids, id_set, stored_form
 
 _STALE_MIN = 1_024
 """The heap is rebuilt only above this number of entries, to amortize the cost."""
@@ -96,7 +96,7 @@ class Waiting:
             if lost:
                 ids.discard_all(lost)
             if ids:
-                kept.append((until_us, written(ids)))
+                kept.append((until_us, stored_form(ids)))
         return tuple(kept)
 
     @classmethod

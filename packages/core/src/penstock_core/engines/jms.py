@@ -33,6 +33,8 @@ class Jms:
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
+        """Divide the events of ``span`` into those kept by the type, those that only pass through
+        memory, and those without interest."""
         kept, passing = pulled.copy(), awaited.copy()
         for durable in durables:
             wanted = wanted_of(durable, span, matched.get(durable.name, ()))

@@ -79,6 +79,7 @@ class Blocks:
 
     @classmethod
     def of_runs(cls, runs: Runs) -> Blocks:
+        """Return the set of sorted, disjoint runs."""
         made = cls()
         bits, lows, highs = made.bits, made.lows, made.highs
         current, pending = -1, 0
@@ -209,6 +210,7 @@ class Blocks:
         return hit
 
     def _set(self, key: int, mask: int) -> int:
+        """Add the ids of ``mask`` to one block; return how many are new."""
         held = self.bits.get(key, 0)
         if not held:
             if self._is_whole(key):

@@ -46,6 +46,7 @@ def listed(ids: IdSet) -> bytes:
 
 
 def _written(ids: array[int]) -> bytes:
+    """Return the list of sorted ids in its shortest form."""
     if len(ids) <= 1:
         return _bytes(ids)
     gaps = [after - before for before, after in pairwise(ids)]

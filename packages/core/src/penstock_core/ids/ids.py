@@ -165,6 +165,7 @@ class IdSet:
     # --- one span --------------------------------------------------------------------------
 
     def add(self, span: Span) -> None:
+        """Add the ids of a span."""
         first, end = span
         if first >= end:
             return
@@ -298,6 +299,7 @@ class IdSet:
     # --- another set -----------------------------------------------------------------------
 
     def add_all(self, other: IdSet) -> None:
+        """Add every id of ``other``."""
         if other._blocks is None:
             if not self._size and 0 < len(other._firsts) <= _MANY:
                 self._firsts, self._ends = other._firsts[:], other._ends[:]

@@ -60,6 +60,7 @@ def _neighbours(keys: list[int]) -> list[tuple[int, int]]:
 
 
 def _write_runs(out: bytearray, position: int, firsts: list[int], ends: list[int]) -> int:
+    """Append runs; return the end of the last one."""
     append = out.append
     for first, end in zip(firsts, ends, strict=True):
         gap, size = (first - position) << 1, end - first  # kind 0
@@ -116,6 +117,7 @@ class _PackedReader:
         self.bitmaps: dict[int, int] = {}
 
     def read_piece(self) -> None:
+        """Read the next piece. Raises ``ValueError``."""
         head, amount = self._number(), self._number()
         kind, distance = head & 1, head >> 1
         if not amount:
@@ -136,6 +138,7 @@ class _PackedReader:
         self.kind = kind
 
     def _bitmaps(self, low: int, amount: int) -> None:
+        """Read the bitmaps of ``amount`` blocks from ``low`` on. Raises ``ValueError``."""
         if amount * _BYTES > len(self.packed) - self.offset:
             raise ValueError("a packed set of ids is cut short")
         for key in range(low, low + amount):
@@ -147,6 +150,7 @@ class _PackedReader:
             self.offset = end
 
     def _number(self) -> int:
+        """Read an unsigned LEB128 number. Raises ``ValueError``."""
         number = shift = 0
         for byte in self.packed[self.offset : self.offset + 10]:
             self.offset += 1

@@ -16,7 +16,8 @@ class Edited(Fact, frozen=True):
 
 class ChannelCreated(RealmFact, frozen=True):
     number: int
-    """Never reused: a channel deleted and created again is another channel."""
+    """Id of the channel; it is never reused, also not for a new channel with the name of a deleted
+    one."""
     name: str
     definition: Definition
 

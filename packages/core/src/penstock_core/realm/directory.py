@@ -165,8 +165,8 @@ class Directory:
             if name in self.local_names:
                 raise InvalidArgument(
                     f"{name} is a local {self.local_names[name]}: make a join from it there, to a "
-                    f"store of that node or a cluster-wide one; none leads to it from here, for "
-                    f"what every node keeps would then be with one of them"
+                    f"store of that node or a cluster-wide one. A join from here to it is not "
+                    f"allowed, because only one node would keep the copies"
                 )
         origin, target = self._source(source), self.channel_id_of(destination)
         state, target_state = self.channels[origin].state, self.channels[target].state
@@ -204,7 +204,7 @@ class Directory:
         if existing is not None and existing.source != origin:
             raise IllegalState(
                 f"a join from an earlier channel {source} to {name} still has events that wait for "
-                f"the cluster; create this one when they have left"
+                f"the cluster; create the new join after they have left"
             )
         outbox = self.next_channel_id if existing is None else existing.destination
         drawn = join.outbox if existing is None else existing.outbox
@@ -221,8 +221,8 @@ class Directory:
             return JoinCreated(replace(outward, ending=True))
         if outward is not None:
             raise NameDoesNotExist(
-                f"the join from {source} to {destination} has been deleted; what it copied before "
-                f"waits for the cluster"
+                f"the join from {source} to {destination} has been deleted; events that it copied "
+                f"before still wait for the cluster"
             )
         origin, target = self.channel_id_of(source), self.channel_id_of(destination)
         if self.joins.find(origin, target) is None:
@@ -295,8 +295,8 @@ class Directory:
         if not self.rules.is_cluster:
             if wanted and self.rules.local_to:
                 raise InvalidArgument(
-                    f"{name} is to be cluster-wide, and here are the local channels of node "
-                    f"{self.rules.local_to}: make it in the realm of the cluster, or leave "
+                    f"{name} cannot be cluster-wide: this realm has the local channels of node "
+                    f"{self.rules.local_to}; create it in the realm of the cluster, or leave "
                     f"cluster_wide out"
                 )
             if wanted:
@@ -362,8 +362,8 @@ class Directory:
         channel already (SEM M12)."""
         if definition.payload != "bytes" and not definition.topics:
             raise InvalidArgument(
-                f"payload {definition.payload!r} is about messages of topics, and the channel has "
-                f"none; give topics, too, or leave it out"
+                f"payload {definition.payload!r} applies to MQTT messages, and the channel has no "
+                f"topics; set topics, too, or leave payload out"
             )
         if not definition.topics:
             return
@@ -403,8 +403,8 @@ class Directory:
                 if current in self.local_names:
                     raise InvalidArgument(
                         f"the dead event store {current} is a local "
-                        f"{self.local_names[current]}, so it would not keep what {name} does; "
-                        f"choose a cluster-wide one"
+                        f"{self.local_names[current]}, which would keep dead events of {name} on "
+                        f"one node only; choose a cluster-wide one"
                     )
                 raise NameDoesNotExist(
                     f"the dead event store {current} does not exist"
@@ -413,8 +413,8 @@ class Directory:
             current = self.channels[self._ids_by_name[current]].state.definition.dead_event_store
         if self._leads_out(definition, self.channels[self._ids_by_name[dead]].state.definition):
             raise InvalidArgument(
-                f"the dead event store {dead} is not cluster-wide, so it would not keep what "
-                f"{name} does; choose a cluster-wide one"
+                f"the dead event store {dead} is not cluster-wide and would keep dead events of "
+                f"{name} on one node only; choose a cluster-wide one"
             )
         return dead
 
@@ -425,6 +425,7 @@ class Directory:
     # --- applying ------------------------------------------------------------------------
 
     def apply(self, fact: AnyRealmFact) -> None:
+        """Apply a fact about the namespace."""
         match fact:
             case ChannelCreated(channel_id, name, definition):
                 self.next_channel_id = max(self.next_channel_id, channel_id + 1)
@@ -472,6 +473,7 @@ class Directory:
         self.topics.note(channel_id, state.topics_since, has_topics=bool(state.definition.topics))
 
     def _deleted(self, channel_id: int) -> None:
+        """Remove a store from all indexes."""
         channel = self.channels.pop(channel_id, None)
         if channel is None:
             return
@@ -510,18 +512,19 @@ class Directory:
                 )
             if canonical in self.local_names:
                 raise NameDoesNotExist(
-                    f"{canonical} is a local {self.local_names[canonical]}: connect to it there"
+                    f"{canonical} is a local {self.local_names[canonical]}: connect to that node "
+                    "to use it"
                 )
             what = kind or "channel or queue"
             if self.rules.local_to:
                 raise NameDoesNotExist(
                     f"there is no {what} {canonical}{self._near(canonical)} among the local "
-                    f"channels of node {self.rules.local_to}; cluster-wide ones are in the realm "
-                    f"of the cluster, to which joins lead, and dead event stores do not"
+                    f"channels of node {self.rules.local_to}; a cluster-wide store can be the "
+                    f"destination of a join from here, but not a dead event store"
                 )
             raise NameDoesNotExist(
                 f"there is no {what} {canonical}{self._near(canonical)}; "
-                f"create it first, or list the {kind or 'store'}s there are"
+                f"create it first, or list the existing {kind or 'store'}s"
             )
         actual_kind = self.channels[channel_id].state.definition.kind
         if kind is not None and actual_kind != kind:
@@ -567,6 +570,7 @@ class Directory:
         return ""
 
     def _refuse_too_many(self) -> None:
+        """Raise ``LimitReached`` if the realm has as many stores as it may have."""
         if not self.rules.stores_max:
             return
         if sum(map(self.is_shown, self.channels)) + len(self.temporary) >= self.rules.stores_max:

@@ -82,6 +82,7 @@ def exported(state: ChannelState) -> ExportedState:
 
 
 def _in_ranges(durable: DurableState) -> DurableState:
+    """Return the state of a durable with all ids as ranges."""
     redelivered = tuple((count, ranges(ids)) for count, ids in durable.redelivered)
     return replace(
         durable,
@@ -187,6 +188,7 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
+    """Yield the description and the text of every name in an export."""
     yield from (("durable", durable.name) for durable in restored.durables)
     for durable in restored.durables:
         for name in DurableAttributes.__struct_fields__:
@@ -196,6 +198,7 @@ def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
 
 
 def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    """Yield the description and the ids of every set of ids in an export."""
     yield "the stored events", taken.restored.stored
     for _, spans in taken.restored.own_expiry:
         yield "the events with an event TTL", spans
@@ -208,6 +211,7 @@ def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
 
 
 def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    """Yield the sets of ids that must be parts of the stored events."""
     yield "the events in memory", taken.volatile
     yield "the acknowledged events", taken.restored.consumed
     for durable in taken.restored.durables:
@@ -221,6 +225,7 @@ def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
 
 
 def _check_spans(what: str, ids: Ids) -> None:
+    """Raise ``DamagedExport`` unless the ranges of ids are valid and ascend."""
     try:
         spans = ranges(ids)
     except ValueError as error:
@@ -245,6 +250,7 @@ def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
 def _check_durables(
     definition: Definition, durables: tuple[DurableState, ...], rules: RealmRules
 ) -> None:
+    """Raise ``DamagedExport`` for durables that a store of this definition cannot have."""
     names = [durable.name for durable in durables]
     if len(set(names)) < len(names):
         raise DamagedExport(f"two durables have one name: {', '.join(sorted(names))}")
@@ -275,6 +281,7 @@ def _check_backoff(durable: DurableState) -> None:
 
 
 def _check_producers(restored: Restored) -> None:
+    """Raise ``DamagedExport`` for remembered publishes that are impossible."""
     for producer in restored.producers:
         sequences = [sequence for sequence, _ in producer.recent]
         if sequences != sorted(set(sequences)):

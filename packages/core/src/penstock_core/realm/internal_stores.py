@@ -35,7 +35,7 @@ class InternalStore(Struct, frozen=True):
 
 
 def retained_store(mqtt_channel: str) -> InternalStore:
-    """The newest retained message of each topic (SEM M5)."""
+    """Return the internal store with the newest retained message of each topic (SEM M5)."""
     return InternalStore(
         name=f"{mqtt_channel}-retained",
         key=TOPIC,
@@ -45,7 +45,7 @@ def retained_store(mqtt_channel: str) -> InternalStore:
 
 
 def session_store(mqtt_channel: str) -> InternalStore:
-    """The newest entry of each session of MQTT (SEM M6)."""
+    """Return the internal store with the newest entry of each MQTT session (SEM M6)."""
     return InternalStore(
         name=f"{mqtt_channel}-sessions",
         key=ENTRY,
@@ -75,7 +75,7 @@ class InternalStores:
 
     @property
     def retained_id(self) -> ChannelId | None:
-        """The id of the store with retained messages, or None."""
+        """The id of the store with retained messages; None if it does not exist."""
         return self.ids_by_name.get(retained_store(self.mqtt_channel).name)
 
     def refuse_as_chosen(self, name: str, definition: Definition) -> None:

@@ -103,6 +103,7 @@ class PatternTable:
 
 
 def _terms(made: PatternDurable) -> tuple[object, ...]:
+    """Return the properties that pattern durables with one name must share."""
     return made.kind, made.selector, made.persistent, made.attributes
 
 

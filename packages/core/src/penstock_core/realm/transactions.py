@@ -1,7 +1,7 @@
-"""Transactions and how they ended (SEM X1, X2).
+"""Open transactions, and the outcomes of ended ones (SEM X1, X2).
 
-An open one is soft: it says which stores had room when it began, and is forgotten on restart.
-How one ended is a fact, remembered for a day.
+An open transaction is soft state: it records the stores that had room when it began, and a restart
+forgets it. The outcome of a transaction is a fact, which is remembered for a day.
 """
 
 from __future__ import annotations
@@ -25,36 +25,41 @@ from penstock_core.vocabulary.errors import (
 REMEMBERED_US = 24 * 3_600 * 1_000_000
 """Microseconds for which the outcome of a transaction can be queried."""
 OPEN_MAX_US = REMEMBERED_US
-"""Microseconds after which an open transaction that nobody ends is forgotten."""
+"""Microseconds after which an open transaction that its client does not end is forgotten."""
 
 OPEN_OF_ONE_MAX = 10_000
-"""Transactions one user may have open; all of them, where the realm does not know its users."""
+"""Maximum number of open transactions of one user. In a realm without authentication all clients
+are one user."""
 OPEN_STORES_OF_ONE_MAX: Final = 100_000
-"""Stores with room at the begin, of all open transactions of one user."""
+"""Maximum number of stores that all open transactions of one user have recorded as below their
+capacity."""
 ENDED_OF_ONE_MAX: Final = 1_000_000
-"""Outcomes and ranges of ids of one user that are remembered; beyond it, the oldest tenth is
-forgotten."""
+"""Maximum number of remembered outcomes, and id ranges in them, of one user; beyond it, the oldest
+tenth is forgotten."""
 
 
 class OpenTransaction(Struct, frozen=True):
     at_us: int
     below_capacity: frozenset[int]
-    """The stores that were not full when it began: it may overshoot them (SEM T4)."""
+    """The stores that were not full when the transaction began; it may exceed their capacities (SEM
+    T4)."""
 
 
 class TransactionTable:
+    """The open and recently ended transactions of a realm, by name with owner."""
+
     def __init__(self) -> None:
         self._open: dict[str, OpenTransaction] = {}
         self._ended: dict[str, Ended] = {}
         self._open_stores = 0
-        """Stores in all open transactions."""
+        """Number of stores recorded by all open transactions."""
         self._ended_sizes: Counter[str] = Counter()
-        """Outcomes and ranges of ids, by user."""
+        """Number of remembered outcomes and id ranges, by user."""
 
-    # --- asking --------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------
 
     def begun(self, transaction: str) -> OpenTransaction:
-        """An open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
+        """Return an open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
         ``NoSuchTransaction``."""
         ended = self._outcome(transaction)
         if ended is not None:
@@ -65,28 +70,29 @@ class TransactionTable:
         if begun is None:
             raise NoSuchTransaction(
                 f"there is no transaction {plain(transaction)}: it was never begun, ended more "
-                "than a day ago, or the realm has restarted since or another node has taken over; "
+                "than a day ago, or was open when the realm restarted or another node took over; "
                 "begin it again"
             )
         return begun
 
     def ended(self, transaction: str) -> Ended | None:
-        """How a transaction ended; None: it is open. Raises ``NoSuchTransaction``."""
+        """Return the outcome of a transaction; None: it is open. Raises ``NoSuchTransaction``."""
         if (ended := self._outcome(transaction)) is not None:
             return ended
         self.begun(transaction)
         return None
 
     def _outcome(self, transaction: str) -> Ended | None:
-        """How the transaction ended, if it is known. One kept from before the realm had users is
-        found by everybody."""
+        """Return the outcome of a transaction, or None if it is unknown. Outcomes stored before the
+        realm had users are found under the name without an owner."""
         return self._ended.get(transaction) or self._ended.get(plain(transaction))
 
     # --- changes -------------------------------------------------------------------------
 
     def begin(self, transaction: str, at_us: int, below_capacity: Collection[int]) -> None:
-        """Begin a transaction (soft state). A repetition is not an error, because the answer may
-        have been lost; a transaction that grows names further stores as it reaches them."""
+        """Begin a transaction, or add stores to an open one. A repetition is not an error, because
+        the answer may have been lost. A client names further stores when its transaction reaches
+        them."""
         self._forget(at_us)
         if self._outcome(transaction) is not None:
             self.begun(transaction)
@@ -102,18 +108,19 @@ class TransactionTable:
         self._open_stores += len(below - before)
 
     def _refuse_more(self, owner: str) -> None:
-        """Raises ``LimitReached``."""
-        # All together are compared first, because counting those of one user visits each of them.
+        """Raise ``LimitReached`` if the user has too many open transactions."""
+        # The total is compared first, because counting those of one user visits all of them.
         if len(self._open) < OPEN_OF_ONE_MAX:
             return
         open_count = sum(owner_of(name) == owner for name in self._open)
         if open_count >= OPEN_OF_ONE_MAX:
             raise LimitReached(
-                f"{open_count} transactions are open, which is the limit; commit or abort some"
+                f"{open_count} transactions are open; at most {OPEN_OF_ONE_MAX} are allowed: "
+                "commit or abort some"
             )
 
     def _refuse_stores(self, owner: str, more: int) -> None:
-        """Raises ``LimitReached``."""
+        """Raise ``LimitReached`` if the user's open transactions would record too many stores."""
         if self._open_stores + more <= OPEN_STORES_OF_ONE_MAX:
             return
         named_count = sum(
@@ -128,6 +135,7 @@ class TransactionTable:
             )
 
     def apply(self, ended: Ended) -> None:
+        """Record the outcome of a transaction, and forget old outcomes."""
         self._close(ended.transaction)
         self._forget_ended(ended.transaction)
         self._ended[ended.transaction] = ended
@@ -138,8 +146,8 @@ class TransactionTable:
             self._forget_oldest(owner)
 
     def lower(self, now_us: int) -> None:
-        """Take transactions that ended later than ``now_us`` as ended then: an earlier start of the
-        realm had a clock that was ahead. The order of time holds again."""
+        """Set end times later than ``now_us`` to ``now_us``, because the clock was ahead in an
+        earlier run of the realm. Afterwards the entries are in the order of their times again."""
         for name, ended in self._ended.items():
             if ended.at_us > now_us:
                 self._ended[name] = replace(ended, at_us=now_us)
@@ -179,11 +187,12 @@ def _size_of(ended: Ended) -> int:
 
 
 def _before(
-    known: Mapping[str, OpenTransaction] | Mapping[str, Ended], horizon_us: int
+    entries: Mapping[str, OpenTransaction] | Mapping[str, Ended], horizon_us: int
 ) -> list[str]:
-    """The names of old entries. They are in the order of time, so only those are examined."""
+    """Return the names of entries up to ``horizon_us``. Entries are in the order of their times, so
+    the loop ends at the first newer one."""
     names: list[str] = []
-    for name, entry in known.items():
+    for name, entry in entries.items():
         if entry.at_us > horizon_us:
             break
         names.append(name)

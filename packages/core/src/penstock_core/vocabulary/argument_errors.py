@@ -135,6 +135,7 @@ class _WrongValue:
         return f"{self.subject} must {_FORMS.get(match[0]) or f'match {match[1]}'}{has}"
 
     def unknown_field(self, match: re.Match[str]) -> str:
+        """Return the fault of a field that does not exist."""
         fields = [
             field.encode_name
             for kind in self.kinds
@@ -184,6 +185,7 @@ _FAULTS: Final[Sequence[tuple[re.Pattern[str], Callable[[_WrongValue, re.Match[s
 
 
 def _subject(steps: Sequence[str], whole: str, *, is_key: bool) -> str:
+    """Return the name of the value at the end of ``steps``, as a user would write it."""
     place = ""
     for step in steps:
         if step == _UNNAMED:
@@ -216,6 +218,7 @@ def _shown(subject: str, value: object, words: _Vocabulary) -> str:
 
 
 def _value_at(value: object, steps: Sequence[str]) -> object:
+    """Return the value at the end of ``steps``; ``ABSENT`` if it does not exist."""
     for step in steps:
         if isinstance(value, Mapping) and step != _UNNAMED:
             value = value.get(step, ABSENT)

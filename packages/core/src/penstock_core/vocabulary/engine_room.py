@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 def room_of_majority(rooms: Iterable[int], servers: int) -> int | None:
-    """Return the bytes that a majority of ``servers`` can still store; None if too few of them
-    tell their room. ``rooms`` are the bytes of those that do.
+    """Return the bytes that a majority of ``servers`` can still store; None if too few servers
+    report their free bytes. ``rooms`` has the free bytes of each server that reports them.
 
-    A stream goes on as long as a majority keeps it, so a server with a full disk is as good as one
-    that is down, and no reason to refuse an append.
+    An append succeeds if a majority stores it, so a server with a full disk counts like one that is
+    down, and must not limit the result.
     """
     descending = sorted(rooms, reverse=True)
     needed = servers // 2 + 1

@@ -29,7 +29,7 @@ class PenstockError(Exception):
 
 
 class Refused(PenstockError):
-    """The request is understood and is not performed. Nothing has changed."""
+    """The realm has understood the request and refuses to perform it. Nothing has changed."""
 
     code = "refused"
 

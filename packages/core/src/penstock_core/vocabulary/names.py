@@ -133,6 +133,7 @@ def _check_length(name: str) -> None:
 
 
 def _check_characters(name: str) -> None:
+    """Raise ``InvalidName`` for the first character that is not printable."""
     if name.isprintable():
         return
     for place, character in enumerate(name, 1):

@@ -59,6 +59,7 @@ def _outside_strings(text: bytes) -> bytes:
 
 
 def _levels(brackets: bytes) -> int:
+    """Return the nesting depth of a sequence of brackets, at most a few above `NESTING_MAX`."""
     for level in range(_PASSES):
         if not brackets:
             return level

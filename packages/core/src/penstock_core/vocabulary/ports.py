@@ -131,7 +131,7 @@ class Journal(Protocol):
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
         """Read blocks from ``first`` on, without gaps: at most ``limit`` blocks and ``bytes_max``
-                bytes, at least one block. A damaged block is returned as a :class:`DamagedBlock`.
+        bytes, at least one block. A damaged block is returned as a :class:`DamagedBlock`.
 
         Raises ``Trimmed`` if ``first`` is at or below the floor.
         """

@@ -22,8 +22,8 @@ def is_everywhere(definition: Definition) -> bool:
     return definition.cluster_wide is True
 
 
-def tells_of_nodes(definition: Definition) -> bool:
-    """Whether the store belongs to a cluster; only then its nodes are known."""
+def belongs_to_cluster(definition: Definition) -> bool:
+    """Whether the store belongs to a cluster, so that ``cluster_wide`` is True or False."""
     return definition.cluster_wide is not None
 
 
@@ -33,7 +33,7 @@ def leads_out(source: Definition, destination: Definition) -> bool:
 
 
 def decided(definition: Definition) -> Definition:
-    """Return the definition with True or False, as documents show it."""
+    """Return the definition with ``cluster_wide`` as True or False, as documents show it."""
     return replace(definition, cluster_wide=is_everywhere(definition))
 
 
@@ -43,19 +43,20 @@ def on_one_node(definition: Definition) -> Definition:
 
 
 def undecided(definition: Definition) -> Definition:
-    """Return the definition without a choice, so that the receiving realm decides where the store
-    exists."""
+    """Return the definition with ``cluster_wide`` None, so that the receiving realm decides where
+    the store exists."""
     return replace(definition, cluster_wide=None)
 
 
 def check_for_all(name: str, definition: Definition, doors: Mapping[str, str]) -> None:
-    """Raise ``InvalidArgument`` if the store ``name`` is to exist on one node only. ``doors`` are
-    the URLs, by node, at which nodes serve their local stores; the error names them."""
+    """Raise ``InvalidArgument`` if the definition asks for a store on one node only, which the
+    realm of the whole cluster cannot create. ``doors`` are the URLs, by node, at which nodes serve
+    their local stores; the error names them."""
     if definition.cluster_wide is False and doors:
         where = ", ".join(f"{node} at {url}" for node, url in sorted(doors.items()))
         raise InvalidArgument(
-            f"{name} is not to be cluster-wide, and this is the realm of the whole cluster: "
-            f"make it where a node has its own channels ({where}), or leave cluster_wide out"
+            f"{name} cannot be a local store of the realm of the whole cluster: create it at a "
+            f"node that serves local channels ({where}), or leave cluster_wide out"
         )
 
 
@@ -75,8 +76,8 @@ class NewHome(NamedTuple):
 
 
 def relocated(definition: Definition, deciding: Definition, to: NewHome) -> Definition:
-    """The definition of a store at another realm. ``deciding`` is its own, or that of the store
-    whose schedule it is."""
+    """Return the definition of a store after a move to another realm. ``deciding`` is the
+    definition that decides: the store's own, or for a schedule that of its store."""
     if not to.is_cluster:
         wide = without_cluster(deciding).cluster_wide
     else:

@@ -1,12 +1,12 @@
-"""The rule by which users, or channels, share what is bounded for all of them."""
+"""The rule by which users, or channels, share a limit that applies to all of them together."""
 
 from __future__ import annotations
 
 
 def share_left(limit: int, used: int, own: int) -> int:
-    """Return how much more one of several sharers may take; negative if it has too much.
+    """Return how much more one user or channel may use; negative if it uses too much already.
 
-    Each may have half of what the others leave, so that none keeps the others from taking anything.
-    ``used`` is what all of them have, with the ``own`` part of this one.
+    Each may use half of what the others leave free, so that none can use up the limit alone.
+    ``used`` is the use of all together, including ``own``.
     """
     return (limit - (used - own)) // 2 - own

@@ -9,7 +9,7 @@ Ids = Spans | bytes
 """Ids in their stored form: ranges, or packed."""
 
 
-def written(ids: IdSet) -> Ids:
+def stored_form(ids: IdSet) -> Ids:
     """Return the shorter stored form of a set."""
     return ids.packed() if ids.is_scattered else ids.spans
 

@@ -82,7 +82,7 @@ class Timings:
         """Moving average of recent durations, in microseconds."""
 
     def note(self, us: int) -> None:
-        """Count one more duration."""
+        """Count a duration of ``us`` microseconds, and add it to the moving average."""
         self.counts[bisect_left(self.bounds_us, us)] += 1
         self.total_us += us
         self.recent_us += (us - self.recent_us) / 8

@@ -106,7 +106,8 @@ def preface_bytes(begun: bytes) -> int:
     length = HEAD_BYTES + int.from_bytes(begun[HEAD_BYTES - 2 : HEAD_BYTES], "big")
     if length > PREFACE_BYTES_MAX:
         raise RemoteProtocolViolation(
-            f"a preface of {length} bytes came; nodes send {PREFACE_BYTES_MAX} at most"
+            f"a connection began with a relay preface of {length} bytes; at most "
+            f"{PREFACE_BYTES_MAX} are allowed"
         )
     return length
 
@@ -122,18 +123,22 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
     within the last ``VALID_S`` seconds."""
     end = len(data) - 3 - _DIGEST_BYTES
     if end < HEAD_BYTES or data[12] != _PROXY:
-        raise RemoteProtocolViolation("a preface came that no node has signed")
+        raise RemoteProtocolViolation("the relay preface of a connection is not signed")
     signature_field = data[end:]
     if not hmac.compare_digest(signature_field, _field(_SIGNED, _digest(data[:end], secret))):
-        raise RemoteProtocolViolation("a preface came that no node of this cluster has signed")
+        raise RemoteProtocolViolation(
+            "the relay preface of a connection is not signed by a node of this cluster"
+        )
     size = 12 if data[13] == _TCP4 else 36
     fields = _fields(data[HEAD_BYTES + size : end])
     if fields.get(_FOR_PROCESS, b"").decode() != process:
-        raise RemoteProtocolViolation("a preface came that was made for another process")
+        raise RemoteProtocolViolation(
+            "the relay preface of a connection was made for another process"
+        )
     if abs(now_s - int.from_bytes(fields.get(_MADE_AT, b""), "big")) > VALID_S:
         raise RemoteProtocolViolation(
-            f"a preface came that was not made in the last {VALID_S} s: it was recorded and "
-            f"replayed, or the clocks of the nodes differ"
+            f"the relay preface of a connection was not made in the last {VALID_S} s: it was "
+            f"recorded and replayed, or the clocks of the nodes differ"
         )
     client, reached = _places(data[HEAD_BYTES : HEAD_BYTES + size])
     encoded_principal = fields.get(_SPEAKS_FOR)
@@ -144,7 +149,7 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
             else msgspec.json.decode(encoded_principal, type=Principal)
         )
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolViolation(f"a preface names no user: {error}") from error
+        raise RemoteProtocolViolation(f"a relay preface has no valid user: {error}") from error
     return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), speaks_for=principal)
 
 

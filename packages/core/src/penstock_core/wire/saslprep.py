@@ -43,7 +43,8 @@ def prepared(text: str) -> str:
 
 
 def _check_direction(text: str) -> None:
-    """Check that right-to-left text has no left-to-right characters (RFC 3454, section 6)."""
+    """Raise ``InvalidArgument`` if right-to-left text has left-to-right characters (RFC 3454,
+    section 6)."""
     is_mixed = any(stringprep.in_table_d2(character) for character in text)
     if is_mixed or not (stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])):
         raise InvalidArgument("a name or password mixes left-to-right and right-to-left writing")

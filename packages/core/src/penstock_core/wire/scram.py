@@ -47,7 +47,8 @@ def salted(password: str, salt: bytes, rounds: int) -> bytes:
 
 
 def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
-    """Make the record of a password. Slow. Raises ``InvalidArgument``."""
+    """Return the record of a password, to be stored by a server. Slow: call it off the event loop.
+    Raises ``InvalidArgument``."""
     if not password:
         raise InvalidArgument("the password is empty; choose one")
     key = salted(password, salt, rounds)
@@ -65,28 +66,28 @@ def check_length(password: str, length_min: int) -> None:
         )
 
 
-def is_right(password: str, known: Verifier) -> bool:
-    """True if this is the password of the record. Slow."""
+def is_right(password: str, record: Verifier) -> bool:
+    """Return whether this is the password of the record. Slow: call it off the event loop."""
     try:
-        key = salted(password, known.salt, known.rounds)
+        key = salted(password, record.salt, record.rounds)
     except InvalidArgument:
         return False
-    return hmac.compare_digest(_digest(_hmac(key, b"Client Key")), known.stored_key)
+    return hmac.compare_digest(_digest(_hmac(key, b"Client Key")), record.stored_key)
 
 
-def proof_of(password: str, salt: bytes, rounds: int, said: bytes) -> bytes:
-    """Prove to a server that has the verifier of a password that the sender of ``said`` knows it.
-    Slow. Raises ``InvalidArgument``."""
+def proof_of(password: str, salt: bytes, rounds: int, message: bytes) -> bytes:
+    """Return the proof that the sender of ``message`` knows the password, for a server that has its
+    record. Slow: call it off the event loop. Raises ``InvalidArgument``."""
     client_key = _hmac(salted(password, salt, rounds), b"Client Key")
-    return _xor(client_key, _hmac(_digest(client_key), said))
+    return _xor(client_key, _hmac(_digest(client_key), message))
 
 
-def is_proven(proof: bytes, known: Verifier, said: bytes) -> bool:
-    """True if :func:`proof_of` made this proof with the password of the record."""
-    signature = _hmac(known.stored_key, said)
+def is_proven(proof: bytes, record: Verifier, message: bytes) -> bool:
+    """Return whether :func:`proof_of` made this proof with the password of the record."""
+    signature = _hmac(record.stored_key, message)
     if len(proof) != len(signature):
         return False
-    return hmac.compare_digest(_digest(_xor(proof, signature)), known.stored_key)
+    return hmac.compare_digest(_digest(_xor(proof, signature)), record.stored_key)
 
 
 class ScramClient:
@@ -151,10 +152,10 @@ class ScramServer:
         self._challenge = ""
         self._known: Verifier | None = None
 
-    def challenge(self, known: Verifier) -> bytes:
+    def challenge(self, record: Verifier) -> bytes:
         """Return the challenge, made from the user's record."""
-        self._known = known
-        self._challenge = f"r={self._nonce},s={_encoded(known.salt)},i={known.rounds}"
+        self._known = record
+        self._challenge = f"r={self._nonce},s={_encoded(record.salt)},i={record.rounds}"
         return self._challenge.encode()
 
     def outcome(self, final: bytes) -> bytes:

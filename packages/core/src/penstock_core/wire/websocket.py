@@ -127,6 +127,7 @@ class WebSocketReader:
         return opcode, size
 
     def _check(self, first: int, second: int, size: int) -> None:
+        """Raise :class:`WebSocketViolation` for a frame header that a client may not send."""
         is_last, opcode = bool(first & 0x80), first & 0x0F
         if first & 0x70 or opcode not in _OPCODES:
             raise WebSocketViolation(PROTOCOL_ERROR, "a frame has unknown bits or an unknown type")

@@ -32,7 +32,7 @@ from penstock_core.vocabulary.errors import (
     NameDoesNotExist,
     PenstockError,
 )
-from penstock_core.vocabulary.stored_ids import Ids, ranges, written
+from penstock_core.vocabulary.stored_ids import Ids, ranges, stored_form
 from penstock_spark.connections import ChannelLink, ask_realm
 from penstock_spark.options import SourceOptions
 from penstock_spark.reading.channels import Links, first_wanted, links_of
@@ -248,7 +248,7 @@ def restrict_partition(partition: EventRange, owed: IdSet) -> EventRange:
     mine = owed.within(span)
     if len(mine) == span.size:
         return partition
-    return dataclasses.replace(partition, owed=written(mine))
+    return dataclasses.replace(partition, owed=stored_form(mine))
 
 
 def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:

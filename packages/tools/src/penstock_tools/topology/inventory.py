@@ -19,7 +19,7 @@ from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.durable_attributes import durable_attributes
 from penstock_core.vocabulary.errors import NameDoesNotExist
-from penstock_core.vocabulary.reach import portable, portable_attributes, tells_of_nodes
+from penstock_core.vocabulary.reach import belongs_to_cluster, portable, portable_attributes
 from penstock_core.vocabulary.session_durables import is_of_session
 from penstock_core.vocabulary.temporary import is_temporary
 from penstock_server.bootstrap.registries import rules
@@ -76,7 +76,7 @@ class Found(Struct, frozen=True, kw_only=True):
     def is_cluster(self) -> bool:
         """Whether the realm runs on several machines. Only then do the definitions of its
         stores have ``cluster_wide``."""
-        return any(tells_of_nodes(store.definition) for store in self.stores.values())
+        return any(belongs_to_cluster(store.definition) for store in self.stores.values())
 
     def gives(self, channel: str, durable: str) -> bool:
         """Whether a durable of this name on the channel comes from a pattern."""

@@ -111,7 +111,7 @@ class Access:
         check_rounds(challenge.rounds)
         change = password_change_message(challenge.nonce, name, verifier)
         return await asyncio.to_thread(
-            proof_of, old, challenge.salt, rounds=challenge.rounds, said=change
+            proof_of, old, challenge.salt, rounds=challenge.rounds, message=change
         )
 
     async def delete_user(self, name: str) -> None:

@@ -123,6 +123,7 @@ class _Flat(NamedTuple):
 
 
 def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
+    """Return the plan for flat batches of a schema, with all properties or those named."""
     fields = [flat_field(name) for name in FLAT]
     columns = tuple(schema.get_field_index(name) for name in FLAT)
     struct = schema.get_field_index("properties")
@@ -140,6 +141,7 @@ _flat_plans = SchemaMemo(_flat)
 
 
 def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
+    """Return the columns of a flat batch by its plan."""
     arrays = [
         batch.column(index) if index >= 0 else _absent(name, batch.num_rows)
         for name, index in zip(FLAT, plan.columns, strict=True)

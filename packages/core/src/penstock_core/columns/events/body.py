@@ -27,12 +27,12 @@ Headers = Mapping[str, Any]
 
 _SCHEMAS_MAX: Final = 1024
 _SCHEMAS_FIELDS_MAX: Final = 16_384
-"""Most fields of the properties of the cached schemas, beside those of the newest."""
+"""Maximum number of property fields in all cached schemas, not counting the newest schema."""
 _schemas: FieldsCache[tuple[object, ...], tuple[pa.Schema, pa.StructType | None]] = FieldsCache(
     _SCHEMAS_MAX, _SCHEMAS_FIELDS_MAX
 )
-"""Schemas by the id of their property type and their column names. The entry also holds that type:
-while it lives, no other object can have its id."""
+"""Schemas by the id of their property type and their column names. An entry also references that
+type, so that its id is not reused for another object."""
 
 
 def body_of(events: Sequence[Event]) -> pa.RecordBatch:
@@ -144,6 +144,7 @@ def _add_options(
     priorities: Sequence[int | None] | None,
     transients: Sequence[bool | None] | None,
 ) -> None:
+    """Add the columns of those options that some event sets. Raises :class:`InvalidEvent`."""
     if ttls is not None and any(ttls):
         for index, ttl in enumerate(ttls):
             _checked(index, check_ttl, ttl or 0)
@@ -221,6 +222,7 @@ def _data_of(index: int, data: object) -> bytes:
 
 
 def _header_struct(rows: Sequence[Headers | None]) -> pa.StructArray:
+    """Return the column ``headers``, with a field for each header in use."""
     used: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
         for name, value in (row or {}).items():
@@ -238,6 +240,7 @@ def _header_struct(rows: Sequence[Headers | None]) -> pa.StructArray:
 
 
 def _header(index: int, name: str, value: Any) -> Any:
+    """Return a valid header value. Raises :class:`InvalidEvent` with the expected type."""
     kind = HEADERS[name]
     if value is None:
         return None
@@ -264,6 +267,7 @@ def _batch(columns: dict[str, pa.Array], count: int, plan: pa.StructType | None)
 
 
 def _schema(columns: dict[str, pa.Array], plan: pa.StructType | None) -> pa.Schema:
+    """Return the schema of the columns, cached by the identity of the property type."""
     if "headers" in columns or ("properties" in columns and plan is None):
         return _new_schema(columns)
     # Hashing an Arrow struct type visits all its fields; hashing its id does not.

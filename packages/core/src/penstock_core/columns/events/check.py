@@ -76,6 +76,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
+    """Raise :class:`InvalidEvent` for a value that the column of a body may not have."""
     if name == "data" and column.null_count:
         raise InvalidEvent(f"data has {column.null_count} nulls; use empty bytes")
     if name == "ttl":
@@ -128,6 +129,7 @@ _schemas = SchemaMemo(_check_schema)
 
 
 def _check_field(field: pa.Field) -> None:
+    """Raise :class:`InvalidEvent` if a body may not have this column."""
     name = field.name
     if name in STAMPED or name == "origin":
         raise InvalidEvent(f"column {name!r} is set by the realm; leave it out")
@@ -148,6 +150,7 @@ def _check_field(field: pa.Field) -> None:
 
 
 def _check_headers(kind: pa.StructType) -> None:
+    """Raise :class:`InvalidEvent` for unknown headers or wrong types."""
     names = [kind.field(index).name for index in range(kind.num_fields)]
     for index, name in enumerate(names):
         expected = HEADERS.get(name)
@@ -180,6 +183,8 @@ def check_properties(shape: StructShape) -> None:
 
 
 def _check_slots(shape: Shape) -> None:
+    """Raise :class:`InvalidEvent` for invalid names, and for fields of one name that could be one
+    field."""
     if isinstance(shape, ListShape):
         _check_slots(shape.element)
     if not isinstance(shape, StructShape):
@@ -208,6 +213,8 @@ def _check_range(name: str, column: pa.Array, low: int, high: int) -> None:
 
 
 def _check_nested(name: str, array: pa.Array, elements_max: int) -> None:
+    """Raise :class:`InvalidEvent` for times out of range, and for lists that claim too many
+    elements."""
     kind = array.type
     if pa.types.is_struct(kind):
         for field, child in zip(kind, array.flatten(), strict=True):

@@ -113,6 +113,7 @@ def event_sizes(batch: pa.RecordBatch) -> Sizes:
 
 
 def _sizes(array: pa.Array) -> Sizes:
+    """Return the bytes of each value, including nested ones."""
     kind, count = array.type, len(array)
     if pa.types.is_struct(kind):
         total = np.zeros(count, dtype=np.int64)

@@ -227,7 +227,8 @@ class Event:
 
     @property
     def is_delta(self) -> bool:
-        """True if it carries only the changed properties of a registered event (SEM K3)."""
+        """True if it carries only the changed properties, to be merged into the state of its key
+        (SEM K3)."""
         if self._rows is None:
             return self._options.is_delta
         return self._rows.value("delta", self._row) is True
@@ -327,6 +328,7 @@ def _in_utc(time: datetime | None) -> datetime | None:
 
 
 def _origin(fields: Mapping[str, Any]) -> Origin:
+    """Return the origin in the fields of the column ``origin``."""
     cause, reason = cause_and_reason(fields["cause"])
     return Origin(
         store=fields["store"],

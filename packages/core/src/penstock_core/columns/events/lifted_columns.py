@@ -110,6 +110,7 @@ def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.Reco
 
 
 def _remaining_cell(cell: Any, selected: dict[str, Any], unplaced: bytes | None) -> bytes | None:
+    """Return ``more`` of a row: properties that were not selected, and those without a column."""
     other_properties = {name: value for name, value in (cell or {}).items() if name not in selected}
     return overflow.extended(unplaced, other_properties) if other_properties else unplaced
 
@@ -177,6 +178,7 @@ def _joined(
 def _child(
     struct: Any, shape: StructShape, slot: Slot, united: StructShape, count: int
 ) -> pa.Array:
+    """Return the field of ``struct`` that belongs in ``slot``, or nulls if it has none."""
     for index, source in enumerate(shape.slots) if struct is not None else ():
         place = place_of(source, united)
         if place is not None and place.name == slot.name:
@@ -369,6 +371,7 @@ class _Part:
         return [pa.concat_arrays([child, inner]).take(pa.array(source_rows))]
 
     def _column(self, struct: Any, shape: StructShape, slot: Slot) -> Any:
+        """Return the field of ``struct`` that belongs in ``slot``; None if it has none."""
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._channel_shape)
             if place is not None and place.name == slot.name:
@@ -376,6 +379,7 @@ class _Part:
         return None
 
     def _pieces(self, inner: Any, present: Indices, slot: Slot) -> list[pa.Array]:
+        """Return the column as slices: each lifted value, and the shared nulls between them."""
         kind, slices, next_row = arrow_type(slot.shape), [], 0
         for place in present.tolist():
             row = int(self._rows[place])

@@ -55,7 +55,7 @@ def with_origin(
     """
     ids = ids_of(batch)
     own_ttl, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
-    # The origin has the TTL of an event that was moved before.
+    # An event that was moved before has its own TTL in its origin.
     ttl = former if own_ttl is None else pc.coalesce(own_ttl, former)
     origin = _origin(
         batch,
@@ -105,7 +105,7 @@ def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the body that sends copies to another realm, with the origin they have (SEM N9)."""
+    """Return the body that sends copies to another realm, with their present origin (SEM N9)."""
     return _body(batch, {})
 
 

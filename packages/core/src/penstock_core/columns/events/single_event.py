@@ -121,17 +121,17 @@ class SingleEventCodec:
             parts.append("40xq" if kind in _TEXTS else "32x")
         return struct.Struct("".join(parts))
 
-    def written(self, values: Sequence[Any]) -> bytes | None:
+    def encode(self, values: Sequence[Any]) -> bytes | None:
         """Return the message with these values, of the columns' types; None if it would be too
         large.
 
         Raises ``UnicodeEncodeError`` and ``struct.error`` for a value no column can hold.
         """
-        made = self.made(values)
-        return None if made is None else made[0]
+        encode_with_digest = self.encode_with_digest(values)
+        return None if encode_with_digest is None else encode_with_digest[0]
 
-    def made(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
-        """Return the message with these values and its digest, as :meth:`written` does."""
+    def encode_with_digest(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
+        """Return the message with these values and its digest, as :meth:`encode` does."""
         parts: list[Any] = []
         lengths: list[int] = []
         for kind, value in zip(self._kinds, values, strict=True):
@@ -191,6 +191,7 @@ class SingleEventCodec:
             return index
 
     def _find(self, name: str) -> int | None:
+        """Return the index of a property's column, as :meth:`column_index` does."""
         if "properties" not in self.names:
             return -1
         slots = struct_shape(self.schema.field("properties").type).slots
@@ -229,6 +230,7 @@ class SingleEventCodec:
         return template
 
     def _new_template(self, lengths: tuple[int, ...]) -> _MessageTemplate:
+        """Return the template for values of these lengths, with the buffer offsets in its head."""
         buffers: list[int] = []
         layout = [f"<{len(self._head)}s"]
         end = size = text = 0
@@ -334,7 +336,7 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     try:
         codec = _by_kind[kind]
     except KeyError:
-        codec = _learn(kind, event)
+        codec = _cache_codec(kind, event)
     if codec is None:
         return None
     values = [*properties.values()]
@@ -343,7 +345,7 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     if tag is not None:
         values.insert(0, tag)
     try:
-        encoded = codec.made(values)
+        encoded = codec.encode_with_digest(values)
     except (struct.error, UnicodeEncodeError):
         return None
     return None if encoded is None else (codec, encoded[0])
@@ -353,7 +355,7 @@ def _is_plain(event: Event) -> bool:
     return event._rows is None and event._options in _PLAIN
 
 
-def _learn(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:
+def _cache_codec(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:
     if len(_by_kind) >= KINDS_MAX:
         _by_kind.clear()
     plain = all(type(value) in NATIVE for value in event.properties.values())

@@ -425,6 +425,7 @@ def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
 def _properties(
     columns: dict[str, pa.Array], table: pa.Schema, count: int
 ) -> pa.StructArray | None:
+    """Return the column ``properties`` from the columns of an archive; None without values."""
     fields, arrays = [], []
     for column, name in _properties_of(table).items():
         if column not in columns:

@@ -182,6 +182,7 @@ def manifest_from(content: bytes) -> Manifest:
 
 
 def _check_lines(manifest: Manifest) -> None:
+    """Raise ``DamagedExport`` for a manifest that contradicts itself or the format."""
     if manifest.kind not in ("channel", "queue") or manifest.definition.kind != manifest.kind:
         raise DamagedExport(f"{MANIFEST}: kind must be channel or queue, not {manifest.kind}")
     names = [file.name for file in manifest.files]
@@ -264,6 +265,8 @@ def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryvie
 
 
 def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryview) -> CheckedEvents:
+    """Return the events of a file whose index has passed the first checks. Raises
+    ``DamagedExport``."""
     buffer = pa.py_buffer(content)
     schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
     columns = ChannelSchema.from_bytes(index.schema).arrow
@@ -278,7 +281,7 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
         raise DamagedExport(f"{file.name}: a batch has no position in the file")
     reader = SegmentReader(buffer, index, name=file.name)
     numbers = range(len(index.batches))
-    # Checked before anything is unpacked.
+    # Checked before decompression, because a small file could expand to fill the memory.
     unpacked = sum(map(reader.unpacked_size, numbers))
     if unpacked > FILE_BYTES_MAX:
         raise DamagedExport(

@@ -197,6 +197,7 @@ def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
 def _encoded(
     table: pa.Table, rows_per_batch: int, compression: Compression, *, offset: int
 ) -> tuple[list[memoryview], tuple[SegmentBatch, ...]]:
+    """Return the messages of a table's batches, and the index entries of the batches."""
     messages: list[memoryview] = []
     places = []
     for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):

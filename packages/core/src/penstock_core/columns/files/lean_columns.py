@@ -166,6 +166,7 @@ class Needs:
     def _columns(
         self, path: Path, full: StructShape, rows: int, optional: Collection[Path]
     ) -> Iterator[_Column]:
+        """Yield the leaf columns that have values, or are in ``optional``."""
         for slot in full.slots:
             slot_path = (*path, slot.name)
             count = self._counts.get(slot_path, 0)
@@ -259,6 +260,7 @@ def has_room(physical: ChannelSchema, required: StructShape) -> bool:
 
 
 def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.RecordBatch:
+    """Return a batch with only the property columns of ``kept``; other values move to ``more``."""
     parts = Parts.of(batch.schema)
     source = parts.properties
     leaving = [i for i, slot in enumerate(source.slots) if _loses(slot, kept, full)]
@@ -311,6 +313,7 @@ def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot,
 
 
 def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:
+    """Return True if ``kept`` has no place for some field of the slot."""
     places = _kept_place(slot, kept, full)
     if places is None:
         return True
@@ -411,6 +414,7 @@ def _narrowed(
 
 
 def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Array, Shape]:
+    """Return an array, and its shape, without the removed fields inside it."""
     if isinstance(source, StructShape):
         assert isinstance(kept, StructShape), "as in the channel"
         assert isinstance(full, StructShape), "as in the channel"
@@ -436,6 +440,7 @@ def _more(
     source: StructShape,
     spilled: dict[int, list[Slot]],
 ) -> pa.BinaryArray:
+    """Return the column ``more`` with the properties of ``spilled`` added, by row."""
     rows = Rows(batch)
     has_more = "more" in batch.schema.names
     cells: list[bytes | None] = (

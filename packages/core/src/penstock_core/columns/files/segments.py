@@ -314,6 +314,7 @@ class SegmentReader:
         self._batches[number] = None
 
     def _keep_unpacked(self, number: int) -> None:
+        """Keep a batch in memory, and drop older ones beyond the limit of this file."""
         # Other threads read this tuple at the same time, so it is replaced as a whole.
         in_memory = (
             *(batch_number for batch_number in self._unpacked if batch_number != number),
@@ -353,6 +354,7 @@ class SegmentReader:
         return messages
 
     def _verified(self, number: int) -> pa.RecordBatch:
+        """Return a batch after checking its position and checksum. Raises ``Damaged``."""
         place = self.index.batches[number]
         ids = f"batch {number}, events {place.first_id}-{place.end_id - 1}"
         if place.offset + place.length > self._buffer.size:
@@ -396,7 +398,7 @@ def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> np
 
 
 def _schema_end(file: pa.Buffer) -> int:
-    """Return the offset of the first record batch.  The writer writes the schema together with
+    """Return the offset of the first record batch, from the length of the schema message before
     it."""
     magic, marker, length = struct.unpack("<8sIi", file.slice(0, 16).to_pybytes())
     assert magic == b"ARROW1\0\0", "the magic bytes of an Arrow file"
@@ -405,6 +407,7 @@ def _schema_end(file: pa.Buffer) -> int:
 
 
 def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordBatch:
+    """Return the rows of a batch whose ids are in ``span``."""
     if span.first <= place.first_id and span.end >= place.end_id:
         return batch
     if place.end_id - place.first_id == place.rows:  # no gaps, so offsets follow from ids

@@ -136,6 +136,8 @@ def _batches(table: pa.Table, max_rows: int) -> list[pa.RecordBatch]:
 
 
 def _table(obj: Any) -> pa.Table:
+    """Return any supported table as an Arrow table. Raises :class:`InvalidEvent`,
+    ``InvalidArgument``."""
     try:
         if isinstance(obj, pa.Table):
             table = obj
@@ -181,6 +183,7 @@ _UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 def _check_names(schema: pa.Schema) -> None:
+    """Raise :class:`InvalidEvent` for reserved or repeated column names."""
     for name in STAMPED:
         if name in schema.names:
             raise InvalidEvent(
@@ -242,6 +245,7 @@ _plans = SchemaMemo(_planned)
 
 
 def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch as a body, without conversion if the plan of its schema allows it."""
     plan = _plans.of(batch.schema)
     if plan is None or ("data" in plan.columns and batch.column(plan.columns["data"]).null_count):
         return _converted_body(batch)
@@ -255,6 +259,7 @@ def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _converted_body(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch as a body, with each column checked and cast."""
     columns: dict[str, pa.Array] = {}
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
@@ -288,6 +293,7 @@ def _body_field(field: pa.Field) -> pa.Field:
 
 
 def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> dict[str, pa.Array]:
+    """Return the columns that hold the properties: ``properties``, ``more``, or both."""
     plain = [
         with_whole_nulls(_cast(field.name, with_whole_nulls(array), _plain(field.type, field.name)))
         for field, array in zip(fields, arrays, strict=True)
@@ -362,6 +368,7 @@ def _converted(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array in another type. Raises :class:`InvalidEvent` if a value does not fit."""
     if array.type.equals(kind, check_metadata=True):
         return array
     try:
@@ -424,6 +431,7 @@ def with_whole_nulls(array: pa.Array) -> pa.Array:
 
 
 def _system(name: str, array: pa.Array) -> pa.Array:
+    """Return a column other than a property in its type. Raises :class:`InvalidEvent`."""
     kind = FIELDS[name].type
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not any(is_kind(value_type) for is_kind in _ALLOWED[name]):
@@ -438,6 +446,7 @@ def _system(name: str, array: pa.Array) -> pa.Array:
 
 
 def _headers(array: pa.StructArray) -> pa.StructArray:
+    """Return the struct of headers in the types of headers. Raises :class:`InvalidEvent`."""
     children = []
     for field, child in zip(array.type, array.flatten(), strict=True):
         header_type = HEADERS.get(field.name)

@@ -123,6 +123,7 @@ class NewestByKey:
 
 
 def _of_ascending(ids: Int64s) -> IdSet:
+    """Return ascending ids as a set, in the form that suits the number of gaps."""
     if not len(ids):
         return IdSet()
     gaps = ids[1:] - ids[:-1]

@@ -121,6 +121,7 @@ class WordSlots:
         return slots, is_cached
 
     def _remember(self, words: Words, mixed: Words, slots: Int64s) -> None:
+        """Cache the slots of values; a value takes its second cell if the first one is in use."""
         top = int(slots.max()) + 1
         if top > len(self._words):
             grown = np.zeros((max(top, 2 * len(self._words)), words.shape[1]), dtype=np.uint64)

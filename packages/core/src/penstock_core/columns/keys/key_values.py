@@ -74,7 +74,8 @@ class Values:
         self._measured = dict.fromkeys(self._families, 0)
         """The number of values of each family whose bytes are in ``_bytes``."""
         self._measured_count = 0
-        """The number of all these values, which tells at each publish whether any are new."""
+        """Total number of these values. A publish compares it with the current number to find out
+        whether values are new."""
         self.derived: dict[str, Any] = {}
         """Caches computed from the values of stored events, by purpose. Renumbering clears them."""
         self._bytes = 0
@@ -95,6 +96,7 @@ class Values:
         return self._bytes + SLOT_BYTES * count
 
     def _fields_of(self, schema: pa.Schema) -> tuple[tuple[int, str], ...]:
+        """Return the index and family of each property field that holds values of the key."""
         index = schema.get_field_index("properties")
         if index < 0:
             return ()
@@ -123,6 +125,7 @@ class Values:
         return self._of_value(value)
 
     def _slots_of(self, batch: pa.RecordBatch) -> Int64s:
+        """Return the slot of each event, from the columns and from ``more``."""
         slots: Int64s | None = None
         fields = self._fields.of(batch.schema)
         if fields:
@@ -144,6 +147,8 @@ class Values:
         return slots
 
     def _of_column(self, column: pa.Array, family: str) -> Int64s:
+        """Return the slots of a column's values, through the cache if their bytes can be
+        compared."""
         words = words_of(column)
         family_slots = self._families[family]
         if words is None:
@@ -155,6 +160,8 @@ class Values:
         return table.slots_of(words, lambda rows: _slots(family_slots, _plain(column.take(rows))))
 
     def _of_values(self, column: pa.Array, family_slots: _Slots) -> Int64s:
+        """Return the slots of a column's values by dictionary lookups, once for each distinct value
+        if values repeat."""
         if pa.types.is_floating(column.type):
             # NaN is not equal to itself, so it cannot be a value of a key.
             column = pc.if_else(pc.is_nan(column), None, column)

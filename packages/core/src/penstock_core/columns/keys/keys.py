@@ -294,6 +294,7 @@ def _same(one: Sequence[pa.RecordBatch], other: Sequence[pa.RecordBatch]) -> boo
 
 
 def _rows_and_slots(key: _Key, bodies: Sequence[pa.RecordBatch]) -> tuple[Int64s, Int64s]:
+    """Return the rows of all bodies that have a value of the key, and their slots."""
     body_slots = [key.values.slots_of(body) for body in bodies]
     slots = (
         body_slots[0]

@@ -132,6 +132,7 @@ def _bools(mask: pa.Array) -> Bools:
 
 
 def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[str, pa.Array]:
+    """Return the columns that hold the properties of the merged rows."""
     names = rows.schema.names
     struct = rows.column("properties") if "properties" in names else None
     children = struct.flatten() if struct is not None else []
@@ -239,6 +240,7 @@ def _objects(values: list[Any]) -> npt.NDArray[Any]:
 
 
 def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
+    """Return the column ``nulls`` of merged rows from positions and paths."""
     parts = [part for part in kept if len(part[0])]
     kind = pa.list_(pa.string())
     if not parts:

@@ -91,7 +91,7 @@ class States:
         newest = NO_SLOT if slot == NO_SLOT else int(self._newest[slot])
         return None if newest == NO_SLOT else newest
 
-    def grown(self, schema: pa.Schema) -> None:
+    def extend_columns(self, schema: pa.Schema) -> None:
         """Extend the columns so that batches of ``schema`` fit."""
         self.columns = self.columns.grown(without_delta(schema))
 
@@ -106,7 +106,7 @@ class States:
         By default the newest row of each key has one, with ``every`` one for each row. A
         delta of a key without a state is taken as a full event. Does not change the states.
         """
-        self.grown(rows.schema)
+        self.extend_columns(rows.schema)
         rows = self.conformed(rows)
         full = full | (slots == NO_SLOT)
         wanted = np.arange(len(slots)) if every else _newest_of(slots)
@@ -124,7 +124,7 @@ class States:
         here."""
         if not batch.num_rows:
             return
-        self.grown(batch.schema)
+        self.extend_columns(batch.schema)
         ids = ids_of(batch)
         keyed = slots != NO_SLOT
         self._newest[slots[keyed]] = ids[keyed]
@@ -191,6 +191,7 @@ class States:
         return chunk.take(np.flatnonzero(alive))
 
     def _united(self, parts: Sequence[StateChunk]) -> StateChunk:
+        """Return one chunk with the rows of all parts."""
         if len(parts) == 1:
             return parts[0]
         return StateChunk(
@@ -214,6 +215,7 @@ class States:
         return list(self._with_ids(ids))
 
     def _with_ids(self, ids: Int64s) -> Iterator[StateChunk]:
+        """Yield the rows with these ids (ascending), chunk by chunk."""
         for chunk in self.chunks:
             low, high = np.searchsorted(ids, (chunk.ids[0], chunk.ids[-1] + 1)).tolist()
             if low == high:

@@ -189,6 +189,7 @@ class Descriptors:
         return {kind.full_name for kind in (inside - maps) | values}
 
     def _decoder(self, name: str) -> Any:
+        """Return the decoder of a message type to columns; the pool is created on first use."""
         import ptars
 
         if self._columns is None:
@@ -202,6 +203,7 @@ class Descriptors:
         return self._pool.FindMessageTypeByName(name)
 
     def _message_class(self, name: str) -> Any:
+        """Return the message class of a type. Raises :class:`InvalidEvent`."""
         from google.protobuf import message_factory
 
         self._check_known(name)
@@ -308,6 +310,7 @@ def _in_order_of_use(files: Any) -> list[Any]:
 
 
 def _is_too_wide(kind: Any) -> bool:
+    """Return True if a message type has too many fields or nested levels for columns."""
     remaining = FIELDS_MAX
     pending: list[tuple[Any, tuple[str, ...]]] = [(kind, (kind.full_name,))]
     while pending:
@@ -340,6 +343,7 @@ def sole_type(serialized: bytes) -> str:
 
 
 def _names(files: list[Any]) -> list[str]:
+    """Return the full names of all message types, except the entry types of maps."""
     names: list[str] = []
     pending = [kind for file in files for kind in file.message_types_by_name.values()]
     while pending:

@@ -51,6 +51,7 @@ def _texts(values: Sequence[Any]) -> _Buffers:
 
 
 def _blobs(values: Sequence[Any]) -> _Buffers:
+    """Return the offsets and the joined bytes; None if the bytes exceed the offsets of 32 bits."""
     ends = list(accumulate(map(len, values), initial=0))
     if ends[-1] > _BYTES_MAX:
         return None

@@ -183,6 +183,7 @@ def _places(view: memoryview) -> tuple[int, int]:
 
 
 def _claimed(view: memoryview, body: int, batch: int) -> int:
+    """Return the bytes that the compressed buffers of a batch claim to have once unpacked."""
     buffers = _buffer_list(view, batch)
     size = 1
     for buffer_index in range(_UINT32(view, buffers)[0]):

@@ -139,6 +139,7 @@ def joined_shape(one: Shape, other: Shape) -> Shape | None:
 
 
 def _shown_shape(shape: Shape) -> Shape:
+    """Return the shape that readers see, with joined numbers at any depth."""
     if isinstance(shape, ListShape):
         return ListShape(_shown_shape(shape.element))
     if isinstance(shape, StructShape):
@@ -151,6 +152,7 @@ def _shown_shape(shape: Shape) -> Shape:
 
 
 def _shown(array: pa.Array, stored: Shape, shown: Shape) -> pa.Array:
+    """Return an array in the shape that readers see. Raises :class:`NotExact`."""
     if stored == shown:
         return array
     if isinstance(stored, StructShape):

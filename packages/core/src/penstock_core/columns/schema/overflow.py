@@ -53,6 +53,7 @@ def encoded(properties: dict[str, Any]) -> bytes:
 
 
 def _node(value: Any) -> Node:
+    """Return the node that encodes a value."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -142,6 +143,7 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
 
 
 def _integer(bits: int) -> Callable[[Any], Any]:
+    """Return a function that checks an integer of this width."""
     bound = 1 << (bits - 1)
 
     def checked(payload: Any) -> Any:
@@ -190,6 +192,7 @@ _NARROW: Final[dict[str, type]] = {"b": np.int8, "h": np.int16, "i": np.int32, "
 
 
 def _typed(node: Node) -> Any:
+    """Return the value of a node, as NumPy scalars for narrow numbers."""
     if node is None:
         return None
     code, payload = node

@@ -64,8 +64,8 @@ _FAST: Final[dict[type, pa.DataType]] = {
 
 _PLANS_MAX: Final = 1024
 _PLANS_FIELDS_MAX: Final = 16_384
-"""Most fields of the cached plans, beside those of the newest. A name has at most 255
-characters."""
+"""Maximum number of fields in all cached plans, not counting the newest plan. A name has at most
+255 characters."""
 _Plan = tuple[pa.StructType, list[pa.DataType]]
 _plans: FieldsCache[tuple[Any, ...], _Plan] = FieldsCache(_PLANS_MAX, _PLANS_FIELDS_MAX)
 
@@ -133,6 +133,7 @@ def _timestamp_kind(column: Sequence[Any]) -> pa.DataType | None:
 
 
 def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | None:
+    """Return the cached Arrow types for these names and types; None if columns cannot hold them."""
     # Simple Arrow types are singletons, so their ids identify them.
     key = (names, *map(id, kinds))
     plan = _plans.get(key)
@@ -193,6 +194,8 @@ def _cells(
     growth: ShapeBuilder,
     places: dict[tuple[str, Shape | None], int | None],
 ) -> list[_Cell]:
+    """Return the properties of a row with the slots they are placed in. Raises
+    :class:`InvalidEvent`."""
     cells = []
     for name, value in (row or {}).items():
         try:
@@ -234,6 +237,7 @@ class _ArrowRow(NamedTuple):
 
 
 def _arrow_row(level: Level, names: dict[int, str], cells: list[_Cell]) -> _ArrowRow:
+    """Divide the properties of a row into fields, explicit nulls and ``more``."""
     if not cells:
         return _ArrowRow()
     more_properties = {cell.name: cell.value for cell in cells if cell.slot not in names}

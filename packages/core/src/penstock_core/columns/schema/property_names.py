@@ -104,6 +104,7 @@ class PropertyNames:
             )
 
     def _new_in(self, body: Any) -> dict[str, None]:
+        """Return the names in a body's schema that the channel does not have yet, sorted."""
         new = names_in(body.schema) - self._all_names
         if not new:
             size = self._schemas_bytes + len(body.schema_bytes)
@@ -127,6 +128,7 @@ _names = SchemaMemo(names_in)
 
 
 def _paths(path: str, shape: StructShape) -> Iterator[str]:
+    """Yield the paths of all properties in a shape, except the realm's stamp."""
     for slot in shape.slots:
         if slot.logical == DICTIONARY:
             continue

@@ -63,6 +63,7 @@ class Rows:
         return self._value(name, row)
 
     def _next_block(self, name: str, row: int) -> Any:
+        """Convert the block that contains the row, and return the row's value."""
         assert self._blocks is not None, "read in order"
         column = self._column(name)
         first = row - row % BLOCK_ROWS

@@ -140,6 +140,8 @@ class ChannelSchema:
         return self._grown.of(body)
 
     def _grow(self, body: pa.Schema) -> ChannelSchema:
+        """Return the schema for the events of both schemas, with ``sparse``, ``nulls`` and ``more``
+        if they need it."""
         self_parts, incoming = self._parts, _parts.of(body)
         properties = grown(self_parts.properties, incoming.properties.slots)
         names = self_parts.names | incoming.names
@@ -196,6 +198,7 @@ class ChannelSchema:
 
 
 def _unpacked(packed: bytes) -> bytes:
+    """Return the decompressed schema of a channel. Raises :class:`InvalidEvent`."""
     try:
         unpack = zlib.decompressobj()
         # Limited, because a damaged or hostile file could unpack to any size.

@@ -84,6 +84,7 @@ def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
 def _fitted_struct(
     array: pa.StructArray, source: StructShape, target: StructShape, kind: pa.StructType
 ) -> pa.StructArray:
+    """Return a struct in the type ``kind``; fields that ``source`` lacks are null."""
     children: dict[str, pa.Array] = {}
     for index, slot in enumerate(source.slots):
         place = place_of(slot, target)
@@ -214,6 +215,7 @@ class _NullCollector:
                     self._descend(child, inner, owners, path=_below(path, logical))
 
     def _descend(self, array: pa.Array, shape: Shape, owners: Indices, path: Path) -> None:
+        """Add the paths of nulls below a value; rows that are null themselves are skipped."""
         owners = np.where(_is_null(array), -1, owners)
         if isinstance(shape, StructShape):
             self.collect(array, shape, owners, path=path)
@@ -325,6 +327,7 @@ def _typed_inner(shape: StructShape, key: str, value: Any) -> Any:
 
 
 def _suits(shape: Shape, value: Any) -> bool:
+    """Return True if a value read from a column can come from this shape."""
     if isinstance(shape, ListShape):
         return isinstance(value, list) and all(
             element is None or _suits(shape.element, element) for element in value

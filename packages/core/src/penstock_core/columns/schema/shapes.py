@@ -162,6 +162,7 @@ class ShapeBuilder:
         return True
 
     def _free_name(self, logical: str, shape: Shape) -> str:
+        """Return a field name that is not in use: the property's, or one with its type."""
         used_names = {slot.name for slot in self._slots}
         if logical not in used_names:
             return logical

@@ -107,6 +107,8 @@ def _check_text(value: str) -> None:
 
 
 def _foreign_leaf(value: Any) -> tuple[str, Any]:
+    """Return the leaf type and plain value of NumPy, Arrow and subclass values. Raises
+    :class:`NotAProperty`."""
     if value is None:
         return NULL, None
     leaf = _NUMPY.get(type(value))
@@ -138,6 +140,8 @@ _SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
+    """Return the leaf type of a time and the time in UTC, or unchanged without a zone. Raises
+    :class:`NotAProperty`."""
     if getattr(value, "nanosecond", 0):
         raise NotAProperty("the timestamp has nanoseconds; round it to microseconds")
     if value.utcoffset() is None:
@@ -169,6 +173,7 @@ def inspect(value: Any) -> tuple[Shape | None, Any]:
 
 
 def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
+    """Return the shape of a dictionary (None if columns cannot hold it) and its plain form."""
     growth: ShapeBuilder | None = ShapeBuilder()
     plain: dict[str, Any] = {}
     for key, inner in value.items():
@@ -188,6 +193,7 @@ def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
 
 
 def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
+    """Return the shape of a list (None if columns cannot hold it) and its plain form."""
     union: Shape | None = NULL
     plain: list[Any] = []
     for index, inner in enumerate(value):

@@ -154,6 +154,7 @@ def _of_any(operands: Sequence[Expression]) -> Sequence[Accesses]:
 
 
 def _of_predicate(node: Expression) -> Accesses | None:
+    """Return the accesses of a single predicate; None if it has none."""
     match node:
         case Compare(operator, Reference() as left, right) if not left.has_each:
             return _compared(left.steps, operator, right)
@@ -178,6 +179,7 @@ def _of_predicate(node: Expression) -> Accesses | None:
 
 
 def _compared(steps: Steps, operator: Comparison, literal: Expression) -> Accesses | None:
+    """Return the access of a comparison with a literal; None if no index can answer it."""
     if operator is Comparison.EQUAL:
         return _equal(steps, (literal,))
     if not isinstance(literal, Integer | Float) or operator is Comparison.UNEQUAL:
@@ -198,6 +200,7 @@ def _between(steps: Steps, low: Expression, high: Expression) -> Accesses | None
 
 
 def _equal(steps: Steps, literals: Sequence[Expression]) -> Accesses | None:
+    """Return the accesses for values equal to one of the literals; None for other expressions."""
     accesses: list[Access] = []
     for literal in literals:
         match literal:
@@ -216,6 +219,7 @@ def _equal(steps: Steps, literals: Sequence[Expression]) -> Accesses | None:
 
 
 def _like(steps: Steps, pattern: str, escape: str) -> Accesses | None:
+    """Return the access of LIKE: the whole text or its fixed prefix; None without a prefix."""
     match parts(pattern, escape):
         case []:
             return _text(steps, "")

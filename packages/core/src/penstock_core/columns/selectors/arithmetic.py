@@ -75,6 +75,7 @@ def numeric(value: Value) -> Value:
 
 
 def _calculated(operator: ArithmeticOperator, left: Lane, right: Lane) -> Lane:
+    """Return the result of an operation on two lanes, unknown after a division by zero."""
     divisor = right.column
     if operator is ArithmeticOperator.DIVIDE:
         nothing = pa.scalar(None, divisor.type)

@@ -86,10 +86,11 @@ def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
         for name in names
         if name.types == () and not _has_overflow(stored)
     ]
-    return Checked(names, (*remarks, *_hopeless(expression, stored)))
+    return Checked(names, (*remarks, *_never_matching(expression, stored)))
 
 
 def _names(expression: Expression, stored: pa.Schema | None) -> Iterator[Name]:
+    """Yield the names in an expression, each once, with their stored types."""
     references: dict[tuple[Step, ...], None] = {}
     for node in walk(expression):
         if isinstance(node, Reference):
@@ -129,6 +130,7 @@ def _types(steps: Sequence[Step], stored: pa.Schema) -> list[pa.DataType]:
 
 
 def _inner_types(kind: pa.DataType, step: Step) -> Iterator[pa.DataType]:
+    """Yield the types of the values that one step of a reference leads to."""
     if not isinstance(step, str):
         if pa.types.is_list(kind):
             yield kind.value_type
@@ -149,7 +151,8 @@ def _has_overflow(stored: pa.Schema) -> bool:
 # --- conditions that never match ----------------------------------------------------------
 
 
-def _hopeless(expression: Expression, stored: pa.Schema) -> Iterator[str]:
+def _never_matching(expression: Expression, stored: pa.Schema) -> Iterator[str]:
+    """Yield a remark for each predicate that never matches on the channel."""
     for node in walk(expression):
         reason = _reason(node, stored)
         if reason:
@@ -157,6 +160,7 @@ def _hopeless(expression: Expression, stored: pa.Schema) -> Iterator[str]:
 
 
 def _reason(node: Expression, stored: pa.Schema) -> str:
+    """Return the reason why a predicate never matches; empty if it may match."""
     match node:
         case Compare(operator, left, right):
             return _unlike(left, right, stored, operator=operator)
@@ -233,6 +237,7 @@ def _families(node: Expression, stored: pa.Schema) -> set[Family]:
 
 
 def _of_reference(steps: tuple[Step, ...], stored: pa.Schema) -> set[Family]:
+    """Return the families of a name's values; empty if they are unknown."""
     name = str(steps[0])
     if name in HEADERS:
         if len(steps) > 1:

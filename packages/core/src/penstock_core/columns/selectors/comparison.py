@@ -71,6 +71,7 @@ def compared(operator: Comparison, left: Value, right: Value) -> Column:
 def _compared(
     operator: Comparison, left_kind: LaneType, left: Column, right_kind: LaneType, right: Column
 ) -> Column | None:
+    """Return the comparison of two lanes; None if their types do not compare."""
     if left_kind is LaneType.TIME and right_kind in _NUMBERS:
         left_kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
     elif right_kind is LaneType.TIME and left_kind in _NUMBERS:
@@ -91,6 +92,7 @@ def _compared(
 
 
 def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
+    """Return the exact comparison of whole numbers with floats."""
     # Compare as floats first, then correct the few rows that rounding may affect.
     rounded = pc.cast(whole, pa.float64(), safe=False)
     outcome = getattr(pc, _FUNCTIONS[operator])(rounded, floating)

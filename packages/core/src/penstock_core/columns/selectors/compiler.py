@@ -105,6 +105,7 @@ def _cached(node: Expression, holds: Condition) -> Condition:
 
 
 def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:
+    """Return a condition that combines the parts from left to right."""
     first, *conditions = parts
 
     def evaluate(frame: RowFrame) -> Column:
@@ -118,6 +119,7 @@ def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]
 
 
 def _predicate(node: Expression) -> Condition:
+    """Compile a predicate, or a boolean value that stands alone."""
     match node:
         case Compare(operator, left, right):
             left_of, right_of = value(left), value(right)
@@ -143,6 +145,7 @@ def _negated_if(is_negated: bool, inner: Condition) -> Condition:
 
 
 def _between(node: Between) -> Condition:
+    """Compile ``BETWEEN`` as two comparisons of one value."""
     subject, low, high = value(node.operand), value(node.low), value(node.high)
 
     def evaluate(frame: RowFrame) -> Column:
@@ -224,6 +227,7 @@ def value(node: Expression) -> Valued:
 
 
 def _function(node: Expression) -> Valued:
+    """Compile a function call."""
     match node:
         case Now():
             return functions.now
@@ -238,6 +242,7 @@ def _function(node: Expression) -> Valued:
 
 
 def _constant(node: Text | Integer | Float | Truth) -> Value:
+    """Return a literal as a value; text that is a valid time also has a lane of times."""
     match node:
         case Text(text):
             lane = Lane(LaneType.TEXT, pa.scalar(text, pa.string()))
@@ -279,6 +284,7 @@ def _for_any_element(node: Expression, holds: Condition) -> Condition:
 def _any(
     frame: RowFrame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Condition
 ) -> Column:
+    """Return whether ``holds`` is true for any element of the arrays at ``roots``."""
     outcomes = []
     for column, inside in roots:
         cut = inside.index(Each())

@@ -39,6 +39,7 @@ def explained(expression: Expression) -> list[str]:
 
 
 def _lines(node: Expression, depth: int) -> Iterator[str]:
+    """Yield the lines that explain a condition, indented by ``depth``."""
     indent = _INDENT * depth
     match node:
         case And(operands) | Or(operands):
@@ -58,6 +59,7 @@ def _lines(node: Expression, depth: int) -> Iterator[str]:
 
 
 def _condition(node: Expression) -> str:
+    """Return a predicate in words."""
     match node:
         case Compare(operator, left, right):
             return f"{canonical(left)} {_WORDS[operator]} {canonical(right)}"
@@ -79,6 +81,7 @@ def _condition(node: Expression) -> str:
 
 
 def _like(node: Like) -> str:
+    """Return LIKE in words, which depend on where the pattern has wildcards."""
     subject, pieces = canonical(node.operand), parts(node.pattern, node.escape)
     if pieces == [""]:
         return f"{subject} is {'never matched' if node.negated else 'any text'}"

@@ -144,6 +144,7 @@ class EventFrame:
         return pa.repeat(pa.scalar(b""), self.rows) if column is None else column
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:
+        """Return the columns of a header, message field or property."""
         name, inside = str(steps[0]), steps[1:]
         if name in HEADERS:
             return [Root(column, inside) for column in self._header(name)]
@@ -160,6 +161,7 @@ class EventFrame:
         return [*(Root(column, inside) for column in fields), *hidden]
 
     def _properties(self, steps: tuple[Step, ...]) -> list[Root]:
+        """Return the columns of a property, including its values in the overflow column."""
         name, inside = str(steps[0]), steps[1:]
         properties = self._present(self._column("properties"))
         overflow = self._overflow_column()
@@ -189,6 +191,7 @@ class EventFrame:
         return columns[0] if columns else None
 
     def _header(self, name: str) -> list[Column]:
+        """Return the column of a header name, with the default where it is not set."""
         column = self._column(HEADERS[name])
         match name:
             case "JMSPriority":
@@ -204,11 +207,13 @@ class EventFrame:
         return [] if column is None else [column]
 
     def _priority(self, column: Column | None) -> Column:
+        """Return the priority of each row; null means the default."""
         if column is None:
             return pa.repeat(pa.scalar(PRIORITY_DEFAULT, pa.int64()), self.rows)
         return column.cast(pa.int64()).fill_null(PRIORITY_DEFAULT)
 
     def _times(self, column: Column | None) -> list[Column]:
+        """Return the column in microseconds; empty unless it holds times."""
         lane = None if column is None else lane_of(column)
         return [lane.column] if lane is not None and lane.kind is LaneType.TIME else []
 
@@ -305,6 +310,7 @@ def resolved(column: Column, steps: tuple[Step, ...]) -> list[Column]:
 
 
 def _children(column: Column, name: str) -> list[Column]:
+    """Return the columns of a struct's field or a map's key, one for each type."""
     kind = column.type
     if pa.types.is_map(kind):
         return [pc.map_lookup(column, name, "first")] if pa.types.is_string(kind.key_type) else []

@@ -76,6 +76,7 @@ def distance(node: Distance, frame: RowFrame) -> Value:
 
 
 def _degrees(frame: RowFrame, name: str, limit: int) -> tuple[Any, Any]:
+    """Return the values of a coordinate, and a mask of rows where it is missing or out of range."""
     columns: list[Column] = [
         pc.cast(lane.column, pa.float64(), safe=False)
         for lane in frame.lookup((name,))

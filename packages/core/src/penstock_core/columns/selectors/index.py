@@ -82,6 +82,7 @@ class _Table:
                 return 2 + len(self.ranges)
 
     def add(self, access: Access, text: str) -> None:
+        """Add a selector under one of its accesses."""
         self.count += 1
         match access:
             case Equal(_, family, value):
@@ -95,6 +96,7 @@ class _Table:
                 self.ranges.add(access, text)
 
     def remove(self, access: Access, text: str) -> None:
+        """Remove a selector, and entries that become empty."""
         self.count -= 1
         match access:
             case Equal(_, family, value):
@@ -259,6 +261,7 @@ class SelectorIndex:
     def _look_up(
         self, candidates: CandidateSelectors, table: _Table, lanes: Sequence[Lane], rows: int
     ) -> None:
+        """Add the selectors that the values of a property lead to."""
         is_single = len(lanes) == 1
         for kind, column in _lanes(lanes):
             look_up = table.look_up_of(kind) if kind is not LaneType.TIME else _moments(table)

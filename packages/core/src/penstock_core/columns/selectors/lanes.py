@@ -90,6 +90,7 @@ def _unsigned(column: Column) -> Lane:
 
 
 def _microseconds(column: Column) -> Column:
+    """Return a column of times as microseconds since the epoch; unknown if that exceeds 64 bits."""
     unit = column.type.unit
     ticks = column.view(pa.int64())
     if unit == "us":

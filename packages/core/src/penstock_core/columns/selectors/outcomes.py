@@ -62,6 +62,7 @@ def stamped_texts(expression: Expression) -> frozenset[str]:
 
 
 def _is_stamped(node: Expression) -> bool:
+    """Return True if a node depends on the clock or on columns stamped by the realm."""
     match node:
         case Now():
             return True

@@ -89,6 +89,7 @@ def _columns(values: list[Any]) -> list[Column]:
 
 
 def _structs(values: list[Any]) -> Column:
+    """Return a column of structs, with a numbered field for each name and type."""
     names = dict.fromkeys(name for value in values if value is not None for name in value)
     fields: list[pa.Field] = []
     columns = []

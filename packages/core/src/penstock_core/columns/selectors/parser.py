@@ -91,6 +91,7 @@ class _Parser:
         return expression
 
     def _expression(self, minimum: int) -> Expression:
+        """Parse operators that bind at least as tightly as ``minimum``."""
         start = self._reader.token
         self._depth += 1
         self._check_height(self._depth)
@@ -115,6 +116,7 @@ class _Parser:
         return _POWERS.get(token.text, 0)
 
     def _prefix(self, minimum: int) -> Expression:
+        """Parse NOT, a sign, parentheses or an operand."""
         token = self._reader.token
         if token.text == "NOT" and token.kind is TokenKind.KEYWORD and minimum <= _NOT:
             self._reader.advance()
@@ -128,6 +130,7 @@ class _Parser:
         return self._operand()
 
     def _signed(self) -> Expression:
+        """Parse a sign and the number or expression after it."""
         sign = self._reader.advance().text
         number = self._reader.token
         # The sign is part of the number: the smallest integer has no positive counterpart in 64
@@ -147,6 +150,7 @@ class _Parser:
                 return self._grown(Negative(operand))
 
     def _operand(self) -> Expression:
+        """Parse a name, a function call or a literal."""
         token = self._reader.token
         if token.kind is TokenKind.NAME:
             named = read_name(self._reader)
@@ -158,6 +162,7 @@ class _Parser:
         return self._leaf(self._literal("a value"))
 
     def _literal(self, expected: str) -> Literal:
+        """Parse a literal. Raises ``InvalidSelector``, with ``expected`` in its text."""
         token = self._reader.token
         match token.kind:
             case TokenKind.TEXT:
@@ -180,6 +185,7 @@ class _Parser:
         return value
 
     def _infix(self, left: Expression, power: int, start: Token) -> Expression:
+        """Parse the operator after ``left`` and its right operand."""
         if power in (_OR, _AND):
             return self._chain(left, power, start)
         height = self._height
@@ -192,6 +198,7 @@ class _Parser:
         return self._grown(expression)
 
     def _chain(self, left: Expression, power: int, start: Token) -> Expression:
+        """Parse all operands of a chain of AND or OR into one node."""
         word, kind = ("OR", Or) if power == _OR else ("AND", And)
         self._check_condition(left, start)
         operands = list(left.operands if isinstance(left, kind) else (left,))
@@ -204,6 +211,7 @@ class _Parser:
         return self._grown(kind(tuple(operands)))
 
     def _predicate(self, left: Expression, start: Token) -> Expression:
+        """Parse the predicate whose left operand is ``left``."""
         token = self._reader.advance()
         negated = token.text == "NOT"
         if negated:
@@ -253,6 +261,7 @@ class _Parser:
         return signed
 
     def _pattern(self) -> tuple[str, str]:
+        """Parse a LIKE pattern; return it with its escape character."""
         token = self._reader.token
         pattern = self._reader.text_literal("a pattern in single quotes")
         escape = ""
@@ -271,6 +280,7 @@ class _Parser:
         return pattern, escape
 
     def _filter(self) -> str:
+        """Parse and check the topic filter of MATCHES."""
         token = self._reader.token
         text = self._reader.text_literal("a topic filter in single quotes")
         if len(text) > PATTERN_MAX:

@@ -157,6 +157,7 @@ class _Piece(Struct, frozen=True):
 
     @classmethod
     def of_parts(cls, pattern_parts: Sequence[Part]) -> _Piece:
+        """Return the piece that consists of these parts."""
         runs, size = [], 0
         for part in pattern_parts:
             if part is not None:
@@ -237,6 +238,7 @@ class _Walk:
         self._longest = max(texts, key=len, default="")
 
     def search(self, texts: Column, check: Check) -> Column:
+        """Return which texts match, with null for null. ``check`` may stop the search."""
         if isinstance(texts, pa.Scalar):
             return self.search(pa.array([texts.as_py()], pa.string()), check)[0]
         mask = pc.greater_equal(pc.utf8_length(texts), self._least)
@@ -258,6 +260,8 @@ class _Walk:
         return pa.array(fits, mask=absent)
 
     def _fits(self, text: str, check: Check) -> bool:
+        """Return True if the text begins and ends with the outer pieces and has the others in order
+        between."""
         size = len(text)
         if not self._first.fits(text, 0):
             return False

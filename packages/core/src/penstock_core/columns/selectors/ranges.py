@@ -95,6 +95,7 @@ class RangeTable(Generic[Owner]):
         insort(node.by_high, (entry.high, entry.added, entry))
 
     def remove(self, range: NumberRange, owner: Owner) -> None:
+        """Remove a range that was added with this owner."""
         entry = self._entries.pop((range, owner))
         if entry.low > entry.high:
             return

@@ -50,6 +50,7 @@ def _child(reader: TokenReader) -> str:
 
 
 def _element(reader: TokenReader) -> Step:
+    """Parse the index of an array element, or ``]`` for any element."""
     index = reader.token
     if reader.accept("]"):
         return Each()
@@ -68,6 +69,7 @@ def _check_header(reader: TokenReader, name: Token) -> None:
 
 
 def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
+    """Parse the arguments of a function. Raises ``InvalidSelector`` for an unknown function."""
     name = ".".join(map(str, steps)).upper()
     reader.advance()
     match name:
@@ -96,6 +98,7 @@ def _size(reader: TokenReader, expected: str) -> int:
 
 
 def _distance(reader: TokenReader) -> Distance:
+    """Parse the arguments of ``DISTANCE()``."""
     latitude = _angle(reader, 90)
     reader.expect(",")
     longitude = _angle(reader, 180)
@@ -108,6 +111,7 @@ def _distance(reader: TokenReader) -> Distance:
 
 
 def _angle(reader: TokenReader, limit: int) -> float:
+    """Parse an angle in degrees between ``-limit`` and ``limit``."""
     sign = -1.0 if reader.accept("-") else 1.0
     number = reader.token
     degrees = number.value

@@ -145,6 +145,7 @@ selector_of: Final[TextCache[str, Selector]] = TextCache(
 
 
 def _work(node: Expression) -> int:
+    """Return the number of comparisons that one node costs for an event."""
     if isinstance(node, Like):
         return search_work(node.pattern, node.escape)
     if isinstance(node, Matches):
@@ -186,6 +187,7 @@ row_bytes_of: Final[TextCache[str, int]] = TextCache(
 
 
 def _columns(expression: Expression) -> frozenset[str]:
+    """Return the dotted paths of the stored columns that an expression reads."""
     columns: set[str] = set()
     for node in walk(expression):
         match node:

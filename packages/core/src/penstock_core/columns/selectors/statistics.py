@@ -174,6 +174,7 @@ def _reversed_if(result: Outcomes, *, is_turned: bool) -> Outcomes:
 
 
 def _statistics_of(reference: Reference, statistics: StoreStatistics) -> ColumnStatistics | None:
+    """Return the statistics of a reference; None if its values are computed or array elements."""
     if reference.steps[0] == "JMSDeliveryMode":
         return None  # computed from two columns
     column = statistics.columns.get(column_path(reference.steps))
@@ -208,6 +209,7 @@ def _is_null(reference: Reference, statistics: StoreStatistics) -> Outcomes:
 def _compare(
     operator: Comparison, left: Expression, right: Expression, statistics: StoreStatistics
 ) -> Outcomes:
+    """Return the outcomes of a comparison of a column with a literal."""
     if isinstance(right, Reference) and not isinstance(left, Reference):
         operator, left, right = MIRRORED[operator], right, left
     if not isinstance(left, Reference):
@@ -315,6 +317,7 @@ def _scale(
 
 
 def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -> _Scale | None:
+    """Return how to compare a literal with bounds that are times; None if it does not compare."""
     is_number = reference.steps == ("JMSTimestamp",)
     match literal:
         case Text(text) if not is_number and (moment := microseconds(text)) is not None:
@@ -326,6 +329,7 @@ def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -
 
 
 def _bounded(operator: Comparison, scale: _Scale, column: ColumnStatistics) -> Outcomes:
+    """Return the outcomes of a comparison from the bounds of a column."""
     literal, low, high = scale.literal, column.minimum, column.maximum
     if scale.of_bound is not None:
         low, high = scale.of_bound(low), scale.of_bound(high)
@@ -370,6 +374,7 @@ def _like(
     escape: str,
     statistics: StoreStatistics,
 ) -> Outcomes:
+    """Return the outcomes of LIKE from the fixed prefix of the pattern."""
     column = _statistics_of(reference, statistics)
     pieces = parts(pattern, escape)
     if column is not None and column.has_no_value:

@@ -135,6 +135,8 @@ def _children(column: Any) -> dict[str, list[Any]]:
 
 
 def _statistics(column: Any) -> OptionalStatistics:
+    """Return the statistics of a column; None if its type has no order or it holds invalid
+    times."""
     if column.null_count == len(column):
         return ONLY_NULLS
     kind = column.type
@@ -160,6 +162,7 @@ _ORDERED: Final = (
 def _bounded(
     least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None
 ) -> OptionalStatistics:
+    """Return statistics with bounds of limited length; None if text has no short upper bound."""
     if isinstance(least, datetime):
         if least.tzinfo is None:
             return None

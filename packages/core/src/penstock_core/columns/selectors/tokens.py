@@ -86,6 +86,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _check_text(text: str) -> None:
+    """Raise ``InvalidSelector`` for text that is too long or not Unicode."""
     if len(text) > LENGTH_MAX:
         raise fault(
             text,
@@ -100,6 +101,7 @@ def _check_text(text: str) -> None:
 
 
 def _stray(text: str, position: int) -> Exception:
+    """Return the error for a character that begins no token."""
     character = text[position]
     if character == "'":
         return fault(
@@ -115,6 +117,7 @@ def _stray(text: str, position: int) -> Exception:
 
 
 def _token(match_: re.Match[str], text: str) -> Token:
+    """Return the token of a match. Raises ``InvalidSelector``."""
     written, position = match_.group(), match_.start()
     match match_.lastgroup:
         case "text":
@@ -135,6 +138,7 @@ def _token(match_: re.Match[str], text: str) -> Token:
 
 
 def _number(written: str, position: int, text: str) -> Token:
+    """Return the token of a number. Raises ``InvalidSelector``."""
     if written[:2] in ("0x", "0X", "0b", "0B"):
         digits = written.rstrip("lL")
         return Token(
@@ -159,6 +163,7 @@ def _number(written: str, position: int, text: str) -> Token:
 
 
 def _integer(digits: str, position: int, text: str, *, base: int) -> int:
+    """Return the value of a whole number. Raises ``InvalidSelector`` if it does not fit 64 bits."""
     if base == _OCTAL and not _OCTAL_DIGITS.issuperset(digits):
         expected = "digits 0 to 7 (a zero in front means base 8)"
         raise fault(text, position, expected, actual=f"'{digits}'")

@@ -62,6 +62,7 @@ def _inside(node: Expression, power: int) -> str:
 
 
 def _power(node: Expression) -> int:
+    """Return how tightly the operator of a node binds."""
     match node:
         case Or():
             return _OR
@@ -82,6 +83,7 @@ def _power(node: Expression) -> int:
 
 
 def _predicate(node: Compare | Between | In | Like | Matches | IsNull) -> str:
+    """Return the text of a predicate."""
     if isinstance(node, Compare):
         return f"{_inside(node.left, _SUM)} {node.operator} {_inside(node.right, _SUM)}"
     subject, negation = _inside(node.operand, _SUM), "NOT " if node.negated else ""
@@ -103,6 +105,7 @@ def _predicate(node: Compare | Between | In | Like | Matches | IsNull) -> str:
 
 
 def _atom(node: Expression) -> str:
+    """Return the text of a node without operands that need parentheses."""
     match node:
         case Text(value):
             return quoted(value)

@@ -42,6 +42,7 @@ def check_request(message: Request[Any]) -> None:
 
 
 def _what_is_wrong(message: Request[Any]) -> str:
+    """Return the error text for the first field that cannot be sent; empty if none is found."""
     kinds = typing.get_type_hints(type(message), include_extras=True)
     for name in message.__struct_fields__:
         value, shown_name = getattr(message, name), wire.name_for_users(name)

@@ -168,6 +168,8 @@ class FrameReader:
         return header, body
 
     def _take_preface(self) -> bool:
+        """Consume the preface. Return False if it has not arrived completely. Raises
+        ``RemoteProtocolViolation`` for other bytes."""
         got = bytes(self._buffer[self._start : min(self._end, self._start + len(self._preface))])
         if not self._preface.startswith(got):
             if got[:7] == self._preface[:7]:
@@ -186,6 +188,7 @@ class FrameReader:
         return True
 
     def _refuse(self, length: int, header_length: int) -> None:
+        """Raise ``RemoteProtocolViolation`` for the lengths of a frame that is not acceptable."""
         if length > self.frame_bytes_max:
             raise RemoteProtocolViolation(
                 f"a frame of {length} bytes was announced; {self.frame_bytes_max} are allowed"

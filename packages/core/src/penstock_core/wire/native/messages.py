@@ -306,6 +306,7 @@ class _FromClients:
         at any time by one that lacks some of these tags."""
 
     def decode(self, header: memoryview) -> Any:
+        """Decode a message; a request of a kind that is not known yet extends the decoder first."""
         decoder, known_tags = self._newest
         try:
             return decoder.decode(header)

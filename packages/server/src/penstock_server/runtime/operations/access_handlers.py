@@ -79,7 +79,7 @@ async def set_password(by: Caller, request: access.SetPassword) -> None:
     control = by.realm.access
     nonce, by.password_nonce = by.password_nonce, b""  # each nonce is valid for one try
     if control.is_own_password(by.principal, request.name):
-        message = access.change_said(nonce, request.name, request.verifier)
+        message = access.password_change_message(nonce, request.name, request.verifier)
         await control.check_old(
             by.principal,
             lambda verifier: bool(nonce) and is_proven(request.proof, verifier, message),

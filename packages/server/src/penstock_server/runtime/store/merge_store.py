@@ -63,7 +63,7 @@ class MergeStore(ChannelStore):
     def add(self, tail_batch: TailBatch) -> None:
         rows = tail_batch.batch
         raw = Raw(tail_batch, self.states.slots_of(rows), deltas_of(rows))
-        self.states.grown(rows.schema)
+        self.states.extend_columns(rows.schema)
         self.columns = self.states.columns
         self.names.add(tail_batch.schema, tail_batch.schema_id)
         self._pending.append(raw)
@@ -224,7 +224,7 @@ class MergeStore(ChannelStore):
         ids from ``first_id`` on. Stores nothing."""
         self.settle()
         for batch in batches:
-            self.states.grown(batch.schema)
+            self.states.extend_columns(batch.schema)
         slots = np.concatenate([self.states.slots_of(batch) for batch in batches])
         flags = np.concatenate([deltas_of(batch) for batch in batches])
         stamped = []

@@ -291,7 +291,7 @@ class RealmState:
             case StagesCommitted(producer, sequence, at_us, spans):
                 self.producers.stored(producer, sequence, spans, at_us=at_us)
             case CommitsKept(producer, forgotten, at_us, recent):
-                self.producers.put_back(producer, forgotten, at_us, recent=list(recent))
+                self.producers.restore_entry(producer, forgotten, at_us, recent=list(recent))
             case SchemaSeen(schema):
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):

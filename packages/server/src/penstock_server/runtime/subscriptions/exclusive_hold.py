@@ -14,7 +14,7 @@ from penstock_core.messages.delivery import HoldEvents
 from penstock_core.messages.settlements import BuryEvents, ExtendTime
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_core.vocabulary.stored_ids import id_set, written
+from penstock_core.vocabulary.stored_ids import id_set, stored_form
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
@@ -105,7 +105,7 @@ def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> 
         ids.discard_all(state.expired(now_us))  # SEM T1: they wait only to be moved
     counts = []
     for count, spans in durable.redeliveries(ids.spans):
-        counts.append((count, written(id_set(spans))))
+        counts.append((count, stored_form(id_set(spans))))
     waits = durable.waiting.by_time(ids) if durable.waiting else []
-    delayed = tuple((until_us, written(waiting)) for until_us, waiting in waits)
-    return Outstanding(written(ids), tuple(counts), delayed)
+    delayed = tuple((until_us, stored_form(waiting)) for until_us, waiting in waits)
+    return Outstanding(stored_form(ids), tuple(counts), delayed)
