@@ -64,7 +64,9 @@ def lost_to_time(patch: pytest.MonkeyPatch) -> None:
 
     def timed_out(state: ChannelState, *_: object, **__: object) -> list[StoredFact]:
         now_us = state.wakes_us
-        return [Acked(durable.name, ids.spans) for durable, ids in timeouts.held_too_long(state, now_us)]
+        return [
+            Acked(durable.name, ids.spans) for durable, ids in timeouts.held_too_long(state, now_us)
+        ]
 
     patch.setattr(decide, "_timed_out", timed_out)
 

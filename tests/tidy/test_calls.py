@@ -25,7 +25,8 @@ HOT: Final = {
     "decisions and facts: for each publish, offer or acknowledgement": """
         penstock_core.channel.decide not_recalled refuse_recalled
         penstock_core.channel.holding refuse_recalled
-        penstock_core.channel.offer _granted _look_ahead _offer_durable
+        penstock_core.channel.offer _deliver_granted _find_next_lanes
+        penstock_core.channel.offer _offer_durable
         penstock_core.channel.publish Appended _appended _dead not_received refuse_when_full
         penstock_core.channel.recall recalled_of
         penstock_core.channel.timeouts refuse_recalled

@@ -39,12 +39,12 @@ class KeptFile(Struct, frozen=True, kw_only=True):
     """A file in a backup."""
 
     name: str
-    """Its path in a data directory."""
+    """Path of the file in a data directory."""
     path: str
-    """Its path in the backup."""
+    """Path of the file in the backup."""
     size: int
     checksum: str
-    """XXH3-64 of its bytes, in hex."""
+    """XXH3-64 of the content, in hexadecimal."""
     stamp: int = 0
 
 

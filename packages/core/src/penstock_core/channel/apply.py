@@ -152,7 +152,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
 
 
 def _left_out(state: ChannelState, fact: Appended) -> None:
-    """Take out the ids that are not stored or only pass through memory."""
+    """Remove the ids that are not stored, and mark those that only pass through memory."""
     for absent in fact.absent:
         state.counters.published -= len(state.stored.remove(Span(*absent)))
     for relayed in fact.relayed:
@@ -164,7 +164,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
     passing = IdSet(fact.passing)
     state.passing.add_all(passing)
     state.unwritten.add_all(passing)
-    state.unwritten.discard_all(IdSet(fact.volatile))  # the type would not have it on disk either
+    state.unwritten.discard_all(IdSet(fact.volatile))  # never written to disk
     state.volatile.add_all(passing)
 
 

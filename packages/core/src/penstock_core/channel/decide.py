@@ -228,8 +228,8 @@ def _return_or_bury(state: ChannelState, durable: Durable, spans: Spans) -> Deci
 
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
-    """Decide what is due (expiry, deadlines, ends of waiting times) and what leaves in the same
-    step: events above a lowered capacity, and consumed ones."""
+    """Decide the removal of events that have expired, are consumed or exceed a lowered capacity,
+    the return of events that clients held too long, and the end of waits for absent seats."""
     expired = state.expired(now_us)
     facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
     if state.moves_dead:

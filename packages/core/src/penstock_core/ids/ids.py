@@ -61,7 +61,7 @@ class _LatestRanges:
 
 
 _REMEMBERED_MAX = 1 << 17
-"""Most ranges that are remembered with their blocks."""
+"""Maximum number of ranges of a set that ``_LatestRanges`` remembers."""
 
 
 _NO_RUNS: Final = cast("Runs", ((), ()))

@@ -36,7 +36,8 @@ class Restored(Fact, frozen=True):
     departed: tuple[tuple[str, Ids], ...] = ()
     """The ids of events that have left, by cause."""
     departed_from: int = -1
-    """The lowest id with a known cause of removal; -1: written before causes were kept."""
+    """The lowest id whose cause of removal is known; -1 in a snapshot that is older than the record
+    of causes."""
     died: tuple[tuple[str, str, int], ...] = ()
     topics_since: int = 0
     """``died`` and ``topics_since`` are defined in ``ChannelState``."""
@@ -72,4 +73,4 @@ class KeptStates(RealmFact, frozen=True):
     stream (SEM K2)."""
 
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Publishers, each with its events among the states."""
+    """For each publisher, the ids of its events that are part of merged events."""

@@ -14,7 +14,7 @@ class TopicTable:
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with each change."""
+        """Increases with each change; a reader notices changes by comparing two numbers."""
         self.since: dict[int, int] = {}
         """For each channel with topics, the first event id that was published after it got them."""
         self.on_changed: Callable[[], None] = _ignore_change

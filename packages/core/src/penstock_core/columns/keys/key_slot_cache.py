@@ -81,7 +81,7 @@ class WordSlots:
 
     def __init__(self, width: int) -> None:
         self._words: Words = np.zeros((1, width), dtype=np.uint64)
-        """The words of the value of each slot."""
+        """The value of each slot, as words; the row number is the slot."""
         self._resize(_CELLS_MIN)
 
     def _resize(self, cells: int) -> None:

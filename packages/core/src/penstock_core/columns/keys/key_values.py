@@ -53,7 +53,8 @@ class _Slots(dict[Any, int]):
 
 
 class ValuesMark(NamedTuple):
-    """Number of values, and memory of the values alone in bytes, when the mark was taken."""
+    """A state of :class:`Values` to return to: the number of slots, and the bytes of the values
+    without ``SLOT_BYTES``."""
 
     slots: int
     value_bytes: int

@@ -68,6 +68,7 @@ class NotAProperty(Exception):
         super().__init__(reason)
         self.reason = reason
         self.trail: list[str | int] = []
+        """Names of properties and indexes of lists that lead to the value, innermost first."""
 
     @property
     def path(self) -> str:
