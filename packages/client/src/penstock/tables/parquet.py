@@ -228,6 +228,7 @@ class ParquetLog:
         return self._folder.new_file(f"{ASIDE}/{name}", path)
 
     def commit(self, based_on: State, commit: Commit) -> None:
+        # Only the last commit can have unfinished moves, because each writer finishes them first.
         self._finish(based_on)
         number = based_on.version + 1
         added = tuple(
@@ -246,6 +247,7 @@ class ParquetLog:
             partition_by=commit.partition_by if number == 0 else None,
             content=commit.content,
         )
+        # The files must be on disk before the commit that names them.
         if added:
             self._folder.settle(self._folder.path / ASIDE)
         if not self._publish(f"{number:020}.json", msgspec.json.encode(record)):

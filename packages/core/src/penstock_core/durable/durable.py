@@ -354,6 +354,8 @@ class Durable:
             below = self.waiting.held_up(below, self.parked)
         if any(seat.wanted is not None or seat.refused for seat in self.seats):
             return self._selective(stored, chunk, below)
+        # One round may leave credit and ready events, because `chunk` and the smallest window limit
+        # the shares.
         while seats := self.kind.servable(self.seats):
             wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
             self._fill(wanted, stored, below)
@@ -398,6 +400,8 @@ class Durable:
         next_id = self.lanes.through
         while limit > 0:
             span = self.ready.next_span(next_id, limit)
+            # Without a selector every stored event is for this durable, so the next ones become
+            # ready now. With one, the matching events are not known here.
             if span is None and not self.selector:
                 beyond = stored.next_span(self.head, limit)
                 if beyond is not None and beyond.first < below:

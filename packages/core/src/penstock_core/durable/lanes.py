@@ -129,6 +129,8 @@ class Lanes:
         the events that are ready now."""
         for event_id in self._held_of(ids):
             self._end_flight(event_id)
+        # Their entries in queues and heaps are skipped later; they are removed once they are half of
+        # all, because each removal alone would visit a whole queue.
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
             self._forget(ready)
@@ -151,7 +153,7 @@ class Lanes:
             heapq.heappush(lane.back, event_id)
             self.waiting += 1
             self._end_flight(event_id)
-            if lane.held is not None:
+            if lane.held is not None:  # otherwise `_end_flight` has added the head
                 self._add_head(lane)
 
     def after(self, ids: IdSet) -> IdSet:

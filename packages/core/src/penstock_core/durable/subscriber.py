@@ -198,6 +198,7 @@ class Subscriber:
             self.cursor = span.end
         if self.confirms:
             self.unconfirmed.add_all(IdSet(spans))
+        # Ids that were received are never sent again, so they need no memory.
         if self.only and self.selector:
             self.only.remove(Span(0, self.resumes_at))
         if self.missed:

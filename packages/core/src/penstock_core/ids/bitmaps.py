@@ -417,6 +417,7 @@ class Blocks:
             key, offset = end >> SHIFT, end & LAST
             held = self.bits.get(key)
             if held is not None:
+                # The lowest zero bit of `held`: so many ids in a row are in the set.
                 held >>= offset
                 end += (~held & (held + 1)).bit_length() - 1
                 if end >> SHIFT == key:
@@ -435,6 +436,7 @@ class Blocks:
             return at_or_after + (held & -held).bit_length() - 1
         i = bisect_right(self.highs, key)
         full = self.lows[i] if i < len(self.lows) else None
+        # The id is in a run of full blocks, whose ids are all in the set.
         if full is not None and full <= key:
             return at_or_after
         j = bisect_right(self.keys, key)

@@ -116,6 +116,7 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
         if len(ids.overlap(stored)) != len(ids):
             raise DamagedExport(f"{what}: some of the events are not stored")
     highest = stored.highest
+    # A publish would give the id of a stored event to a new one.
     if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
         raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
     live, counters = len(stored), restored.counters

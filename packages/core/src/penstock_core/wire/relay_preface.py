@@ -125,10 +125,12 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
     if end < HEAD_BYTES or data[12] != _PROXY:
         raise RemoteProtocolViolation("the relay preface of a connection is not signed")
     signature_field = data[end:]
+    # Addresses and fields are parsed only after this check, because anybody can send a preface.
     if not hmac.compare_digest(signature_field, _field(_SIGNED, _digest(data[:end], secret))):
         raise RemoteProtocolViolation(
             "the relay preface of a connection is not signed by a node of this cluster"
         )
+    # Addresses and ports of both ends: 2 * (4 + 2) bytes for IPv4, 2 * (16 + 2) for IPv6.
     size = 12 if data[13] == _TCP4 else 36
     fields = _fields(data[HEAD_BYTES + size : end])
     if fields.get(_FOR_PROCESS, b"").decode() != process:

@@ -118,6 +118,7 @@ class WebSocketReader:
             size = int.from_bytes(data[2 : 2 + extra])
             if size >> 63:
                 raise WebSocketViolation(PROTOCOL_ERROR, "a frame is longer than 2^63 - 1 bytes")
+        # Checked before the head is removed, so that the next call reads it again.
         if opcode >= CLOSE and len(data) < head + size:
             return None
         self._mask = bytes(data[head - 4 : head])

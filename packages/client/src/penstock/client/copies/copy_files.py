@@ -73,6 +73,8 @@ async def copy_files(
         begun = capture.begun
         label = _checked(begun, stored_label)
         if stored_label is None:
+            # Before the first file: after an interruption, the next update refuses files without a
+            # label.
             await target.put(LABEL, [msgspec.json.encode(label)])
         existing.pop(LABEL, None)
         files = [(n, f) for n, f in enumerate(begun.files) if f.name.startswith(FILES)]

@@ -226,7 +226,7 @@ class DurableSeat(SeatAttachment[B]):
         if generation <= self._closed_through or generation != self.generation:
             return
         if not self.settlements.in_order or event_id not in self.recalled:
-            self.settlements.soon(
+            self.settlements.settle_soon(
                 event_id, roll_back=roll_back, previous=previous, delay_ms=delay_ms
             )
         elif not roll_back:

@@ -59,6 +59,8 @@ class HandlerLoop:
                 while rest is not None:
                     batch, rest = rest, None
                     for row, event in enumerate(batch):
+                        # An event of the batch may have been recalled: wait for the answers to the
+                        # rollbacks, and continue with the events that are left.
                         if seat.may_recall:
                             rest = await batch._current_from(row)
                             break

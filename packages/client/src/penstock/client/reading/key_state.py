@@ -60,6 +60,7 @@ async def state_of(connection: RealmConnection, question: StateQuestion) -> KeyS
     newest = await _newest(
         _stored(connection, question.channel.channel, _selector(question)), question
     )
+    # The channel has only the newest state of the key. It is also the state as of any later event.
     if newest is not None and (as_of is None or newest.event_id <= as_of):
         return newest
     wanted = f"{question.key_name} = {question.key!r}"

@@ -287,7 +287,7 @@ class Reader(Closing):
         elif self._transactional:
             self._hold(IdSet((Span(event_id, event_id + 1),)))
         else:
-            self._settlements.soon(event_id, roll_back=False)
+            self._settlements.settle_soon(event_id, roll_back=False)
 
     def _hold(self, ids: IdSet) -> None:
         self._held.add_all(ids)

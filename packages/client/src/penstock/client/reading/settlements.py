@@ -173,7 +173,7 @@ class Settlements:
             rest = rest[SPANS_MAX:]
         return number
 
-    def soon(
+    def settle_soon(
         self,
         event_id: int,
         *,
@@ -187,6 +187,7 @@ class Settlements:
         sent first.
         """
         acks, backs = self.acks, self.backs
+        # The first settlement of a turn schedules the request for all that follow in it.
         if not acks and not backs:
             asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
@@ -200,6 +201,8 @@ class Settlements:
                 asyncio.get_running_loop().call_soon(self.hurry)
             self._previous = previous
             self.acks.append(event_id)
+        # `takes_acks_of` allows callers to append acknowledgements to `acks` without calling this
+        # method.
         is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
         self.takes_acks_of = self._seat.generation if is_usual else NO_GENERATION
 
@@ -244,6 +247,7 @@ class Settlements:
         def answered(done: asyncio.Future[Any]) -> None:
             unanswered.discard(done)
             error = None if done.cancelled() else done.exception()
+            # Success, an error of another kind, or the one event that was late.
             if not isinstance(error, IllegalState) or len(ids) == 1:
                 self._settled(done)
                 return

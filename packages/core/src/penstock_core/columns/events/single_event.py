@@ -340,6 +340,8 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     if codec is None:
         return None
     values = [*properties.values()]
+    # The values are in the order of the body's columns: tag, data, properties. Empty data has a
+    # column only if the event has nothing else.
     if data or not (values or tag is not None):
         values.insert(0, data)
     if tag is not None:
@@ -347,6 +349,7 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     try:
         encoded = codec.encode_with_digest(values)
     except (struct.error, UnicodeEncodeError):
+        # An integer beyond 64 bits, or text that UTF-8 cannot encode: Arrow reports the error.
         return None
     return None if encoded is None else (codec, encoded[0])
 

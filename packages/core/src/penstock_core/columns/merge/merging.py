@@ -153,6 +153,7 @@ def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[
         sets = _rows_setting(columns, rows_outside, rows.num_rows)
         sources = order.sources(sets)
         if sets is None:
+            # All properties that no row sets have the same sources, so these are converted once.
             unset_sources = unset_sources if unset_sources is not None else pa.array(sources)
         selected = unset_sources if sets is None else pa.array(sources)
         for index in by_name.get(logical, ()):

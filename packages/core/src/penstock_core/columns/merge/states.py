@@ -127,6 +127,7 @@ class States:
         self.extend_columns(batch.schema)
         ids = ids_of(batch)
         keyed = slots != NO_SLOT
+        # Ids ascend, and of several rows of one slot NumPy assigns the last.
         self._newest[slots[keyed]] = ids[keyed]
         batch = self.conformed(batch)
         self.chunks.append(StateChunk(batch, ids, slots, codes=codes, size=batch.nbytes))

@@ -207,6 +207,7 @@ def _cells(
         if shape is None and levels_of(value) > NESTING_MAX:
             raise _too_deep(index, name)
         key = (name, shape)
+        # Rows of a batch mostly have the same names and types, so each pair is checked once.
         if key not in places:
             try:
                 check_property_name(name)
@@ -216,6 +217,7 @@ def _cells(
             if levels > NESTING_MAX:
                 raise _too_deep(index, name)
             if shape is None or levels > COLUMN_NESTING_MAX:
+                # No column can hold the value: it goes to `more`.
                 places[key] = None
             else:
                 places[key] = growth.place(name, shape)

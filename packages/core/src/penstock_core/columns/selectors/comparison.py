@@ -72,6 +72,7 @@ def _compared(
     operator: Comparison, left_kind: LaneType, left: Column, right_kind: LaneType, right: Column
 ) -> Column | None:
     """Return the comparison of two lanes; None if their types do not compare."""
+    # A time compares with a number as milliseconds since 1970; its own unit is microseconds.
     if left_kind is LaneType.TIME and right_kind in _NUMBERS:
         left_kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
     elif right_kind is LaneType.TIME and left_kind in _NUMBERS:

@@ -152,6 +152,7 @@ class FrameReader:
         if self._end - self._start < PREFIX_BYTES:
             return None
         length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
+        # `length` counts the 4 bytes of `header_length`, the header and the body.
         is_sound = header_length + 4 <= length <= self.frame_bytes_max
         if not is_sound or header_length > self._header_bytes_max:
             self._refuse(length, header_length)
