@@ -129,8 +129,8 @@ class Lanes:
         the events that are ready now."""
         for event_id in self._held_of(ids):
             self._end_flight(event_id)
-        # Their entries in queues and heaps are skipped later; they are removed once they are half of
-        # all, because each removal alone would visit a whole queue.
+        # Their entries stay in queues and heaps until they are half of all: to remove each at once
+        # would visit a whole queue.
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
             self._forget(ready)
