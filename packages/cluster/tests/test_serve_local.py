@@ -83,9 +83,9 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         # the owner reads once a second where the nodes have their local channels
         until(lambda: f"node n2, at {local_url(two)}" in _why_not_there(wide, "readings"))
         until(lambda: sum(bool(node.local_url) for node in wide.cluster().nodes) == 3)
-        with pytest.raises(InvalidArgument, match="where a node has its own channels"):
+        with pytest.raises(InvalidArgument, match="at a node that serves local channels"):
             wide.channels.create("alone", cluster_wide=False)
-        with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
+        with pytest.raises(InvalidArgument, match="this realm has the local channels of node n2"):
             here.channels.create("everywhere", cluster_wide=True)
 
         assert "readings @n2" in said("channel", "list", "--url", addresses(one))

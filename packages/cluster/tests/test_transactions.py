@@ -69,7 +69,7 @@ async def test_one_that_was_aborted_or_left_by_an_exception_leaves_nothing() -> 
 
     await until(lambda: other.serves)
     assert await datas(orders) == []
-    with pytest.raises(NoSuchTransaction, match="another node has taken over"):
+    with pytest.raises(NoSuchTransaction, match="another node took over"):
         await session.is_committed(unit.id)
     await session.close()
     await end(other)

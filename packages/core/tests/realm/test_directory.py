@@ -392,7 +392,7 @@ def test_nothing_local_is_made_cluster_wide() -> None:
     found = at_a_node()
     create(found, "readings")
 
-    with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
+    with pytest.raises(InvalidArgument, match="this realm has the local channels of node n2"):
         create(found, "a", cluster_wide=True)
     with pytest.raises(InvalidArgument, match="readings is a local channel of node n2"):
         decide(found.channels[1].state, AddDurable("d", "shared", cluster_wide=True), 0)

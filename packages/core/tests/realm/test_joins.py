@@ -102,7 +102,7 @@ def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_
         (gone,) = found.decide_delete("readings")
         found.apply(gone)
         create(found, "readings")
-        with pytest.raises(IllegalState, match="create this one when they have left"):
+        with pytest.raises(IllegalState, match="create the new join after they have left"):
             out(found, "readings", "orders")
     assert found.joins.copying_from(1) == ()
     ending = found.decide_end(outbox)

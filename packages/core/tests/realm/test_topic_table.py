@@ -37,7 +37,7 @@ def test_channels_with_topics_are_known_from_their_first_event_on() -> None:
     ("definition", "said"),
     [
         (Definition(kind="queue", topics=("a",)), "an attribute of channels, not of a queue"),
-        (Definition(payload="json"), "give topics, too"),
+        (Definition(payload="json"), "set topics, too"),
         (Definition(topics=("x", "a/+")), "of second belongs to first already, as 'a/{b}'"),
     ],
 )
