@@ -137,7 +137,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     for part in fact.volatile:
         state.volatile.add(part)
     if fact.absent or fact.relayed or fact.dropped or fact.passing:
-        _left_out(state, fact)
+        _remove_unstored(state, fact)
     if state.ages.appended(span, fact.at_us, state.definition.ttl):
         state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
@@ -151,7 +151,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         _offer_matched(state, fact, span)
 
 
-def _left_out(state: ChannelState, fact: Appended) -> None:
+def _remove_unstored(state: ChannelState, fact: Appended) -> None:
     """Remove the ids that are not stored, and mark those that only pass through memory."""
     for absent in fact.absent:
         state.counters.published -= len(state.stored.remove(Span(*absent)))

@@ -110,7 +110,8 @@ def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.Reco
 
 
 def _remaining_cell(cell: Any, selected: dict[str, Any], unplaced: bytes | None) -> bytes | None:
-    """Return ``more`` of a row: properties that were not selected, and those without a column."""
+    """Return the content of ``more`` after a row's properties were moved into columns: those that
+    were not selected, and those that no column can hold."""
     other_properties = {name: value for name, value in (cell or {}).items() if name not in selected}
     return overflow.extended(unplaced, other_properties) if other_properties else unplaced
 
