@@ -176,7 +176,7 @@ class Durable:
         self.waiting.add(late, until_us)
         if self.lanes is None:
             self.ready.discard_all(late)
-        else:
+        else:  # it stays ready, so that its lane waits behind it
             self.lanes.asleep.add_all(late)
 
     def wake(self, now_us: int) -> None:
@@ -458,7 +458,7 @@ class Durable:
     def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
         """Take events from beyond ``head`` until ``wanted`` are ready."""
         if self.selector:
-            return
+            return  # matching events become ready when they are published or the durable is created
         while len(self.ready) < wanted:
             span = stored.next_span(self.head, wanted - len(self.ready))
             if span is None or span.first >= below:

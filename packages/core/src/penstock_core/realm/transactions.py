@@ -95,7 +95,7 @@ class TransactionTable:
         them."""
         self._forget(at_us)
         if self._outcome(transaction) is not None:
-            self.begun(transaction)
+            self.begun(transaction)  # raises the error for this outcome
         below = frozenset(below_capacity)
         open_transaction = self._open.get(transaction)
         if open_transaction is None:
@@ -137,6 +137,7 @@ class TransactionTable:
     def apply(self, ended: Ended) -> None:
         """Record the outcome of a transaction, and forget old outcomes."""
         self._close(ended.transaction)
+        # Removed first, so that the new entry becomes the last one: `_before` relies on the order.
         self._forget_ended(ended.transaction)
         self._ended[ended.transaction] = ended
         owner = owner_of(ended.transaction)
