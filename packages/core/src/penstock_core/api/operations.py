@@ -28,6 +28,7 @@ from penstock_core.api import (
     realm,
     requesting,
     subscriptions,
+    tables,
     topics,
     transactions,
     transfers,
@@ -394,6 +395,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel))
         ),
         reading.CancelScheduled: _numbered(PURGE),
+        tables.LoadTable: _numbered(READ),
         # MQTT topics. The description of MQTT lists only the channels that the user may read.
         topics.DescribeMqtt: _on_realm("realm.describe"),
         topics.ListTopics: _numbered(READ),

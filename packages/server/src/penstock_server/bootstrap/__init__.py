@@ -27,7 +27,7 @@ from penstock_server.runtime.access.shared_accounts import SharedAccounts
 from penstock_server.runtime.access.tokens import TokenRules, Tokens, fetched
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.subscriptions.lease_book import LeaseLimits
-from penstock_server.runtime.subscriptions.realm_limits import Limits
+from penstock_server.runtime.subscriptions.realm_limits import Limits, TableLimits
 from penstock_server.runtime.upkeep.sealer import SealingLimits
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.runtime.writer.placement import MemoryLimits
@@ -42,6 +42,8 @@ from penstock_server.storage.secrecy import mend
 from penstock_server.storage.secrecy import openness as openness
 
 IDENTITY_KEY = "identity"
+SCRATCH = "tables"
+"""Folder in the data directory for files that can be made again."""
 
 
 async def open_realm(
@@ -77,6 +79,8 @@ async def open_realm(
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
             realm.disk_space = partial(_disk_space, directory)
+            realm.scratch_folder = Path(absolute(directory)) / SCRATCH
+            await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
         realm.access = access(stores.registry, directory, settings, clock=clock, shared=shared)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
@@ -256,6 +260,13 @@ def realm_limits(settings: Settings) -> Limits:
             leases_per_user_max=settings.http.leases_per_user_max,
             events_max=settings.http.leased_events_max,
             events_per_user_max=settings.http.leased_events_per_user_max,
+        ),
+        tables=TableLimits(
+            fresh_ms=settings.tables.fresh_ms,
+            hold_s=settings.tables.hold_s,
+            cache_bytes_max=settings.tables.cache_bytes,
+            memory_events_max=settings.tables.memory_events_max,
+            snapshots_per_user_max=settings.tables.snapshots_per_user_max,
         ),
     )
 

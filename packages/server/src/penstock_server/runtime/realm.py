@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock_core.api.channels import ChannelInfo, ChannelOpened, Maintained
@@ -50,7 +52,7 @@ from penstock_server.runtime.upkeep.recovery import (
     recover,
     remove_strays,
 )
-from penstock_server.runtime.upkeep.regular_work import RegularWork, run_again
+from penstock_server.runtime.upkeep.regular_work import RegularWork, Step, run_again
 from penstock_server.runtime.upkeep.repair_growing_files import mend_files
 from penstock_server.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock_server.runtime.upkeep.sealer import Sealer, SealingLimits
@@ -85,6 +87,9 @@ class RunningRealm:
     tenures: TenureCounts | None = None
     """Counts of the node's tenures as owner; None outside a cluster."""
     names = StoreNames()
+    scratch_folder: Path | None = None
+    """Folder for files that can be made again, empty at the start; None if the realm has no local
+    disk."""
 
     def __init__(
         self,
@@ -103,7 +108,7 @@ class RunningRealm:
     ) -> None:
         self.recovered = recovered
         self.identity, self.name = identity, name
-        self.limits, self.clock = limits, clock
+        self.limits, self.clock, self.offload = limits, clock, offload
         self._state = recovered.state
         self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
         self._journal, self.blobs = journal, blobs
@@ -295,9 +300,10 @@ class RunningRealm:
 
     # --- running -------------------------------------------------------------------------
 
-    def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return the tasks that run in parallel with the writer, by name."""
-        regular = {
+    @cached_property
+    def regular_steps(self) -> dict[str, Step]:
+        """Regular work by name; packages may add steps."""
+        return {
             "history": self.history.take_in_turns,
             "subscriptions": self.subscriptions.forget_places,
             "leases": self.leases.expire,
@@ -307,10 +313,13 @@ class RunningRealm:
             "backups": self.backups.expire,
             "imports": self.imports.expire,
         }
+
+    def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return the tasks that run in parallel with the writer, by name."""
         return {
             "sealing": self._sealer.run,
             "regular work": RegularWork(
-                self.incidents, interval_s=self.limits.sweep_interval_s, steps=regular
+                self.incidents, interval_s=self.limits.sweep_interval_s, steps=self.regular_steps
             ).run,
             EXPIRY: self.shard.timers.run,
             "files of imports": self.imports.run,

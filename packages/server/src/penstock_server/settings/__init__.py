@@ -647,6 +647,53 @@ class LogSettings(Section, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class TableSettings(Section, frozen=True, kw_only=True):
+    fresh_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3_600_000,
+            description="Milliseconds for which loads of a table share a snapshot; 0 makes each "
+            "load see all events that were acknowledged before it.",
+        ),
+    ] = 0
+    hold_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Seconds for which a loaded table can be read. Removed events stay in its "
+            "files for that long.",
+        ),
+    ] = 600
+    cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            description="Maximum size in bytes of the files of all tables, in the folder `tables` "
+            "of the data directory. Without a data directory they are in memory, at most 256 MiB.",
+        ),
+    ] = 4 << 30
+    memory_events_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="Maximum number of events in memory of a channel that is loaded as a "
+            "table.",
+        ),
+    ] = 1_000_000
+    snapshots_per_user_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Maximum number of snapshots of tables that a user can read at the same "
+            "time; a further load ends the oldest.",
+        ),
+    ] = 200
+
+
 class Settings(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of this realm.")] = "penstock"
     listen: ListenSettings = ListenSettings()
@@ -654,5 +701,6 @@ class Settings(Section, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
+    tables: TableSettings = TableSettings()
     cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()

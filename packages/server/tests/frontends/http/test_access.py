@@ -39,7 +39,9 @@ def test_requests_without_authentication_are_refused(web: Web) -> None:
         if not route.is_open:
             reply = web.ask(route.method, route.path.replace("{", "").replace("}", ""))
 
-            assert (reply.status, reply.code) == (401, "authentication-failed"), route
+            assert reply.status == 401, route
+            code = "authentication-failed" if route.refusal_of is None else "401"
+            assert reply.code == code, route
     assert web.ask("GET", "/metrics").status == 401
     assert web.get("/ready") == {"status": "ok"}
 

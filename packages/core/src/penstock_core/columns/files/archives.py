@@ -22,7 +22,7 @@ its column.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -331,6 +331,30 @@ def shown_rows(
     return _table_of(
         rows, {name: available[name] for name in selected}, {slot.name for slot in slots}
     )
+
+
+class JoinedNumbers(NamedTuple):
+    """The column that readers see for the integers and floats of a property."""
+
+    logical: str
+    """Name of the property."""
+    name: str
+    exact_names: tuple[str, ...]
+    """Names of the columns with the types as stored."""
+
+
+def joined_numbers(table: pa.Schema) -> list[JoinedNumbers]:
+    """Return the columns of an archive in which readers see numbers of two types."""
+    property_columns = _properties_of(table)
+    shape = StructShape(tuple(_slot_of(field) for field in table if field.name in property_columns))
+    name_of = {index: name for name, index in typed_columns(shape).items()}
+    return [
+        JoinedNumbers(
+            column.logical, column.name, tuple(name_of[index] for index in column.sources)
+        )
+        for column in shown_columns(shape)
+        if len(column.sources) > 1
+    ]
 
 
 def _numbers_shown(

@@ -7,6 +7,7 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
 
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_core.api.realm import ReadRates
 from penstock_core.loggers import logger
-from penstock_core.vocabulary.argument_errors import ABSENT, explain
+from penstock_core.vocabulary.argument_errors import explain
 from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
@@ -28,6 +29,14 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.names import destination_name
 from penstock_server.frontends.http import metrics
 from penstock_server.frontends.http.accepting import JSON, accepted_form, not_accepted
+from penstock_server.frontends.http.doors import (
+    PART_BYTES,
+    FileAnswer,
+    FileDoor,
+    FileRequest,
+    ServedFile,
+    file_doors,
+)
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock_server.frontends.http.routing import (
     BASE,
@@ -39,6 +48,7 @@ from penstock_server.frontends.http.routing import (
     Download,
     Events,
     Payload,
+    RefusalForm,
     Route,
     RouteMatch,
     RouteTable,
@@ -68,6 +78,7 @@ OPEN_BYTES_MAX: Final = SMALL_BYTES
 REFUSED_S: Final = 0.25
 """Seconds to wait for the body of a refused request, which only the audit log uses."""
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
+OCTETS: Final = "application/octet-stream"
 MONITORING_PATHS: Final = frozenset(("/health", "/ready", "/metrics"))
 """Paths for monitoring the realm, which are answered even if all connections are in use."""
 SECURITY: Final[Headers] = [
@@ -77,14 +88,6 @@ SECURITY: Final[Headers] = [
 ]
 OTHER_FORMS: Final = (Events, Download, Payload)
 """Answers that are not JSON, or whose endpoint chooses the content type."""
-PAGE: Final[Headers] = [
-    (
-        "content-security-policy",
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
-        "object-src 'none'",
-    ),
-    ("cache-control", "no-cache"),
-]
 
 _log = logger("penstock.http")
 
@@ -139,6 +142,8 @@ class HttpRequest:
         self._send = send
         self._has_begun = False
         self._is_unread = False
+        self._refusal_of: RefusalForm | None = None
+        """How clients of the route expect errors; None for the form of the API."""
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.query_string: bytes = scope["query_string"]
@@ -176,6 +181,8 @@ class HttpRequest:
         elif self.path == "/metrics":
             self._only_reads()
             await self._metrics()
+        elif (door := file_doors().get(self.path[1:].partition("/")[0])) is not None:
+            await self._file_behind(door)
         else:
             self._only_reads()
             await self._file()
@@ -239,14 +246,35 @@ class HttpRequest:
         file = self._service.files.find(self.path, self.headers.get("accept-encoding", ""))
         if file is None:
             raise NameDoesNotExist(f"the page {self.path[:200]} does not exist")
-        headers = [("etag", file.tag), ("vary", "accept-encoding"), *PAGE]
-        if file.encoding:
-            headers.append(("content-encoding", file.encoding))
         # The tag includes its quotes, so that it cannot be a part of another one.
         if file.tag in self.headers.get("if-none-match", ""):
-            await self.reply(304, b"", file.type, headers=headers)
+            await self.reply(304, b"", file.type, headers=file.headers)
         else:
-            await self.reply(200, file.data, file.type, headers=headers)
+            await self.reply(200, file.data, file.type, headers=file.headers)
+
+    async def _file_behind(self, door: FileDoor) -> None:
+        """Send a file, or the range of it that the client asks for."""
+        query = self.query_string.decode("latin-1")
+        request = FileRequest(
+            self._service, self.method, self.path, query=query, headers=self.headers
+        )
+        self._refusal_of = partial(door.refusal, request)
+        if (suspension := self._service.native.suspended) is not None:
+            raise suspension
+        self._only_reads()
+        file = await door.find(request)
+        with self._service.requests.one(file.reader), self._service.quotas.asking(file.reader):
+            answer = file.answer_to(self.headers.get("range", ""))
+            await self._to_viewer(self._send_file(file, answer))
+
+    async def _send_file(self, file: ServedFile, answer: FileAnswer) -> None:
+        length = ("content-length", str(answer.end - answer.start))
+        await self._begin(answer.status, [length], OCTETS, headers=answer.headers)
+        if self.method != "HEAD":
+            for offset in range(answer.start, answer.end, PART_BYTES):
+                size = min(PART_BYTES, answer.end - offset)
+                await self._body_part(await file.read(offset, size), more=True)
+        await self._body_part(b"", more=False)
 
     async def _api(self) -> None:
         service = self._service
@@ -254,6 +282,7 @@ class HttpRequest:
             raise Refusal(503, suspension)
         match = self._find_route()
         route = match.route
+        self._refusal_of = route.refusal_of
         if route.is_open:
             principal = Principal(ANONYMOUS, self.host)
         else:
@@ -297,7 +326,7 @@ class HttpRequest:
     async def _check_right(self, principal: Principal, match: RouteMatch) -> None:
         """Raise ``AccessDenied`` before the body is read. If a small body has already arrived, the
         audit record names its subject."""
-        route, access, name = match.route, self._service.guard.access, _store_in(match)
+        route, access, name = match.route, self._service.guard.access, match.store_name
         if route.is_open or access.allows(principal, route.operation, name):
             return
         body = None
@@ -466,7 +495,7 @@ class HttpRequest:
         try:
             return msgspec.json.decode(content.data, type=body_type)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(_explained(error, content.data, body_type)) from None
+            raise InvalidArgument(content.explained(error, body_type)) from None
 
     # --- answers -------------------------------------------------------------------------
 
@@ -488,10 +517,13 @@ class HttpRequest:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
             all_headers.append(("retry-after", str(math.ceil(wait_s))))
         self._service.realm.connections.refused(error)
-        detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
         all_headers.append(("cache-control", "no-store"))
-        document = msgspec.json.encode(ErrorAnswer(error=detail))
-        await self.reply(status, document, JSON, headers=all_headers)
+        if self._refusal_of is None:
+            detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
+            kind, document = JSON, msgspec.json.encode(ErrorAnswer(error=detail))
+        else:
+            status, kind, document = self._refusal_of(status, error)
+        await self.reply(status, document, kind, headers=all_headers)
 
     async def reply(
         self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
@@ -541,8 +573,7 @@ class HttpRequest:
             events.close()
 
     async def _download(self, file: Download) -> None:
-        """Send a file. On an error in the middle, the connection is closed, so that the client sees
-        a truncated body."""
+        """Send a file that is made while it is sent."""
         quoted = quote(file.name, safe="")
         headers = [
             ("cache-control", "no-store"),
@@ -558,13 +589,19 @@ class HttpRequest:
             await self._body_part(b"", more=False)
 
         try:
-            await self._while_there(send())
+            await self._to_viewer(send())
+        finally:
+            file.close()
+
+    async def _to_viewer(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Send a file. If the client does not read, or an error occurs in the middle, the
+        connection is closed, so that the client sees a truncated body."""
+        try:
+            await self._while_there(sending)
         except* TimeoutError:
             _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")
         except* PenstockError as reasons:
             _log.info("viewer.dropped", peer=self.host, reason=str(reasons.exceptions[0]))
-        finally:
-            file.close()
 
     async def _while_there(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until it ends or the client disconnects."""
@@ -591,18 +628,3 @@ class HttpRequest:
 
 def stopping() -> RealmStopping:
     return RealmStopping("the realm is shutting down")
-
-
-def _store_in(match: RouteMatch) -> str:
-    """Return the name of the channel or queue in the path; empty if it has none."""
-    named = match.params.get("channel") or match.params.get("queue")
-    return destination_name(named) if named else ""
-
-
-def _explained(fault: Exception, body: bytes, body_type: Any) -> str:
-    """Return the text of an error in a body, with the invalid value if one can be decoded."""
-    document = ABSENT
-    if isinstance(fault, msgspec.ValidationError):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = msgspec.json.decode(body)
-    return explain(fault, document, kind=body_type, whole="the body")

@@ -32,6 +32,16 @@ _TYPES: Final = {
 """Media types by extension. Other files in the folder are not served."""
 
 
+_PAGE: Final = [
+    (
+        "content-security-policy",
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "object-src 'none'",
+    ),
+    ("cache-control", "no-cache"),
+]
+
+
 class File(NamedTuple):
     """The content of a file."""
 
@@ -41,6 +51,12 @@ class File(NamedTuple):
     """Entity tag, which changes with the content and its encoding."""
     encoding: str = ""
     """Content encoding of ``data``; empty if it is the file as stored."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of an answer with the file."""
+        headers = [("etag", self.tag), ("vary", "accept-encoding"), *_PAGE]
+        return [*headers, ("content-encoding", self.encoding)] if self.encoding else headers
 
 
 def _compressed(file: File) -> File:

@@ -7,17 +7,22 @@ A path is split before it is percent-decoded, so that a name with slashes is a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import typing
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
+
+import msgspec
 
 from penstock_core.access.rights import Principal
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.operations import REQUESTS, operation_on
 from penstock_core.api.requests import AnswerT, Kind, Request
 from penstock_core.tasks import leave_to_owner, start_task
+from penstock_core.vocabulary.argument_errors import ABSENT, explain
 from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_core.vocabulary.names import destination_name
 from penstock_server.frontends.http.joining import join_of
 from penstock_server.frontends.http.people_shapes import AclChange
 from penstock_server.frontends.http.realm_shapes import NewJoin
@@ -48,6 +53,15 @@ class Content(NamedTuple):
     type: str
     """Media type, without parameters."""
     data: bytes
+
+    def explained(self, fault: Exception, body_type: Any) -> str:
+        """Return the text of an error in the body, with the invalid value if one can be
+        decoded."""
+        document = ABSENT
+        if isinstance(fault, msgspec.ValidationError):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                document = msgspec.json.decode(self.data)
+        return explain(fault, document, kind=body_type, whole="the body")
 
 
 class Upload(NamedTuple):
@@ -211,6 +225,8 @@ async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
+RefusalForm = Callable[[int, PenstockError], tuple[int, str, bytes]]
+"""Returns the status, content type and body of an error, from its status in the API."""
 
 
 class Examples:
@@ -249,6 +265,8 @@ class Route(NamedTuple):
     """Examples for the OpenAPI document."""
     signature: Signature | None = None
     """None to read the signature from the annotations of the endpoint."""
+    refusal_of: RefusalForm | None = None
+    """Form of errors, if the route follows the specification of another project."""
 
     @property
     def reads(self) -> bool:
@@ -316,6 +334,12 @@ class RouteMatch(NamedTuple):
     route: Route
     signature: Signature
     params: dict[str, str]
+
+    @property
+    def store_name(self) -> str:
+        """The name of the channel or queue in the path; empty if it has none."""
+        name = self.params.get("channel") or self.params.get("queue")
+        return destination_name(name) if name else ""
 
 
 class RouteTable:

@@ -11,6 +11,20 @@ from penstock_server.runtime.writer.placement import MemoryLimits
 BACKLOG_BYTES_MAX = 64 << 20
 
 
+class TableLimits(Struct, frozen=True):
+    """Limits of channels that are loaded as tables (SEM B5)."""
+
+    fresh_ms: int = 0
+    """Milliseconds for which loads share a snapshot."""
+    hold_s: int = 600
+    """Seconds for which the files of a loaded table can be read."""
+    cache_bytes_max: int = 4 << 30
+    """Bytes of all files of tables."""
+    memory_events_max: int = 1_000_000
+    """Events of a channel in memory that a table may have."""
+    snapshots_per_user_max: int = 200
+
+
 class Limits(Struct, frozen=True):
     """Limits and intervals of a realm."""
 
@@ -29,3 +43,5 @@ class Limits(Struct, frozen=True):
     """Seconds between two searches for expired events (SEM T1)."""
     leases: LeaseLimits = LeaseLimits()
     """Limits for events that clients have fetched over HTTP and not settled (SEM H3)."""
+    tables: TableLimits = TableLimits()
+    """Limits of channels that are loaded as tables (SEM B5)."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.api.transfers import ExportBegun, ExportedBytes
@@ -23,15 +22,22 @@ from penstock_core.columns.files.exports import (
     state_bytes,
 )
 from penstock_core.columns.files.lean_columns import lean_image
-from penstock_core.columns.files.segments import SegmentImage, SegmentReader, rows_of
+from penstock_core.columns.files.segments import SegmentImage, SegmentReader
 from penstock_core.columns.schema.schema import ChannelSchema
-from penstock_core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet
 from penstock_core.loggers import logger
 from penstock_core.messages.retention import Quarantine
 from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.realm.exports import ExportedState, exported
 from penstock_core.vocabulary.errors import Damaged, IllegalState, NameDoesNotExist
 from penstock_core.vocabulary.ports import Blobs, Clock, Offload
+from penstock_server.runtime.store.captured_events import (
+    EventsOfBatch,
+    UnreadableEvents,
+    captured_events,
+    publishers_in_memory,
+    rows_in_file,
+)
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
 from penstock_server.runtime.store.tail_batch import TailBatch, stored_rows
@@ -201,25 +207,25 @@ class Exports(TransferRegistry[_RunningExport]):
     async def _image(self, captured: _Captured, part: _FilePart) -> SegmentImage:
         try:
             image: SegmentImage = await self._offload(partial(_image, part, captured))
-        except _Unreadable as error:
-            store = self._shard.state.stores.get(captured.number)
-            if store is not None:
-                store.quarantined.append(str(error))
-            _log.error("events.quarantined", channel=captured.number, reason=str(error))
-            self._shard.quarantine(captured.number, Quarantine(error.ids.spans))
-            raise Damaged(
+        except UnreadableEvents as error:
+            raise set_aside(
+                self._shard,
+                captured.number,
                 f"{captured.name} cannot be exported as a whole: {error}; the unreadable events "
-                f"are now set aside: export again to get the others"
+                f"are now set aside: export again to get the others",
+                unreadable=error,
             ) from error
         return image
 
 
-class _Unreadable(Exception):
-    """Raised off the loop, so that the loop can quarantine the unreadable events."""
-
-    def __init__(self, reason: Damaged, ids: IdSet) -> None:
-        super().__init__(str(reason))
-        self.ids = ids
+def set_aside(shard: Shard, channel_id: int, text: str, unreadable: UnreadableEvents) -> Damaged:
+    """Quarantine events that could not be read (SEM S1); return the error with this text."""
+    store = shard.state.stores.get(channel_id)
+    if store is not None:
+        store.quarantined.append(str(unreadable))
+    _log.error("events.quarantined", channel=channel_id, reason=str(unreadable))
+    shard.quarantine(channel_id, Quarantine(unreadable.ids.spans))
+    return Damaged(text)
 
 
 def _captured(
@@ -252,34 +258,16 @@ def _parts(
 ) -> Iterator[_FilePart]:
     """Yield all stored events in parts: first persistent ones, in the order of ids, then transient
     ones."""
-    remaining = state.stored.copy()
-    remaining.discard_all(state.volatile)
-    unsealed = []
-    tail_batches = store.held()
-    for tail_batch in tail_batches:
-        span = Span(tail_batch.first, tail_batch.end)
-        if (
-            tail_batch.home != "pages"
-        ):  # events below `sealed_through` are exported from their files
-            span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
-        ids = tail_batch.overlap(remaining.within(span))
-        ids.add_all(tail_batch.overlap(store.late))
-        if ids:
-            remaining.discard_all(ids)
-            unsealed.append((tail_batch, ids))
-    persistent = [*_sealed_parts(store, remaining, readers), *_memory_parts(unsealed)]
+    events = captured_events(state, store)
+    remaining = events.in_files
+    persistent = [*_sealed_parts(store, remaining, readers), *_memory_parts(events.unsealed)]
     if remaining:
         raise Damaged(
             f"{state.name} cannot be exported as a whole: the events {remaining!r} are in no file; "
             f"run penstock store repair"
         )
     yield from sorted(persistent, key=lambda part: part.ids.lowest or 0)
-    transient = [
-        (tail_batch, ids)
-        for tail_batch in tail_batches
-        if (ids := tail_batch.overlap(state.volatile))
-    ]
-    yield from _memory_parts(transient, in_memory=True)
+    yield from _memory_parts(events.transient, in_memory=True)
 
 
 def _sealed_parts(
@@ -312,7 +300,7 @@ def _sealed_part(
 
 
 def _memory_parts(
-    batches: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool = False
+    batches: Sequence[EventsOfBatch], *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
     start = size = 0
     for index, (tail_batch, _) in enumerate(batches):
@@ -324,15 +312,10 @@ def _memory_parts(
         yield _memory_part(batches[start:], in_memory=in_memory)
 
 
-def _memory_part(batches: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -> _FilePart:
-    ids = IdSet()
-    ids_of_publisher: dict[str, IdSet] = {}
-    for tail_batch, batch_ids in batches:
-        ids.add_all(batch_ids)
-        if tail_batch.publisher:
-            ids_of_publisher.setdefault(tail_batch.publisher, IdSet()).add_all(batch_ids)
-    publishers = tuple((name, published.spans) for name, published in ids_of_publisher.items())
-    tail_batches = tuple(tail_batch for tail_batch, _ in batches)
+def _memory_part(batches: Sequence[EventsOfBatch], *, in_memory: bool) -> _FilePart:
+    ids = IdSet.union(batch.ids for batch in batches)
+    tail_batches = tuple(batch.tail_batch for batch in batches)
+    publishers = publishers_in_memory(batches)
     return _FilePart(ids, publishers, in_memory=in_memory, tail_batches=tail_batches)
 
 
@@ -344,25 +327,9 @@ def _image(part: _FilePart, captured: _Captured) -> SegmentImage:
     it as it is."""
     columns = captured.columns
     batches = (
-        _from_file(part) if part.reader is not None else stored_rows(part.tail_batches, part.ids)
+        stored_rows(part.tail_batches, part.ids)
+        if part.reader is None
+        else rows_in_file(part.reader, part.ids, part.numbers)
     )
     compression = captured.state.restored.definition.storage.compression
     return lean_image(list(batches), columns, compression)
-
-
-def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
-    assert part.reader is not None, "only for a part of a sealed file"
-    unreadable, reason = IdSet(), None
-    for number in part.numbers:
-        span = part.reader.index.batches[number].span
-        ids = part.ids.within(span)
-        try:
-            batch = part.reader.batch(number)
-        except Damaged as error:
-            unreadable.add_all(ids)
-            reason = reason or error
-            continue
-        yield batch if len(ids) == batch.num_rows else rows_of(batch, ids.spans)
-    # Raised after all batches were read, so that one error has all unreadable events.
-    if reason is not None:
-        raise _Unreadable(reason, unreadable)

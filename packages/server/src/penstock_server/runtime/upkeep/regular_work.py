@@ -34,7 +34,7 @@ class RegularWork:
         """Run a round after each interval until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
-            for task, step in self._steps.items():
+            for task, step in list(self._steps.items()):  # steps may be added meanwhile
                 if self._incidents.is_aside(task):
                     continue
                 try:

@@ -1,0 +1,1 @@
+"""Channels and queues as Iceberg tables: a read-only REST catalog and the files of its tables."""

@@ -1,0 +1,203 @@
+"""Routes of the Iceberg REST catalog: channels and queues as read-only tables (SEM B1-B5).
+
+The paths and documents are those of the specification
+(https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml). The namespaces
+are ``channels`` and ``queues``; a table has the name of its channel or queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from penstock_core.api.channels import ListChannels
+from penstock_core.api.operations import READING
+from penstock_core.api.realm import DescribeRealm
+from penstock_core.api.requests import Kind
+from penstock_core.api.tables import LoadTable
+from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock_server.frontends.http.routing import Call, Route
+from penstock_server.frontends.http.shapes import Answer, QueryParameters
+
+PAGE_MAX: Final = 1_000
+REGION: Final = "local"
+"""Region of the bucket; it only takes part in signatures."""
+_NAMESPACES: Final[Mapping[str, Kind]] = MappingProxyType(
+    {"channels": "channel", "queues": "queue"}
+)
+_ENDPOINTS: Final = (
+    "GET /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+)
+_TYPES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        400: "BadRequestException",
+        401: "NotAuthorizedException",
+        403: "ForbiddenException",
+        404: "NoSuchTableException",
+        405: "UnsupportedOperationException",
+        406: "UnsupportedOperationException",
+        503: "ServiceUnavailableException",
+    }
+)
+
+
+class ConfigQuery(QueryParameters, frozen=True):
+    warehouse: Annotated[str, Meta(max_length=1_024)] = ""
+    """Ignored: a realm is one warehouse."""
+
+
+class NamespacesQuery(QueryParameters, frozen=True):
+    parent: Annotated[str, Meta(max_length=1_024)] = ""
+    page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
+    page_size: Annotated[int, Meta(ge=1)] = field(default=PAGE_MAX, name="pageSize")
+
+
+class TablesQuery(QueryParameters, frozen=True):
+    page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
+    """The name of the last table of the page before."""
+    page_size: Annotated[int, Meta(ge=1)] = field(default=PAGE_MAX, name="pageSize")
+
+
+class TableQuery(QueryParameters, frozen=True):
+    snapshots: Annotated[str, Meta(max_length=16)] = "all"
+    """Ignored: the metadata has the snapshots that can be read."""
+
+
+class CatalogConfig(Answer, frozen=True):
+    defaults: dict[str, str]
+    overrides: dict[str, str]
+    endpoints: tuple[str, ...]
+
+
+class Namespaces(Answer, frozen=True):
+    namespaces: list[tuple[str, ...]]
+
+
+class Namespace(Answer, frozen=True):
+    namespace: tuple[str, ...]
+    properties: dict[str, str]
+
+
+class TableName(Answer, frozen=True):
+    namespace: tuple[str, ...]
+    name: str
+
+
+class TableNames(Answer, frozen=True):
+    identifiers: list[TableName]
+    next_page_token: str | None = field(default=None, name="next-page-token")
+
+
+class TableAnswer(Answer, frozen=True):
+    metadata_location: str = field(name="metadata-location")
+    metadata: dict[str, Any]
+    """Table metadata of format 2."""
+    config: dict[str, str]
+    """The address of the files, and the key to read them with."""
+
+
+def refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
+    """Return an error as clients of the catalog expect it."""
+    kind = _TYPES.get(status, "ServerErrorException")
+    document = {"error": {"message": str(error), "type": kind, "code": status}}
+    return status, "application/json", msgspec.json.encode(document)
+
+
+async def config(call: Call[ConfigQuery, None]) -> CatalogConfig:
+    """Return the settings of the Iceberg catalog.
+
+    Clients name ``/api/v1/iceberg`` of the HTTP port as the catalog, and sign in as on all other
+    routes. The catalog is read-only.
+    """
+    await call.ask(DescribeRealm())
+    return CatalogConfig(defaults={}, overrides={}, endpoints=_ENDPOINTS)
+
+
+async def namespaces(call: Call[NamespacesQuery, None]) -> Namespaces:
+    """List the namespaces of the Iceberg catalog: channels and queues."""
+    await call.ask(DescribeRealm())
+    return Namespaces(namespaces=[] if call.query.parent else [(name,) for name in _NAMESPACES])
+
+
+async def namespace(call: Call[ConfigQuery, None]) -> Namespace:
+    """Show a namespace of the Iceberg catalog."""
+    name = call.params["namespace"]
+    await call.ask(DescribeRealm())
+    if name not in _NAMESPACES:
+        raise _no_namespace(name)
+    return Namespace(namespace=(name,), properties={})
+
+
+async def tables(call: Call[TablesQuery, None]) -> TableNames:
+    """List the tables of a namespace: the channels or queues that the user may read."""
+    name, query = call.params["namespace"], call.query
+    kind = _NAMESPACES.get(name)
+    if kind is None:
+        raise _no_namespace(name)
+    stores = await call.ask(ListChannels(kind))
+    readable = sorted(
+        store
+        for store in stores
+        if store > query.page_token and call.caller.allows(READING[kind], store)
+    )
+    size = min(query.page_size, PAGE_MAX)
+    page = readable[:size]
+    return TableNames(
+        identifiers=[TableName(namespace=(name,), name=store) for store in page],
+        next_page_token=page[-1] if len(readable) > size else None,
+    )
+
+
+async def table(call: Call[TableQuery, None]) -> TableAnswer:
+    """Load a channel or queue as an Iceberg table.
+
+    The answer has the metadata of a snapshot made now, and a key for its files, which are served
+    at the same port.
+    """
+    loaded = await call.ask_here(LoadTable, lambda now: LoadTable(now.channel))
+    scheme = "https" if call.service.is_secure else "http"
+    return TableAnswer(
+        metadata_location=loaded.metadata_location,
+        metadata=loaded.metadata,
+        config={
+            "s3.endpoint": f"{scheme}://{call.headers.get('host', 'localhost')}",
+            "s3.path-style-access": "true",
+            "s3.region": REGION,
+            "client.region": REGION,
+            "s3.access-key-id": loaded.key,
+            "s3.secret-access-key": loaded.secret,
+        },
+    )
+
+
+def _no_namespace(name: str) -> NameDoesNotExist:
+    return NameDoesNotExist(
+        f"the catalog has no namespace {name[:80]!r}; it has {' and '.join(_NAMESPACES)}"
+    )
+
+
+def _route(
+    name: str, path: str, endpoint: Callable[[Any], Coroutine[Any, Any, Any]], asks: Any
+) -> Route:
+    return Route(
+        name, "GET", f"iceberg/v1/{path}", asks=asks, endpoint=endpoint, refusal_of=refusal
+    )
+
+
+ROUTES: Final = (
+    _route("getIcebergConfig", "config", config, asks=DescribeRealm),
+    _route("listIcebergNamespaces", "namespaces", namespaces, asks=DescribeRealm),
+    _route("getIcebergNamespace", "namespaces/{namespace}", namespace, asks=DescribeRealm),
+    _route("listIcebergTables", "namespaces/{namespace}/tables", tables, asks=ListChannels),
+    _route("loadIcebergChannel", "namespaces/channels/tables/{channel}", table, asks=LoadTable),
+    _route("loadIcebergQueue", "namespaces/queues/tables/{queue}", table, asks=LoadTable),
+)

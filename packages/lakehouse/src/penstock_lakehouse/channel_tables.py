@@ -1,0 +1,398 @@
+"""The tables of a realm: snapshots of channels and queues, and who may read their files.
+
+A snapshot is made when a table is loaded, of the events that are stored in one turn of the writer
+(SEM B1). The user who has loaded it can read its files for a while, with a separate key (SEM B5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import NameDoesNotExist, Unavailable
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_lakehouse.captured_channel import CapturedChannel, captured_channel
+from penstock_lakehouse.event_files import EventFiles, StoredRows
+from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
+from penstock_lakehouse.manifests import (
+    Content,
+    ManifestEntry,
+    ManifestFile,
+    manifest,
+    manifest_list,
+)
+from penstock_lakehouse.table_metadata import SnapshotFacts, table_metadata
+from penstock_lakehouse.table_schema import TableSchema, table_schema
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.captured_events import UnreadableEvents
+from penstock_server.runtime.transfer.exports import set_aside
+
+LOADS_AT_ONCE: Final = 1
+"""Loads that may make files at the same time, because each takes a processor and memory."""
+ATTEMPTS: Final = 5
+"""Attempts of a load whose sealed files are rewritten meanwhile."""
+MANIFEST_FILES: Final = 128
+"""Files of a manifest. Manifests whose files have not changed are used again."""
+MEMORY_BYTES_MAX: Final = 256 << 20
+"""Most bytes of files for a realm without a data directory."""
+
+
+class Snapshot(Struct, eq=False):
+    """A table at one instant."""
+
+    facts: SnapshotFacts
+    metadata: dict[str, Any]
+    """The metadata of the table, with all snapshots that were held when it was made."""
+    location: str
+    """Location of the metadata."""
+    version: object
+    """Changes with every event that is stored or removed."""
+    made_us: int
+    hold: FileHold
+    users: int = 0
+    """Number of grants for it."""
+
+
+class TableGrant(Struct, eq=False):
+    """The right of a user to read the files of a table, for as long as a snapshot is held."""
+
+    key: str
+    secret: str
+    reader: Principal
+    table: ChannelTable
+    snapshot: Snapshot
+    until_us: int
+
+
+class LoadedTable(Struct, frozen=True):
+    """The answer to a load."""
+
+    metadata: dict[str, Any]
+    metadata_location: str
+    key: str
+    secret: str
+    until_us: int
+    """Time at which the key ends, in microseconds since 1970."""
+
+
+class ChannelTable:
+    """The table of one channel or queue, and its snapshots."""
+
+    def __init__(self, number: ChannelId, table_uuid: str, files: EventFiles, store: FileStore):
+        self.number = number
+        self.uuid = table_uuid
+        self.lock = asyncio.Lock()
+        """Held by the load that makes a snapshot."""
+        self.files = files
+        self.snapshots: list[Snapshot] = []
+        """Held snapshots, in the order of their ids."""
+        self._store = store
+        self._manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
+        """The manifests of the newest snapshot, by their content."""
+        self._used: dict[object, tuple[StoredFile, ManifestFile]] = {}
+
+    async def add(self, channel: CapturedChannel) -> Snapshot:
+        """Make a snapshot of a captured channel.
+
+        Raises ``NameDoesNotExist`` if files were rewritten since it was captured, ``LimitReached``,
+        ``StorageFailed``, ``UnreadableEvents``.
+        """
+        hold = self._store.hold()
+        try:
+            parts = await self.files.prepare(channel, hold)
+            facts = await self._facts(channel, parts, hold)
+            metadata = table_metadata(
+                self.uuid,
+                uri_of(self.uuid),
+                [*(snapshot.facts for snapshot in self.snapshots), facts],
+                properties={},
+            )
+            name = f"{self.uuid}/metadata/{facts.snapshot_id}.metadata.json"
+            await self._put(name, msgspec.json.encode(metadata), hold)
+        except BaseException:
+            hold.release()
+            raise
+        snapshot = Snapshot(
+            facts, metadata, uri_of(name), version=channel.version, made_us=channel.at_us, hold=hold
+        )
+        self.snapshots.append(snapshot)
+        return snapshot
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot without grants."""
+        self.snapshots.remove(snapshot)
+        snapshot.hold.release()
+
+    async def keep_only(self, names: Collection[str]) -> None:
+        """Remove all files that no snapshot has, but those made of the sealed files ``names``."""
+        await self.files.keep_only(names)
+        for file, _ in self._manifests.values():
+            await self._store.remove(file)
+        self._manifests = {}
+
+    async def _put(self, name: str, content: bytes, hold: FileHold) -> None:
+        """Store a file that belongs to one snapshot."""
+        file = await self._store.put(name, content)
+        hold.add(file)
+        await self._store.remove(file)  # with its last user
+
+    async def _facts(
+        self, channel: CapturedChannel, parts: Sequence[StoredRows], hold: FileHold
+    ) -> SnapshotFacts:
+        layout, all_columns = self.files.layout(channel)
+        names = {name for part in parts for name in part.events.names}
+        inexact = {name for part in parts for name in part.events.inexact}
+        # Files may have a column of doubles that the table does not show; clients refuse files with
+        # columns that the mapping lacks.
+        schema = table_schema(layout.columns_with(inexact, names))
+        schema = schema._replace(mapping=all_columns.mapping)
+        newest = self.snapshots[-1].facts.snapshot_id if self.snapshots else 0
+        snapshot_id = max(channel.at_us, newest + 1)
+        manifests = await self._manifest_files(parts, schema, hold)
+        listed = manifest_list(manifests, snapshot_id)
+        name = f"{self.uuid}/metadata/{snapshot_id}.avro"
+        await self._put(name, listed, hold)
+        events = sum(len(part.stored) for part in parts)
+        return SnapshotFacts(
+            snapshot_id,
+            max(channel.at_us // 1_000, self.snapshots[-1].facts.at_ms + 1 if newest else 0),
+            uri_of(name),
+            schema=schema,
+            summary={
+                "operation": "append",
+                "total-records": str(events),
+                "total-data-files": str(len(parts)),
+                "penstock.end": str(channel.next_id),
+            },
+        )
+
+    async def _manifest_files(
+        self, parts: Sequence[StoredRows], schema: TableSchema, hold: FileHold
+    ) -> list[ManifestFile]:
+        data = [
+            ManifestEntry(
+                uri_of(part.events.file.name),
+                part.events.rows,
+                part.events.file.size,
+                metrics=part.events.metrics,
+            )
+            for part in parts
+        ]
+        deletes = [
+            ManifestEntry(
+                uri_of(part.deletes.file.name),
+                part.deletes.rows,
+                part.deletes.file.size,
+                metrics=part.deletes.metrics,
+                data_path=uri_of(part.events.file.name),
+            )
+            for part in parts
+            if part.deletes is not None
+        ]
+        self._used = {}
+        contents: tuple[tuple[Content, list[ManifestEntry]], ...] = (
+            ("data", data),
+            ("deletes", deletes),
+        )
+        files = [
+            await self._manifest_file(
+                content, entries[start : start + MANIFEST_FILES], schema, hold=hold
+            )
+            for content, entries in contents
+            for start in range(0, len(entries), MANIFEST_FILES)
+        ]
+        for key in self._manifests.keys() - self._used.keys():
+            await self._store.remove(self._manifests[key][0])
+        self._manifests = self._used
+        return files
+
+    async def _manifest_file(
+        self,
+        content: Content,
+        entries: Sequence[ManifestEntry],
+        schema: TableSchema,
+        hold: FileHold,
+    ) -> ManifestFile:
+        """Return the manifest of these files: the one of an earlier snapshot, or a new one."""
+        key = content, tuple(entry.path for entry in entries)
+        cached = self._manifests.get(key)
+        if cached is None or self._store.get(cached[0].name) is not cached[0]:
+            data = manifest(entries, content, schema.document(0))
+            name = f"{self.uuid}/metadata/{self._store.number()}-{content}.avro"
+            file = await self._store.put(name, data)
+            rows = sum(entry.rows for entry in entries)
+            cached = (
+                file,
+                ManifestFile(uri_of(name), file.size, content, files=len(entries), rows=rows),
+            )
+        self._used[key] = cached
+        hold.add(cached[0])
+        return cached[1]
+
+
+class ChannelTables:
+    """All tables of a realm."""
+
+    def __init__(self, realm: RunningRealm) -> None:
+        self._realm = realm
+        self._limits = limits = realm.limits.tables
+        folder, bytes_max = realm.scratch_folder, limits.cache_bytes_max
+        if folder is None:
+            bytes_max = min(bytes_max, MEMORY_BYTES_MAX)
+        self._store = FileStore(folder, bytes_max, realm.offload)
+        self._tables: dict[str, ChannelTable] = {}
+        """Tables by UUID."""
+        self._grants: dict[str, TableGrant] = {}
+        """Grants by key."""
+        self._grants_of: dict[str, dict[Snapshot, TableGrant]] = {}
+        """Grants by user and snapshot, the least recently loaded first."""
+        self._work = asyncio.Semaphore(LOADS_AT_ONCE)
+
+    async def load(self, number: ChannelId, epoch: str, reader: Principal) -> LoadedTable:
+        """Return a snapshot of a channel or queue, made now or, within ``tables.fresh_ms``, before.
+
+        ``epoch`` identifies the channel's sequence of ids. Raises ``NameDoesNotExist``,
+        ``LimitReached``, ``StorageFailed``, ``Damaged``.
+        """
+        table_uuid = str(uuid5(NAMESPACE_URL, f"penstock:{epoch}"))
+        table = self._tables.get(table_uuid)
+        if table is None:
+            files = EventFiles(
+                table_uuid, self._store, self._realm.blobs, offload=self._realm.offload
+            )
+            table = self._tables[table_uuid] = ChannelTable(
+                number, table_uuid, files, store=self._store
+            )
+        async with table.lock:
+            snapshot = await self._snapshot(table)
+            grant = self._grant(table, snapshot, reader)
+        return LoadedTable(
+            snapshot.metadata,
+            snapshot.location,
+            grant.key,
+            secret=grant.secret,
+            until_us=grant.until_us,
+        )
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files."""
+        return self._store.bytes
+
+    @property
+    def count(self) -> int:
+        """Number of channels and queues that were loaded and still exist."""
+        return len(self._tables)
+
+    def grant_of(self, key: str) -> TableGrant | None:
+        """Return the grant with this key; None if it has ended."""
+        grant = self._grants.get(key)
+        return None if grant is None or grant.until_us <= self._realm.clock.now_us() else grant
+
+    def file_of(self, grant: TableGrant, name: str) -> StoredFile:
+        """Return a file of the grant's table. Raises ``NameDoesNotExist``."""
+        file = self._store.get(name)
+        if file is None or not file.users or not name.startswith(f"{grant.table.uuid}/"):
+            raise NameDoesNotExist(
+                f"no snapshot of the table has the file {name[:200]!r}; load the table again"
+            )
+        return file
+
+    async def read(self, file: StoredFile, offset: int, length: int) -> bytes:
+        """Return a range of a file's bytes. Raises ``NameDoesNotExist`` if it was removed."""
+        return await self._store.read(file, offset, length)
+
+    # --- snapshots -----------------------------------------------------------------------
+
+    async def _snapshot(self, table: ChannelTable) -> Snapshot:
+        newest = table.snapshots[-1] if table.snapshots else None
+        fresh_us = self._realm.clock.now_us() - self._limits.fresh_ms * 1_000
+        if newest is not None and newest.made_us > fresh_us:
+            return newest
+        name = ""
+        for _ in range(ATTEMPTS):
+            channel: CapturedChannel = await self._realm.shard.act(
+                lambda group: captured_channel(group, table.number, self._limits.memory_events_max),
+                sweeps=(table.number,),
+            )
+            if newest is not None and newest.version == channel.version:
+                return newest
+            name = channel.name
+            try:
+                async with self._work:
+                    return await table.add(channel)
+            except NameDoesNotExist:
+                continue  # a sealed file was rewritten meanwhile; the next turn has its successor
+            except UnreadableEvents as error:
+                raise set_aside(
+                    self._realm.shard,
+                    table.number,
+                    f"{name} has unreadable events: {error}; they are now set aside: load the "
+                    f"table again to get the others",
+                    unreadable=error,
+                ) from error
+        raise Unavailable(
+            f"the files of {name} changed {ATTEMPTS} times while its table was made; try again"
+        )
+
+    def _grant(self, table: ChannelTable, snapshot: Snapshot, reader: Principal) -> TableGrant:
+        """Return a new grant, or the user's grant for the snapshot with a later end."""
+        until_us = self._realm.clock.now_us() + self._limits.hold_s * 1_000_000
+        grants = self._grants_of.setdefault(reader.name, {})
+        grant = grants.pop(snapshot, None)
+        if grant is None:
+            if len(grants) >= self._limits.snapshots_per_user_max:
+                self._end(next(iter(grants.values())))
+            key, secret = secrets.token_hex(16), secrets.token_urlsafe(32)
+            grant = self._grants[key] = TableGrant(
+                key, secret, reader, table=table, snapshot=snapshot, until_us=until_us
+            )
+            snapshot.users += 1
+        grant.until_us = until_us
+        grants[snapshot] = grant
+        return grant
+
+    def _end(self, grant: TableGrant) -> None:
+        del self._grants[grant.key]
+        grants = self._grants_of[grant.reader.name]
+        del grants[grant.snapshot]
+        if not grants:
+            del self._grants_of[grant.reader.name]
+        grant.snapshot.users -= 1
+        if not grant.snapshot.users:
+            grant.table.end(grant.snapshot)
+
+    async def expire(self) -> None:
+        """End the grants whose time has come, and remove files that are no longer needed."""
+        now_us = self._realm.clock.now_us()
+        for grants in list(self._grants_of.values()):
+            for grant in [grant for grant in grants.values() if grant.until_us <= now_us]:
+                self._end(grant)
+        for table in list(self._tables.values()):
+            if table.snapshots or table.lock.locked():
+                continue
+            store = self._realm.shard.state.stores.get(table.number)
+            if store is None:
+                del self._tables[table.uuid]
+            await table.keep_only([] if store is None else [file.name for file in store.files])
+        await self._store.remove_dropped()
+
+
+_tables: Final[WeakKeyDictionary[RunningRealm, ChannelTables]] = WeakKeyDictionary()
+
+
+def tables_of(realm: RunningRealm) -> ChannelTables:
+    """Return the tables of a realm, which begin with the first use."""
+    tables = _tables.get(realm)
+    if tables is None:
+        tables = _tables[realm] = ChannelTables(realm)
+        realm.regular_steps["tables"] = tables.expire
+    return tables

@@ -1,0 +1,188 @@
+"""Files of tables: Parquet files made of events, and the metadata of snapshots.
+
+They can be made again from the events, so they are not synced, and a start removes those of the run
+before.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import LimitReached, NameDoesNotExist, StorageFailed
+from penstock_core.vocabulary.ports import Buffer, Offload
+
+BUCKET: Final = "penstock-tables"
+"""The bucket of all files, as clients of the object gate name it."""
+
+
+def uri_of(name: str) -> str:
+    """Return the location of a file or folder for clients."""
+    return f"s3://{BUCKET}/{name}"
+
+
+class StoredFile(Struct, eq=False):
+    """A file of a table."""
+
+    name: str
+    """Its key in the bucket: parts separated by ``/``."""
+    size: int
+    """Bytes."""
+    users: int = 0
+    """Number of holds on it. A file without users may be removed."""
+    is_dropped: bool = False
+    """Whether it is removed with its last user."""
+    content: bytes | None = None
+    """Its bytes, for a realm without a data directory and for small files."""
+
+
+class FileHold:
+    """Keeps files from being removed."""
+
+    def __init__(self, files: dict[str, StoredFile]) -> None:
+        """``files`` are all files, the least recently used first."""
+        self._all = files
+        self._held: list[StoredFile] = []
+
+    def add(self, file: StoredFile) -> None:
+        """FileHold a file until :meth:`release`."""
+        file.users += 1
+        self._held.append(file)
+        self._all[file.name] = self._all.pop(file.name)
+
+    def release(self) -> None:
+        """FileHold none of the files any longer."""
+        for file in self._held:
+            file.users -= 1
+        self._held.clear()
+
+
+class FileStore:
+    """The files of all tables of a realm, within a limit of bytes."""
+
+    def __init__(self, folder: Path | None, bytes_max: int, offload: Offload) -> None:
+        """``folder`` is for these files alone; None keeps them in memory."""
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._offload = offload
+        self._files: dict[str, StoredFile] = {}
+        """Files by name, the least recently used first."""
+        self._next = 1
+        self.bytes = 0
+        """Bytes of all files."""
+
+    def number(self) -> int:
+        """Return a number for the name of a new file, never the same twice."""
+        self._next += 1
+        return self._next
+
+    def get(self, name: str) -> StoredFile | None:
+        return self._files.get(name)
+
+    async def put(self, name: str, content: Buffer) -> StoredFile:
+        """Store a file under a new name.
+
+        Raises ``LimitReached`` if the limit is reached and all other files are in use, and
+        ``StorageFailed`` if the disk is full.
+        """
+        size = memoryview(content).nbytes
+        await self._make_room(size)
+        file = StoredFile(name, size)
+        self._files[name] = file
+        self.bytes += size
+        try:
+            if self._folder is None:
+                file.content = bytes(content)
+            else:
+                await self._offload(partial(_write, self._path(self._folder, name), content))
+        except OSError as error:
+            self._forget(file)
+            raise StorageFailed(
+                f"the file {name} of a table cannot be written ({error.strerror}); its events are "
+                f"not affected: free space in the data directory and load the table again"
+            ) from error
+        except BaseException:
+            self._forget(file)
+            raise
+        return file
+
+    def hold(self) -> FileHold:
+        """Return a hold on no file."""
+        return FileHold(self._files)
+
+    async def read(self, file: StoredFile, offset: int, length: int) -> bytes:
+        """Return a range of a file's bytes. Raises ``NameDoesNotExist`` if it was removed."""
+        if file.content is not None:
+            return file.content[offset : offset + length]
+        if self._folder is None or self._files.get(file.name) is not file:
+            raise _not_found(file.name)
+        path = self._path(self._folder, file.name)
+        try:
+            data: bytes = await self._offload(partial(_read, path, offset, length))
+        except FileNotFoundError:
+            raise _not_found(file.name) from None
+        return data
+
+    async def remove(self, file: StoredFile) -> None:
+        """Remove a file, or have it removed with its last user."""
+        if self._files.get(file.name) is not file:
+            return
+        if file.users:
+            file.is_dropped = True
+            return
+        self._forget(file)
+        if self._folder is not None:
+            await self._offload(partial(_unlink, self._path(self._folder, file.name)))
+
+    async def remove_dropped(self) -> None:
+        """Remove the dropped files that have lost their last user."""
+        for file in [file for file in self._files.values() if file.is_dropped and not file.users]:
+            await self.remove(file)
+
+    async def _make_room(self, size: int) -> None:
+        unused = [file for file in self._files.values() if not file.users]
+        while self.bytes + size > self._bytes_max:
+            if not unused:
+                raise LimitReached(
+                    f"the files of tables may have {self._bytes_max} bytes (tables.cache_bytes), "
+                    f"and {self.bytes} are in use by snapshots; {size} more are needed: try again "
+                    f"when snapshots have ended, or raise the limit"
+                )
+            await self.remove(unused.pop(0))
+
+    def _forget(self, file: StoredFile) -> None:
+        del self._files[file.name]
+        self.bytes -= file.size
+
+    def _path(self, folder: Path, name: str) -> Path:
+        return folder.joinpath(*name.split("/"))
+
+
+def _not_found(name: str) -> NameDoesNotExist:
+    return NameDoesNotExist(
+        f"the file {name} is no longer there: its snapshot has ended; load the table again"
+    )
+
+
+def _write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except BaseException:
+        _unlink(path)
+        raise
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), length, offset)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)

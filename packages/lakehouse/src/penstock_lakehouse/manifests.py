@@ -1,0 +1,223 @@
+"""Manifests and manifest lists of Iceberg's format 2, as Avro files.
+
+The ids of fields are those of the specification (https://iceberg.apache.org/spec/#manifests).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import fastavro
+from msgspec import Struct
+
+from penstock_lakehouse.data_files import Metrics
+
+Content = Literal["data", "deletes"]
+SEQUENCE: Final = 1
+"""Sequence number of all files. Deletes apply to data files with the same number or a lower one."""
+_CONTENTS: Final[Mapping[str, int]] = {"data": 0, "deletes": 1}
+_EXISTING: Final = 0
+"""Status of all entries: files do not record which snapshot added them."""
+
+
+class ManifestEntry(Struct, frozen=True):
+    """A file in a manifest."""
+
+    path: str
+    rows: int
+    size: int
+    """Bytes."""
+    metrics: Metrics
+    data_path: str = ""
+    """The data file whose rows a file of removed rows names; empty for other files."""
+
+
+class ManifestFile(Struct, frozen=True):
+    """A manifest in a manifest list."""
+
+    path: str
+    size: int
+    """Bytes."""
+    content: Content
+    files: int
+    rows: int
+
+
+def manifest(
+    entries: Sequence[ManifestEntry], content: Content, schema: Mapping[str, Any]
+) -> bytes:
+    """Return the manifest of files. ``schema`` is the JSON form of the table's schema."""
+    records = [_record(entry, content) for entry in entries]
+    metadata = {
+        "schema": json.dumps(schema),
+        "schema-id": str(schema["schema-id"]),
+        "partition-spec": "[]",
+        "partition-spec-id": "0",
+        "format-version": "2",
+        "content": content,
+    }
+    return _avro(_MANIFEST, records, metadata)
+
+
+def manifest_list(files: Sequence[ManifestFile], snapshot_id: int) -> bytes:
+    """Return the list of the manifests of a snapshot."""
+    records = [
+        {
+            "manifest_path": file.path,
+            "manifest_length": file.size,
+            "partition_spec_id": 0,
+            "content": _CONTENTS[file.content],
+            "sequence_number": SEQUENCE,
+            "min_sequence_number": SEQUENCE,
+            "added_snapshot_id": snapshot_id,
+            "added_files_count": 0,
+            "existing_files_count": file.files,
+            "deleted_files_count": 0,
+            "added_rows_count": 0,
+            "existing_rows_count": file.rows,
+            "deleted_rows_count": 0,
+            "partitions": [],
+        }
+        for file in files
+    ]
+    metadata = {
+        "snapshot-id": str(snapshot_id),
+        "parent-snapshot-id": "null",
+        "sequence-number": str(SEQUENCE),
+        "format-version": "2",
+    }
+    return _avro(_MANIFEST_LIST, records, metadata)
+
+
+def _record(entry: ManifestEntry, content: Content) -> dict[str, Any]:
+    metrics = entry.metrics
+    return {
+        "status": _EXISTING,
+        "snapshot_id": 1,
+        "sequence_number": SEQUENCE,
+        "file_sequence_number": SEQUENCE,
+        "data_file": {
+            "content": _CONTENTS[content],
+            "file_path": entry.path,
+            "file_format": "PARQUET",
+            "partition": {},
+            "record_count": entry.rows,
+            "file_size_in_bytes": entry.size,
+            "column_sizes": _pairs(metrics.sizes),
+            "value_counts": _pairs(metrics.values),
+            "null_value_counts": _pairs(metrics.nulls),
+            "nan_value_counts": None,
+            "lower_bounds": _pairs(metrics.lower),
+            "upper_bounds": _pairs(metrics.upper),
+            "split_offsets": [4],
+            "sort_order_id": None,
+            "referenced_data_file": entry.data_path or None,
+        },
+    }
+
+
+def _pairs(values: Mapping[int, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def _avro(schema: Any, records: Sequence[Any], metadata: Mapping[str, str]) -> bytes:
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, records, codec="deflate", metadata=dict(metadata))
+    return sink.getvalue()
+
+
+def _field(name: str, kind: Any, number: int, *, optional: bool = False) -> dict[str, Any]:
+    if optional:
+        return {"name": name, "type": ["null", kind], "default": None, "field-id": number}
+    return {"name": name, "type": kind, "field-id": number}
+
+
+def _map(key_id: int, value: str, value_id: int) -> dict[str, Any]:
+    """Return a map with integer keys, which Avro has as an array of pairs."""
+    pair = {
+        "type": "record",
+        "name": f"k{key_id}_v{value_id}",
+        "fields": [_field("key", "int", key_id), _field("value", value, value_id)],
+    }
+    return {"type": "array", "items": pair, "logicalType": "map"}
+
+
+_DATA_FILE: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "r2",
+    "fields": [
+        _field("content", "int", 134),
+        _field("file_path", "string", 100),
+        _field("file_format", "string", 101),
+        _field("partition", {"type": "record", "name": "r102", "fields": []}, 102),
+        _field("record_count", "long", 103),
+        _field("file_size_in_bytes", "long", 104),
+        _field("column_sizes", _map(117, "long", 118), 108, optional=True),
+        _field("value_counts", _map(119, "long", 120), 109, optional=True),
+        _field("null_value_counts", _map(121, "long", 122), 110, optional=True),
+        _field("nan_value_counts", _map(138, "long", 139), 137, optional=True),
+        _field("lower_bounds", _map(126, "bytes", 127), 125, optional=True),
+        _field("upper_bounds", _map(129, "bytes", 130), 128, optional=True),
+        _field(
+            "split_offsets",
+            {"type": "array", "items": "long", "element-id": 133},
+            132,
+            optional=True,
+        ),
+        _field("sort_order_id", "int", 140, optional=True),
+        _field("referenced_data_file", "string", 143, optional=True),
+    ],
+}
+_MANIFEST: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "manifest_entry",
+        "fields": [
+            _field("status", "int", 0),
+            _field("snapshot_id", "long", 1, optional=True),
+            _field("sequence_number", "long", 3, optional=True),
+            _field("file_sequence_number", "long", 4, optional=True),
+            _field("data_file", _DATA_FILE, 2),
+        ],
+    }
+)
+_PARTITION_SUMMARY: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "r508",
+    "fields": [
+        _field("contains_null", "boolean", 509),
+        _field("contains_nan", "boolean", 518, optional=True),
+        _field("lower_bound", "bytes", 510, optional=True),
+        _field("upper_bound", "bytes", 511, optional=True),
+    ],
+}
+_MANIFEST_LIST: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "manifest_file",
+        "fields": [
+            _field("manifest_path", "string", 500),
+            _field("manifest_length", "long", 501),
+            _field("partition_spec_id", "int", 502),
+            _field("content", "int", 517),
+            _field("sequence_number", "long", 515),
+            _field("min_sequence_number", "long", 516),
+            _field("added_snapshot_id", "long", 503),
+            _field("added_files_count", "int", 504),
+            _field("existing_files_count", "int", 505),
+            _field("deleted_files_count", "int", 506),
+            _field("added_rows_count", "long", 512),
+            _field("existing_rows_count", "long", 513),
+            _field("deleted_rows_count", "long", 514),
+            _field(
+                "partitions",
+                {"type": "array", "items": _PARTITION_SUMMARY, "element-id": 508},
+                507,
+                optional=True,
+            ),
+        ],
+    }
+)

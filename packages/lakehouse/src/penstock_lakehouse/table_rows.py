@@ -1,0 +1,191 @@
+"""Events as rows of a table: the columns of an archive as readers see them.
+
+A table has a column for each part of an event and for each property (SEM B4). The integers and
+floats of a property are one column of doubles if all of them are exact as doubles (SEM E10); the
+columns with their types are there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.files.archives import DAY, ArchiveLayout, joined_numbers, shown_rows
+from penstock_core.columns.schema.free_names import PREFIX
+from penstock_core.columns.schema.layout import ORIGIN, RESERVED_PREFIX, STAMPED
+from penstock_core.columns.schema.rows import Publishers
+from penstock_core.columns.schema.struct_fields import field_of
+from penstock_lakehouse.table_schema import REQUIRED, table_column_type
+
+_DELTA: Final = f"{RESERVED_PREFIX}_delta"
+_ORIGIN: Final = f"{RESERVED_PREFIX}_origin"
+_RESERVED: Final[Mapping[str, pa.DataType]] = {
+    _ORIGIN: pa.struct(list(ORIGIN.items())),
+    f"{RESERVED_PREFIX}_nulls": pa.list_(pa.string()),
+    f"{RESERVED_PREFIX}_more": pa.binary(),
+}
+PROGRAM_COLUMNS: Final = frozenset(_RESERVED)
+"""Columns for programs, which a table has only if an event has a value in them."""
+
+
+class TableRows(NamedTuple):
+    """Events as rows of a table, in the order of their ids."""
+
+    table: pa.Table
+    """Only columns with a value, and the required ones."""
+    inexact: frozenset[str]
+    """Properties with an integer that is not exact as a double."""
+
+
+class TableLayout:
+    """The columns of a channel's table.
+
+    ``stored`` is the schema of the channel's events so far. All properties have a column, whether
+    an event still has a value or not.
+    """
+
+    def __init__(self, stored: pa.Schema) -> None:
+        self._archive = ArchiveLayout(stored)
+        no_rows = self._archive.of(_no_events(stored))
+        self._joined = joined_numbers(no_rows.schema)
+        self._exact = [name for column in self._joined for name in column.exact_names]
+        self._final_names: dict[str, str] = {}
+        """Names of columns in tables, by their names in archives."""
+        shown = self._shown(pa.table(no_rows), inexact=[]).schema
+        self.columns = pa.schema(field for field in shown if field.name not in _RESERVED)
+        """All columns but those for programs, if all integers are exact as doubles."""
+
+    def rows_of(self, batches: Iterable[pa.RecordBatch], publishers: Publishers) -> TableRows:
+        """Return stored events as rows."""
+        inexact: list[str] = []
+        parts = [_plain(self._archive.of(batch, publishers)) for batch in batches]
+        rows = self._shown(pa.concat_tables(parts, promote_options="default"), inexact)
+        ids = rows.column("event_id").to_numpy()
+        if not (ids[1:] > ids[:-1]).all():
+            # Transient and late events have lower ids than events stored before them.
+            rows = rows.take(np.argsort(ids, kind="stable"))
+        used = [
+            name
+            for name in (*self.columns.names, *_RESERVED)
+            if name in rows.column_names
+            and (name in REQUIRED or rows.column(name).null_count < len(rows))
+        ]
+        return TableRows(rows.select(used).combine_chunks(), frozenset(inexact))
+
+    def columns_with(self, inexact: Container[str], names: Container[str]) -> pa.Schema:
+        """Return the columns of a table whose files have the columns ``names``.
+
+        ``inexact`` are the properties with an integer that is not exact as a double.
+        """
+        hidden = {
+            self._final_names[column.name] for column in self._joined if column.logical in inexact
+        }
+        shown = [field for field in self.columns if field.name not in hidden]
+        programs = [
+            pa.field(name, table_column_type(kind))
+            for name, kind in _RESERVED.items()
+            if name in names
+        ]
+        return pa.schema([*shown, *programs])
+
+    def fits(self, names: Collection[str], joined: Container[str]) -> bool:
+        """Return whether a file with the columns ``names`` has the numbers of each property in the
+        columns that this layout has for them. ``joined`` was :attr:`joined` when the file was
+        made."""
+        return all(
+            column.logical in joined
+            or not any(
+                self._final_names.get(name, name) in names
+                for name in (column.logical, column.name, *column.exact_names)
+            )
+            for column in self._joined
+        )
+
+    @property
+    def joined(self) -> frozenset[str]:
+        """The properties whose integers and floats are one column."""
+        return frozenset(column.logical for column in self._joined)
+
+    def _shown(self, rows: pa.Table, inexact: list[str]) -> pa.Table:
+        """Return the columns as readers see them and the exact columns, in the types of tables."""
+        shown = shown_rows(rows, on_typed=inexact.extend)
+        names = [name for name in shown.column_names if name not in (DAY, _DELTA)]
+        names += [name for name in self._exact if name not in names]
+        chosen = shown_rows(rows, names, on_typed=inexact.extend)
+        schema = pa.schema(
+            pa.field(field.name, table_column_type(field.type)) for field in chosen.schema
+        )
+        rows = chosen.replace_schema_metadata(None).cast(schema)
+        distinct = distinct_names(schema)
+        self._final_names |= zip(schema.names, distinct.names, strict=True)
+        if distinct == schema:
+            return rows
+        return pa.table(
+            [
+                column if column.type == field.type else _renamed(column, field.type)
+                for column, field in zip(rows.columns, distinct, strict=True)
+            ],
+            schema=distinct,
+        )
+
+
+def distinct_names(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with distinct paths of columns and fields, ignoring case.
+
+    Iceberg joins names with dots, so a property ``a.b`` and the field ``b`` of a property ``a``
+    would be the same column. The later one gets a prefix.
+    """
+    used: set[str] = set()
+    return pa.schema([_distinct(field, "", used) for field in schema])
+
+
+def _distinct(field: pa.Field, above: str, used: set[str]) -> pa.Field:
+    name = field.name
+    while (path := f"{above}{name}").casefold() in used:
+        name = f"{PREFIX}{name}"
+    used.add(path.casefold())
+    return pa.field(name, _distinct_inside(field.type, path, used), nullable=field.nullable)
+
+
+def _distinct_inside(kind: pa.DataType, path: str, used: set[str]) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([_distinct(field, f"{path}.", used) for field in kind])
+    if pa.types.is_list(kind):
+        used.add(f"{path}.element".casefold())
+        return pa.list_(_distinct_inside(kind.value_type, f"{path}.element", used))
+    return kind
+
+
+def _renamed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column with other names of the fields inside it."""
+    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+
+
+def _no_events(stored: pa.Schema) -> pa.RecordBatch:
+    fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
+    fields += [field for field in stored if field.name not in STAMPED]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in fields], schema=pa.schema(fields)
+    )
+
+
+def _plain(rows: pa.RecordBatch) -> pa.Table:
+    """Return archive rows with all fields in the column of earlier stores, so that the rows of
+    several batches have one type."""
+    index = rows.schema.get_field_index(_ORIGIN)
+    if index < 0:
+        return pa.table(rows)
+    origin = rows.column(index)
+    kind = _RESERVED[_ORIGIN]
+    fields = {field.name: number for number, field in enumerate(origin.type)}
+    arrays = [
+        field_of(origin, fields[field.name]).cast(field.type)
+        if field.name in fields
+        else pa.nulls(len(origin), field.type)
+        for field in kind
+    ]
+    column = pa.StructArray.from_arrays(arrays, fields=list(kind), mask=origin.is_null())
+    return pa.table(rows).set_column(index, pa.field(_ORIGIN, kind), column)

@@ -1,0 +1,155 @@
+"""The schema of a table in Iceberg: ids and types of its columns, and the mapping of names.
+
+The id of a column is computed from its path (SEM B4). Data files have no ids: clients find their
+columns by the name mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.columns.schema.layout import UTC_MICROSECONDS
+
+REQUIRED: Final = frozenset(("event_id", "published"))
+"""Columns that every row has."""
+_FIRST_ID: Final = 1_000
+_IDS: Final = 2_000_000_000
+"""Number of ids for columns. Iceberg reserves those close to the largest 32-bit integer."""
+_FIXED: Final[Mapping[str, int]] = {
+    name: number
+    for number, name in enumerate(
+        ("event_id", "published", "tag", "data", "ttl", "priority", "persistent", "headers"), 1
+    )
+}
+_TYPES: Final[Mapping[pa.DataType, str]] = {
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    UTC_MICROSECONDS: "timestamptz",
+    pa.timestamp("us"): "timestamp",
+}
+
+
+class ColumnIds:
+    """The ids of the columns of one table."""
+
+    def __init__(self, number_of: Callable[[bytes], int] = xxh3_64_intdigest) -> None:
+        """``number_of`` returns the number that becomes the id of a path."""
+        self._number_of = number_of
+        self._paths: dict[int, str] = {}
+
+    def id_of(self, path: str) -> int:
+        """Return the id of a column; fields are separated by line feeds in its path."""
+        column_id = _FIXED.get(path)
+        salt = ""
+        while column_id is None or self._paths.setdefault(column_id, path) != path:
+            column_id = _FIRST_ID + self._number_of((path + salt).encode()) % _IDS
+            salt += "\n"  # two paths have one id: the later one gets the next
+        return column_id
+
+    @property
+    def last(self) -> int:
+        """The largest id in use."""
+        return max(self._paths, default=max(_FIXED.values()))
+
+
+class Leaf(NamedTuple):
+    """A column of a Parquet file."""
+
+    column_id: int
+    kind: str
+    """Its type in Iceberg."""
+    in_list: bool
+
+
+class TableSchema(NamedTuple):
+    """A schema as table metadata has it."""
+
+    fields: list[dict[str, Any]]
+    mapping: list[dict[str, Any]]
+    """Value of the property ``schema.name-mapping.default``."""
+    last_column_id: int
+
+    def document(self, schema_id: int) -> dict[str, Any]:
+        """Return the schema in JSON."""
+        return {"type": "struct", "schema-id": schema_id, "fields": self.fields}
+
+    def leaves(self, names: Collection[str]) -> Iterator[Leaf]:
+        """Yield the columns that a Parquet file has for these columns of the table, in order."""
+        for field in self.fields:
+            if field["name"] in names:
+                yield from _leaves(field["id"], field["type"], in_list=False)
+
+
+def table_schema(columns: pa.Schema) -> TableSchema:
+    """Return the Iceberg schema of columns whose types are those of
+    :func:`table_column_type`."""
+    ids = ColumnIds()
+    fields, mapping = _struct(columns, "", ids)
+    return TableSchema(fields, mapping, ids.last)
+
+
+def _leaves(column_id: int, kind: Any, *, in_list: bool) -> Iterator[Leaf]:
+    if isinstance(kind, str):
+        yield Leaf(column_id, kind, in_list)
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _leaves(field["id"], field["type"], in_list=in_list)
+    else:
+        yield from _leaves(kind["element-id"], kind["element"], in_list=True)
+
+
+def table_column_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column in a table: small integers have 32 bits, as Parquet stores
+    them."""
+    if pa.types.is_list(kind):
+        return pa.list_(table_column_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, table_column_type(f.type)) for f in kind])
+    return pa.int32() if kind in (pa.int8(), pa.int16()) else kind
+
+
+def _struct(
+    columns: pa.Schema | pa.StructType, above: str, ids: ColumnIds
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    fields, mapping = [], []
+    for column in columns:
+        path = f"{above}\n{column.name}" if above else column.name
+        column_id = ids.id_of(path)
+        kind, inner = _type(column.type, path, ids)
+        required = not above and column.name in REQUIRED
+        fields.append({"id": column_id, "name": column.name, "required": required, "type": kind})
+        mapped: dict[str, Any] = {"field-id": column_id, "names": [column.name]}
+        if inner:
+            mapped["fields"] = inner
+        mapping.append(mapped)
+    return fields, mapping
+
+
+def _type(kind: pa.DataType, path: str, ids: ColumnIds) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the Iceberg type of a column, and the mapping of the fields inside it."""
+    if pa.types.is_struct(kind):
+        fields, mapping = _struct(kind, path, ids)
+        return {"type": "struct", "fields": fields}, mapping
+    if pa.types.is_list(kind):
+        element_path = f"{path}\nelement"
+        element_id = ids.id_of(element_path)
+        element, inner = _type(kind.value_type, element_path, ids)
+        mapped: dict[str, Any] = {"field-id": element_id, "names": ["element"]}
+        if inner:
+            mapped["fields"] = inner
+        listed = {
+            "type": "list",
+            "element-id": element_id,
+            "element": element,
+            "element-required": False,
+        }
+        return listed, [mapped]
+    return _TYPES[kind], []

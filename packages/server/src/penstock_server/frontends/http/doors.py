@@ -1,0 +1,130 @@
+"""Folders at the root of the HTTP port whose files other packages serve.
+
+A package registers a :class:`FileDoor` under the entry point group ``penstock.file_doors``, by the
+name of the folder. Its files are read only, whole or in a range of bytes, and the door checks by
+itself who may read them, because such clients sign in by other means than those of the API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from email.utils import formatdate
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.parts import registered
+
+if TYPE_CHECKING:
+    from penstock_core.access.rights import Principal
+    from penstock_server.frontends.http.http_service import HttpService
+
+GROUP: Final = "penstock.file_doors"
+PART_BYTES: Final = 1 << 20
+"""Most bytes that are read and sent at once."""
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class FileRequest(NamedTuple):
+    """A request for a file behind a door."""
+
+    service: HttpService
+    method: str
+    path: str
+    """The path as the client sent it, percent-encoded."""
+    query: str
+    headers: Mapping[str, str]
+
+
+class ByteRange(NamedTuple):
+    """The bytes of a file that a client asks for."""
+
+    start: int
+    end: int
+    """The last byte plus one."""
+    is_part: bool = True
+    """Whether the client asks for a range; otherwise it gets the whole file."""
+
+
+class FileAnswer(NamedTuple):
+    """The answer to a request for a file."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    start: int
+    end: int
+    """The last byte to send, plus one."""
+
+
+class ServedFile(NamedTuple):
+    """A file that the client may read."""
+
+    size: int
+    """Bytes."""
+    tag: str
+    """Value of ``ETag``, with its quotes. A file never changes."""
+    modified_us: int
+    """Time at which it was made, in microseconds since 1970."""
+    read: Callable[[int, int], Awaitable[bytes]]
+    """Returns ``length`` bytes from ``offset`` on."""
+    reader: Principal
+    """The user that the request counts for."""
+
+    def answer_to(self, range_header: str) -> FileAnswer:
+        """Return the answer to a request with this ``Range`` header."""
+        part = range_of(range_header, self.size)
+        headers = [
+            ("etag", self.tag),
+            ("last-modified", formatdate(self.modified_us // 1_000_000, usegmt=True)),
+            ("accept-ranges", "bytes"),
+            ("cache-control", "private"),
+        ]
+        if not part.is_part:
+            return FileAnswer(200, headers, part.start, end=part.end)
+        if part.start == part.end:
+            headers.append(("content-range", f"bytes */{self.size}"))
+            return FileAnswer(416, headers, part.start, end=part.end)
+        headers.append(("content-range", f"bytes {part.start}-{part.end - 1}/{self.size}"))
+        return FileAnswer(206, headers, part.start, end=part.end)
+
+
+class FileDoor(Protocol):
+    """A folder of files."""
+
+    async def find(self, request: FileRequest) -> ServedFile:
+        """Return the file. Raises ``AccessDenied``, ``AuthenticationFailed``,
+        ``NameDoesNotExist``."""
+        ...
+
+    def refusal(
+        self, request: FileRequest, status: int, error: PenstockError
+    ) -> tuple[int, str, bytes]:
+        """Return the status, content type and body that answer a request with an error, whose
+        status in the API is ``status``."""
+        ...
+
+
+@cache
+def file_doors() -> Mapping[str, FileDoor]:
+    """Return the doors of all installed packages, by the name of their folder."""
+    return {name: part.load() for name, part in registered(GROUP).items()}
+
+
+def range_of(header: str, size: int) -> ByteRange:
+    """Return the range of a ``Range`` header within a file of ``size`` bytes, empty if no byte of
+    the file is in it.
+
+    A header that is malformed or asks for several ranges is ignored, as RFC 9110 allows.
+    """
+    match = _RANGE.fullmatch(header.strip())
+    whole = ByteRange(0, size, is_part=False)
+    if match is None or match[0] == "bytes=-":
+        return whole
+    first, last = match[1], match[2]
+    if not first:  # the last bytes of the file
+        return ByteRange(max(0, size - int(last)), size)
+    start = int(first)
+    if last and int(last) < start:
+        return whole
+    return ByteRange(start, max(start, min(int(last) + 1, size) if last else size))

@@ -1,0 +1,101 @@
+"""The stored events of a channel in one turn of the writer, by reference.
+
+The captured events stay readable while traffic continues: batches in memory never change, and a
+mapped file stays mapped when it is rewritten or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.files.segments import SegmentReader, rows_of
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.errors import Damaged
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.sealed_file import Publishers
+from penstock_server.runtime.store.tail_batch import TailBatch
+
+
+class EventsOfBatch(NamedTuple):
+    """A batch in memory, with the ids of its stored events."""
+
+    tail_batch: TailBatch
+    ids: IdSet
+
+
+class CapturedEvents(NamedTuple):
+    """All stored events of a channel, by the place that has their bytes. Each event is in one."""
+
+    unsealed: Sequence[EventsOfBatch]
+    """Events that survive a restart, and are in no file or too late for theirs."""
+    transient: Sequence[EventsOfBatch]
+    """Events that live in memory only."""
+    in_files: IdSet
+    """All others. Events that no file has either are damaged."""
+
+
+def captured_events(state: ChannelState, store: ChannelStore) -> CapturedEvents:
+    """Return the stored events of a channel. Call it within a turn of the writer."""
+    remaining = state.stored.copy()
+    remaining.discard_all(state.volatile)
+    unsealed = []
+    tail_batches = store.held()
+    for tail_batch in tail_batches:
+        span = Span(tail_batch.first, tail_batch.end)
+        if tail_batch.home != "pages":  # events below `sealed_through` are read from their files
+            span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
+        ids = tail_batch.overlap(remaining.within(span))
+        ids.add_all(tail_batch.overlap(store.late))
+        if ids:
+            remaining.discard_all(ids)
+            unsealed.append(EventsOfBatch(tail_batch, ids))
+    transient = [
+        EventsOfBatch(tail_batch, ids)
+        for tail_batch in tail_batches
+        if (ids := tail_batch.overlap(state.volatile))
+    ]
+    return CapturedEvents(unsealed, transient, remaining)
+
+
+def publishers_in_memory(batches: Iterable[EventsOfBatch]) -> Publishers:
+    """Return the publishers of events in memory."""
+    ids_of_publisher: dict[str, IdSet] = {}
+    for tail_batch, ids in batches:
+        if tail_batch.publisher:
+            ids_of_publisher.setdefault(tail_batch.publisher, IdSet()).add_all(ids)
+    return tuple((name, ids.spans) for name, ids in ids_of_publisher.items())
+
+
+class UnreadableEvents(Exception):
+    """Raised off the loop, so that the loop can quarantine the unreadable events (SEM S1)."""
+
+    def __init__(self, reason: Damaged, ids: IdSet) -> None:
+        super().__init__(str(reason))
+        self.ids = ids
+
+
+def rows_in_file(
+    reader: SegmentReader, wanted: IdSet, numbers: Iterable[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events ``wanted`` of a sealed file, from the batches ``numbers`` or from all.
+
+    Raises ``UnreadableEvents`` with all unreadable events, after the others were read.
+    """
+    unreadable, reason = IdSet(), None
+    for number in range(len(reader.index.batches)) if numbers is None else numbers:
+        ids = wanted.within(reader.index.batches[number].span)
+        if not ids:
+            continue
+        try:
+            batch = reader.batch(number)
+        except Damaged as error:
+            unreadable.add_all(ids)
+            reason = reason or error
+            continue
+        yield batch if len(ids) == batch.num_rows else rows_of(batch, ids.spans)
+    if reason is not None:
+        raise UnreadableEvents(reason, unreadable)
