@@ -143,7 +143,7 @@ class ClusterRealm(embedded_realm.Realm):
     """How often an owner has handed over, in all realms so far."""
 
     async def _start(self) -> None:
-        self._settings = with_certificate(self._directory, self._settings)
+        self.settings = with_certificate(self._directory, self.settings)
         key = "" if self._directory is None else str(self._directory.absolute())
         servers = self.engines.setdefault(key, EngineServers()) if key else EngineServers()
         self._clock = SystemClock()
@@ -160,9 +160,9 @@ class ClusterRealm(embedded_realm.Realm):
         for node in self._nodes:
             self._inside.callback(node.close)
         registry = servers.records
-        self._secret = await cluster_secret(registry, self._settings.cluster)
+        self._secret = await cluster_secret(registry, self.settings.cluster)
         for node in self._nodes:
-            await node.make(self._settings, self._secret, speaks_mqtt=self._speaks_mqtt)
+            await node.make(self.settings, self._secret, speaks_mqtt=self._speaks_mqtt)
         self._door = self._nodes[-1]
         await _drain(registry, self._door)
         try:
@@ -253,7 +253,7 @@ class ClusterRealm(embedded_realm.Realm):
             {"native": native, front_end: place},
             name=_DOOR,
             ports=ports,
-            tls=tls(self._settings),
+            tls=tls(self.settings),
             relays=relays,
         )
         async with self._moving:
@@ -269,8 +269,8 @@ class ClusterRealm(embedded_realm.Realm):
         return await self._listen_at(front_end, host, port)
 
     def _url(self, front_end: str, scheme: str, host: str, port: int) -> str:
-        bound = self._loop.call(self._listened(front_end, host, port))
-        safe = "s" if self._settings.listen.tls_certificate else ""
+        bound = self.loop.call(self._listened(front_end, host, port))
+        safe = "s" if self.settings.listen.tls_certificate else ""
         return f"{scheme}{safe}://{f'[{host}]' if ':' in host else host}:{bound}"
 
     def listen(self, host: str = HOST, port: int = 0) -> str:
@@ -292,7 +292,7 @@ class ClusterRealm(embedded_realm.Realm):
         return link
 
     async def _admit(self, user: str) -> socket.socket:
-        if self._settings.access.mode != "off" or user:  # whom the network would ask for a password
+        if self.settings.access.mode != "off" or user:  # whom the network would ask for a password
             if self._owner is None:
                 raise ConnectionLost("nobody serves at the moment")
             return await super()._admit(user)
@@ -342,13 +342,10 @@ def _of_the_owner(at: int) -> Any:
     def found(realm: ClusterRealm) -> Any:
         return realm._serving_now[at]
 
-    def kept(realm: ClusterRealm, value: object) -> None:
-        assert value is None, "an embedded realm begins so"
-
-    return property(found, kept)
+    return property(found)
 
 
-for _at, _name in enumerate(("_running", "_listener")):
+for _at, _name in enumerate(("running", "listener")):
     setattr(ClusterRealm, _name, _of_the_owner(_at))
 
 

@@ -54,7 +54,7 @@ class OtherNode:
             "the realm", self._serves, _PROCESS, secret_name=secret_name(_SECRET)
         )
         self.relays = Relays(self._owner, _SECRET, "another node", clock=clock, relays_max=10_000)
-        self._realm._listener.gate = RelayGate(_SECRET, _PROCESS, clock)
+        self._realm.listener.gate = RelayGate(_SECRET, _PROCESS, clock)
 
     def enter(self, _: object) -> bool:
         return True
@@ -67,11 +67,11 @@ class OtherNode:
         scheme, _, _ = url.partition("://")
         self._serves[front_end] = url
         host = urlsplit(url).hostname or ""
-        port = self._realm._loop.call(self._listen(front_end, host))
+        port = self._realm.loop.call(self._listen(front_end, host))
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _listen(self, front_end: str, host: str) -> int:
-        certificate = self._realm._listener.tls
+        certificate = self._realm.listener.tls
         arrivals = Arrivals(self._owner, PATIENT_S, 10_000)
         local: Any = partial(amqp.StandbyAmqpConnection, arrivals, "another node")
         server: Any
@@ -84,7 +84,7 @@ class OtherNode:
             own = self.enter, self.leave
             server = TlsServer(certificate.context, PATIENT_S, local, *own, before)
             await server.listen(host, 0)
-        self._realm._listener._servers.append(server)  # it ends with the realm
+        self._realm.listener._servers.append(server)  # it ends with the realm
         port: int = server.sockets[0].getsockname()[1]
         return port
 
@@ -128,7 +128,7 @@ def serve_all_through_a_node(patch: pytest.MonkeyPatch) -> None:
             _front_end: str = front_end,
             **more: Any,
         ) -> str:
-            key = id(realm._listener)
+            key = id(realm.listener)
             if key not in nodes:
                 nodes[key] = OtherNode(realm)
             return nodes[key].url(_front_end, _listen(realm, *at, **more))

@@ -47,8 +47,8 @@ class Lines:
     @contextmanager
     def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._ports:
-            service = FRONT_END.service(realm._listener, realm._settings)
-            port = realm._loop.call(service.listen(HOST, 0))
+            service = FRONT_END.service(realm.listener, realm.settings)
+            port = realm.loop.call(service.listen(HOST, 0))
             if (node := getattr(realm, "other_node", None)) is not None:
                 port = urlsplit(node.url(self.name, f"lines://{HOST}:{port}")).port
             self._ports[realm] = port

@@ -45,8 +45,8 @@ class Mqtt:
     def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._urls:
             # The channel of the matrix, with the rights that the realm was opened with.
-            listen = replace(realm._settings.listen, mqtt_channel=CHANNEL)
-            realm._settings = replace(realm._settings, listen=listen)
+            listen = replace(realm.settings.listen, mqtt_channel=CHANNEL)
+            realm.settings = replace(realm.settings, listen=listen)
             self._urls[realm] = realm.listen_mqtt()
         with PacketClient(self._urls[realm]) as client:
             answer = client.connect(user=user, password=password.encode())

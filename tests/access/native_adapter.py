@@ -36,6 +36,7 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest, FromLatest
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
+from tests.asking import ask
 
 
 class NativeCaller:
@@ -50,10 +51,7 @@ class NativeCaller:
         getattr(self, "_" + operation.replace(".", "_"))()
 
     def _ask(self, message: Request[Any]) -> Any:
-        async def ask() -> Any:
-            return await self._session._inner._connection.request(message)
-
-        return self._session._loop.call(ask())
+        return ask(self._session, message)
 
     def _fresh(self, what: str) -> str:
         self._made += 1
@@ -294,8 +292,8 @@ class Native:
         address = self._urls[realm].removeprefix("penstock://")
         with realm.connect() as trusted:
             numbers = {
-                CHANNEL: trusted.channels.get(CHANNEL)._inner.number,
-                QUEUE: trusted.queues.get(QUEUE)._inner.number,
+                CHANNEL: trusted.channels.get(CHANNEL).number,
+                QUEUE: trusted.queues.get(QUEUE).number,
             }
         url = f"penstock://{user}:{password.replace(' ', '%20')}@{address}"
         with penstock.connect(url) as session:

@@ -21,15 +21,6 @@ QUICK: dict[str, Any] = {
 }
 
 
-def ask(session: penstock.Session, request: Request[Any]) -> Any:
-    """The answer to any request of the native protocol. Raises what it is refused with."""
-
-    async def asked() -> Any:
-        return await session._inner._connection.request(request)
-
-    return session._loop.call(asked())
-
-
 def requests_in(package: ModuleType) -> set[type[Request[Any]]]:
     """The requests of a realm that the modules of a package know: it can ask no others."""
     requests = set()

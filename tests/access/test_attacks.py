@@ -24,7 +24,7 @@ from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, frame
 from penstock_server.frontends.native.connection import Connection
-from tests.access.realms import ask
+from tests.asking import ask
 
 NEAR, FAR = Address("127.0.0.1", 9), Address("192.0.2.1", 9)
 
@@ -68,7 +68,7 @@ def test_a_stranger_writes_no_lines_of_its_own_into_the_log(realm: penstock.Real
 def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm) -> None:
     with realm.connect() as trusted:
         hidden = trusted.channels.create("hidden/merger")
-        number = hidden._inner.number
+        number = hidden.number
     requests: list[Request[Any]] = [
         CommitStages(number, "p", 1, stages=("none",)),
         Locate(number, 0, 1),
@@ -108,15 +108,15 @@ def test_a_refusal_does_not_reveal_whether_a_name_exists(realm: penstock.Realm) 
 
 @pytest.mark.spec("A3", "J5")
 def test_another_user_cannot_take_the_place_of_a_lost_session(realm: penstock.Realm) -> None:
-    listener = realm._listener
+    listener = realm.listener
     assert listener is not None
     with realm.connect(user="alice"), realm.connect(user="admin"):
         places = set()
         for connection in listener.connections:
             assert isinstance(connection, Connection)
             connection.session = "the very same"  # sessions are shown to whoever sees a durable
-            assert connection._requests is not None
-            places.add(connection._requests._place(1))
+            assert connection.requests is not None
+            places.add(connection.requests.place_of(1))
 
     assert len(places) == 2
 

@@ -13,8 +13,7 @@ from penstock_core.api.access import AuditRecord
 from penstock_core.vocabulary.errors import Damaged, StorageFailed
 from penstock_server.runtime.access.audit import Audit, LineReader, line_of
 from penstock_server.runtime.writer.clock import SystemClock
-from penstock_server.storage import audit_file
-from penstock_server.storage.audit_file import FileAudit
+from penstock_server.storage.audit_file import FILE_BYTES_MAX, FileAudit
 from penstock_server.storage.disk import RealDisk
 from tests.loops import on_a_loop
 
@@ -23,8 +22,8 @@ async def inline(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def opened(folder: Path) -> tuple[Audit, FileAudit]:
-    file = FileAudit(str(folder), disk=RealDisk(), offload=inline)
+def opened(folder: Path, file_bytes_max: int = FILE_BYTES_MAX) -> tuple[Audit, FileAudit]:
+    file = FileAudit(str(folder), disk=RealDisk(), offload=inline, file_bytes_max=file_bytes_max)
     return Audit(SystemClock(), {"acts": file}), file
 
 
@@ -76,10 +75,8 @@ async def test_a_line_torn_by_a_crash_is_skipped(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 400)
-
-    audit, file = opened(tmp_path)
+async def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
+    audit, file = opened(tmp_path, 400)
     for number in range(9):
         await audit.note("alice@h", "channel.create", f"c{number}")
     file.close()

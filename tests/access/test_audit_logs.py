@@ -19,8 +19,7 @@ from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, 
 from penstock_server.cli.program import app
 from penstock_server.runtime.access import audit as audit_module
 from penstock_server.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
-from penstock_server.storage import audit_file
-from penstock_server.storage.audit_file import NAMES, FileAudit, files_of
+from penstock_server.storage.audit_file import FILE_BYTES_MAX, NAMES, FileAudit, files_of
 from penstock_server.storage.disk import RealDisk
 from tests.access.realms import QUICK
 from tests.loops import on_a_loop
@@ -42,10 +41,17 @@ class Clock:
         return self.now_us()
 
 
-def opened(folder: Path, clock: Clock, files_max: int = 0) -> Audit:
+def opened(
+    folder: Path, clock: Clock, files_max: int = 0, file_bytes_max: int = FILE_BYTES_MAX
+) -> Audit:
     files = {
         kind: FileAudit(
-            str(folder), disk=RealDisk(), offload=inline, name=NAMES[kind], files_max=files_max
+            str(folder),
+            disk=RealDisk(),
+            offload=inline,
+            name=NAMES[kind],
+            files_max=files_max,
+            file_bytes_max=file_bytes_max,
         )
         for kind in audit_module.KINDS
     }
@@ -150,13 +156,11 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Pat
     assert (newest.target, sums.detail["more"]) == ("y", 3)
 
 
-def files_of_tests_put_aside_end_by_the_setting_the_oldest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_put_aside_end_by_the_setting_the_oldest_first(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 300)
-
     async def life(count: int, files_max: int) -> None:
-        audit = opened(tmp_path, Clock(), files_max)
+        audit = opened(tmp_path, Clock(), files_max, file_bytes_max=300)
         await audit.load()
         for number in range(count):
             await audit.note("admin@h", "user.change", f"user{number}")

@@ -27,7 +27,8 @@ from penstock_core.vocabulary.errors import AccessDenied, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_server.frontends import http
-from tests.access.realms import QUICK, ask, requests_in
+from tests.access.realms import QUICK, requests_in
+from tests.asking import ask
 
 pytestmark = pytest.mark.spec("A2", "A3")
 
@@ -143,7 +144,7 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
     with realm.connect() as trusted:
         for where, right in rights:
             trusted.access.grant("alice@*", right, **_at(where))
-        numbers = {n: trusted.channels.get(n)._inner.number for n in ("orders", "dead")}
+        numbers = {n: trusted.channels.get(n).number for n in ("orders", "dead")}
     try:
         if front_end == "native":
             url = realm.listen().replace("://", "://alice:secret@")

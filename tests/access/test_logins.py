@@ -7,7 +7,6 @@ import pytest
 from penstock_core.access.rights import Principal
 from penstock_core.vocabulary.errors import AccessDenied, Damaged, StorageFailed
 from penstock_core.vocabulary.ports import VersionedRecord
-from penstock_server.runtime.access import logins as module
 from penstock_server.runtime.access.logins import CSRF_HEADER, KEPT_PREFIX, Logins
 from penstock_server.storage.memory import MemoryRegistry
 from tests.loops import on_a_loop
@@ -107,10 +106,8 @@ async def test_logins_differ_and_their_repr_has_no_secrets(logins: Logins) -> No
 
 
 @on_a_loop
-async def test_the_number_of_logins_is_bounded(
-    logins: Logins, clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOGINS_MAX", 2)
+async def test_the_number_of_logins_is_bounded(clock: HandClock) -> None:
+    logins = Logins(clock, idle_s=10, total_s=25, logins_max=2)
     first = await logins.open(ALICE)
     clock.us += SECOND_US
     second = await logins.open(ALICE)
@@ -142,11 +139,8 @@ async def test_a_user_with_too_many_logins_loses_the_idlest_and_others_keep_thei
 
 
 @on_a_loop
-async def test_when_all_logins_are_used_the_user_with_the_most_loses_one(
-    clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOGINS_MAX", 4)
-    logins = Logins(clock)
+async def test_when_all_logins_are_used_the_user_with_the_most_loses_one(clock: HandClock) -> None:
+    logins = Logins(clock, logins_max=4)
     bob = await logins.open(Principal("bob", "h"))  # the one that was not used for longest
     clock.us += 1
     many = [await logins.open(ALICE) for _ in range(3)]
@@ -167,7 +161,7 @@ async def test_ended_logins_leave_no_memory_behind(logins: Logins, clock: HandCl
     assert logins.find(ended.id) is None
 
     assert len(logins) == 0
-    assert logins._of_user == {}
+    assert logins.of_user == {}
 
 
 # --- over a restart, and at the next owner -------------------------------------------------

@@ -25,7 +25,7 @@ from penstock_core.api.transfers import (
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import AccessDenied
 from penstock_server.runtime.access.permits import Permits
-from tests.access.realms import ask
+from tests.asking import ask
 
 pytestmark = pytest.mark.spec("A3")
 
@@ -158,8 +158,7 @@ def test_a_channel_of_another_user_cannot_be_a_dead_event_store(
 
 def test_rights_of_a_creation_do_not_reach_the_next_owner(realm: penstock.Realm) -> None:
     async def raced() -> list[Entry]:
-        running = realm._running
-        assert running is not None
+        running = realm.running
         access = running.access
         for user, right in (("slow", "channels"), ("quick", "full")):
             await access.accounts.grant("realm", "", f"{user}@*", rights=("access", right))
@@ -187,7 +186,7 @@ def test_rights_of_a_creation_do_not_reach_the_next_owner(realm: penstock.Realm)
             tasks.create_task(next_one())
         return access.accounts.acl.entries("channel", "x")
 
-    assert realm._loop.call(raced()) == [Entry("quick@*", ("full",))]
+    assert realm.loop.call(raced()) == [Entry("quick@*", ("full",))]
 
 
 def test_an_export_ends_with_the_right_it_was_begun_with(

@@ -85,7 +85,7 @@ def test_a_secret_is_checked_only_on_a_private_connection(
 ) -> None:
     settings = QUICK | {"access__cleartext_passwords": cleartext, "access__mode": "mandatory"}
     with penstock.Realm(**settings) as realm:
-        result = realm._loop.call(outcome(realm.access, way, host, secure=secure))
+        result = realm.loop.call(outcome(realm.access, way, host, secure=secure))
 
     looked_at = "admin" if way in (by_password, by_basic) else "authentication-failed"
     assert result == (looked_at if is_taken else "insecure-connection")

@@ -17,7 +17,7 @@ from penstock_core.api.transactions import (
     DescribeTransaction,
 )
 from penstock_core.vocabulary.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
-from tests.access.realms import ask
+from tests.asking import ask
 
 pytestmark = pytest.mark.spec("A3")
 
@@ -71,7 +71,7 @@ def test_a_user_cannot_drop_or_commit_another_users_stage(alice: Session, bob: S
 def test_a_user_cannot_end_or_describe_another_users_transaction(
     alice: Session, bob: Session
 ) -> None:
-    number = alice.channels.get("orders")._inner.number
+    number = alice.channels.get("orders").number
     ask(alice, BeginTransaction("tx", (number,)))
     for request in (
         DescribeTransaction("tx"),
@@ -89,14 +89,12 @@ def test_a_user_cannot_end_or_describe_another_users_transaction(
 @pytest.mark.spec("X3")
 def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) -> None:
     orders, second = alice.channels.get("orders"), alice.channels.get("other")
-    parts = tuple(
-        (channel._inner.number, tuple(channel.stage(TABLE))) for channel in (orders, second)
-    )
+    parts = tuple((channel.number, tuple(channel.stage(TABLE))) for channel in (orders, second))
     spans = ask(alice, CommitStagedParts("job", 1, parts))
-    again = ask(alice, CommitStagedParts("job", 1, ((second._inner.number, ()),)))
+    again = ask(alice, CommitStagedParts("job", 1, ((second.number, ()),)))
 
     assert [number for number, _ in spans["spans"]] == [number for number, _ in parts]
-    assert again["spans"] == [span for span in spans["spans"] if span[0] == second._inner.number]
+    assert again["spans"] == [span for span in spans["spans"] if span[0] == second.number]
 
 
 @pytest.mark.spec("L1")

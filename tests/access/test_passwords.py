@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import aio
 from penstock_core.access.rights import Principal
 from penstock_core.api.access import (
     BeginPassword,
@@ -28,6 +29,7 @@ from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.settings.loading import load
 from penstock_server.storage.memory import InMemory
 from tests.access.realms import QUICK
+from tests.asking import ask, on_its_loop
 from tests.loops import on_a_loop
 
 
@@ -63,7 +65,7 @@ def test_a_short_password_is_refused_by_client_and_realm(realm: penstock.Realm) 
         assert [user.name for user in session.access.users()] == ["admin", "alice"]
 
     with pytest.raises(InvalidArgument, match=message):
-        realm._loop.call(realm.access.accounts.create_user("bob", "short"))
+        realm.loop.call(realm.access.accounts.create_user("bob", "short"))
 
 
 def test_changing_ones_password_requires_the_old_one(realm: penstock.Realm) -> None:
@@ -105,21 +107,18 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
     with connected(realm, "secret") as session:
         made = verifier("another", b"s" * 16, 4_096)
 
-        async def ask() -> SetPassword:
-            begun = await session._inner._connection.ask(BeginPassword(), PasswordChallenge)
+        async def prove(own: aio.Session) -> SetPassword:
+            begun = await own.connection.ask(BeginPassword(), PasswordChallenge)
             message = password_change_message(begun.nonce, "alice", made)
             proof = proof_of("secret", begun.salt, begun.rounds, message=message)
             return SetPassword("alice", made, proof)
 
-        async def again(change: SetPassword) -> None:
-            await session._inner._connection.request(change)
-
-        change = session._loop.call(ask())
+        change = on_its_loop(session, prove)
         forged = verifier("attacker", b"s" * 16, 4_096)
         with pytest.raises(AuthenticationFailed):  # another change than was proven
-            session._loop.call(again(SetPassword("alice", forged, change.proof)))
+            ask(session, SetPassword("alice", forged, change.proof))
         with pytest.raises(AuthenticationFailed):  # its challenge has been used
-            session._loop.call(again(change))
+            ask(session, change)
 
 
 @pytest.mark.parametrize("proof", [b"", b"x", b"x" * 31, b"x" * 32, b"x" * 33, b"\0" * 32])

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
+from packages.amqp.tests.frames import SASL, SASL_INIT, frame, performative
 from packages.client.tests.patience import eventually
-from penstock_amqp.wire import sasl
 from penstock_amqp.wire.types import Symbol, encode
 from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
 from penstock_core.wire.scram import verifier
@@ -38,18 +38,18 @@ class Gate:
 
     def __init__(self) -> None:
         self.begun = 0
-        self._checks: list[asyncio.Future[None]] = []
+        self.checks: list[asyncio.Future[None]] = []
 
     async def __call__(self, check: Callable[[], Any], /) -> Any:
         self.begun += 1
         allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._checks.append(allowed)
+        self.checks.append(allowed)
         await allowed
         return check()
 
     def let_through(self) -> None:
         """The check that was begun first."""
-        self._checks.pop(0).set_result(None)
+        self.checks.pop(0).set_result(None)
 
 
 class Queue:
@@ -60,7 +60,7 @@ class Queue:
         self.passwords = Passwords(self.gate)
         self.answers: dict[str, object] = {}
         self.askers: dict[str, Asker] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def comes(self, *names: str, host: str = "h", user: str = "") -> None:
         for name in names:
@@ -68,7 +68,7 @@ class Queue:
             context = copy_context()
             context.run(asker.set, self.askers[name])
             work = self._answer(name, host, user)
-            self._tasks.append(asyncio.get_running_loop().create_task(work, context=context))
+            self.tasks.append(asyncio.get_running_loop().create_task(work, context=context))
             await pass_time(0.1)
 
     async def _answer(self, name: str, host: str, user: str) -> None:
@@ -181,8 +181,8 @@ async def test_a_turn_granted_during_a_disconnect_passes_to_the_next_check(seed:
         await queue.turn()
 
     assert queue.answers["right"] is True
-    assert not queue.passwords._queues
-    assert queue.passwords._free == AT_ONCE
+    assert not queue.passwords.queues
+    assert queue.passwords.free == AT_ONCE
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -192,15 +192,15 @@ async def test_a_cancelled_task_passes_its_turn_on(seed: int) -> None:
     await queue.comes("a", "b", "c", "right")
     queue.gate.let_through()
     await pass_time(0)
-    queue._tasks[2].cancel()
+    queue.tasks[2].cancel()
     await pass_time(0.1)
     while "right" not in queue.answers:
         await queue.turn()
-    if queue.gate._checks:
+    if queue.gate.checks:
         await queue.turn()
 
-    assert queue.passwords._free == AT_ONCE
-    assert queue.passwords._waiting == {}
+    assert queue.passwords.free == AT_ONCE
+    assert queue.passwords.waiting == {}
 
 
 # --- through a realm's front ends -------------------------------------------------------
@@ -229,23 +229,23 @@ def form(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
 
 def plain(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
     response = b"\0admin\0" + password.encode()
-    init = sasl._frame(0x41, [encode(Symbol("PLAIN")), encode(response)])
-    return realm.listen_amqp(), sasl.SASL_PROTOCOL + init
+    init = performative(SASL_INIT, encode(Symbol("PLAIN")), encode(response))
+    return realm.listen_amqp(), SASL + frame(init, kind=1)
 
 
 def queued(passwords: Passwords) -> int:
     """Return the number of passwords that wait for a turn."""
-    return sum(map(len, passwords._queues.values()))
+    return sum(map(len, passwords.queues.values()))
 
 
 @pytest.mark.parametrize("way", [basic, form, plain])
 def test_disconnecting_drops_a_waiting_password_in_every_front_end(
     realm: penstock.Realm, way: Callable[[penstock.Realm, str], tuple[str, bytes]]
 ) -> None:
-    passwords = realm.access._passwords
+    passwords = realm.access.passwords
     begun: list[int] = []
     opened = threading.Event()
-    real = passwords._offload
+    real = passwords.offload
 
     async def slow(check: Callable[[], Any], /) -> Any:
         def work() -> Any:
@@ -255,7 +255,7 @@ def test_disconnecting_drops_a_waiting_password_in_every_front_end(
         begun.append(len(begun))
         return await real(work)
 
-    passwords._offload = slow
+    passwords.offload = slow
     with ExitStack() as stack:
         peers: list[socket.socket] = []
         stack.callback(opened.set)
@@ -264,13 +264,13 @@ def test_disconnecting_drops_a_waiting_password_in_every_front_end(
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             peers.append(stack.enter_context(socket.create_connection(address, timeout=30)))
             peers[-1].sendall(request)
-            eventually(lambda: sum(passwords._waiting.values()) == len(peers))
+            eventually(lambda: sum(passwords.waiting.values()) == len(peers))
         assert (len(begun), queued(passwords)) == (AT_ONCE, 2)
 
         peers[-1].close()
         eventually(lambda: queued(passwords) == 1)
         assert not opened.is_set(), "nobody's turn had to end for that"
         opened.set()
-        eventually(lambda: not passwords._waiting)
+        eventually(lambda: not passwords.waiting)
 
         assert len(begun) == AT_ONCE + 1

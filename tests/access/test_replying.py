@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
+from penstock import aio
 from penstock.client.publishing.publishing import Publisher
 from penstock_core.api.channels import DescribeColumns, OpenSchedule
 from penstock_core.api.patterns import WatchChannels
@@ -29,8 +30,9 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.temporary import SESSION_STORES_MAX
 from penstock_server.frontends.native.connection import Connection
 from penstock_server.frontends.shared.peer import PeerConnection
-from penstock_server.runtime.access import permits as permits_of_sessions
-from tests.access.realms import QUICK, ask
+from penstock_server.runtime.access.permits import Permits
+from tests.access.realms import QUICK
+from tests.asking import ask, on_its_loop
 
 PATIENT = 30.0
 
@@ -162,20 +164,19 @@ def test_a_temporary_destination_is_published_to_by_its_name_and_not_by_its_numb
 def publish_to(session: penstock.Session, number: int) -> int:
     """Publish to a store by its number, without its name."""
 
-    async def published() -> int:
-        return await Publisher(session._inner._connection, ChannelId(number)).publish_one(
-            Event(b"")
-        )
+    def publish(own: aio.Session) -> Awaitable[int]:
+        return Publisher(own.connection, ChannelId(number)).publish_one(Event(b""))
 
-    return session._loop.call(published())
+    return on_its_loop(session, publish)
 
 
 @pytest.mark.spec("R2")
 def test_a_session_that_replies_to_many_forgets_the_names_of_deleted_queues(
-    realm: penstock.Realm, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm,
 ) -> None:
-    monkeypatch.setattr(permits_of_sessions, "_NAMES_MIN", 3)
     with realm.connect(user="asker") as asker, realm.connect(user="replier") as replier:
+        permits = permits_of(connection_of(realm, replier))
+        permits.names_min = 3
         kept, *deleted = (f"temp-reply-{number:032x}" for number in range(10))
         number = ask(asker, OpenReplyQueue(kept))["channel"]
         ask(replier, OpenReplyTo(kept))
@@ -183,12 +184,7 @@ def test_a_session_that_replies_to_many_forgets_the_names_of_deleted_queues(
             ask(asker, OpenReplyQueue(name))
             ask(replier, OpenReplyTo(name))
             ask(asker, CloseReplyQueue(name))
-        connection = realm._listener._sessions[replier._inner._connection.session_id]
-        assert isinstance(connection, Connection)
-        assert connection.caller is not None
-        permits = connection.caller.permits
-        assert permits is not None
-        assert len(permits._names) <= 4
+        assert len(permits.names) <= 4
 
         assert publish_to(replier, number) == 0
 
@@ -212,9 +208,21 @@ def test_a_replier_that_has_reconnected_replies_by_the_name_again(realm: penstoc
 
 def cut(realm: penstock.Realm, session: penstock.Session) -> None:
     """End the connection of a session, which then makes another."""
-    session_id = session._inner._connection.session_id
-    connection = realm._listener._sessions[session_id]
-    realm._loop.call(_end(connection))
+    realm.loop.call(_end(connection_of(realm, session)))
+
+
+def connection_of(realm: penstock.Realm, session: penstock.Session) -> Connection:
+    """The realm's end of the connection of a session."""
+    for connection in realm.listener.connections:
+        if isinstance(connection, Connection) and connection.session == session.session_id:
+            return connection
+    raise AssertionError(f"{session} is not connected")
+
+
+def permits_of(connection: Connection) -> Permits:
+    assert connection.caller is not None
+    assert connection.caller.permits is not None
+    return connection.caller.permits
 
 
 async def _end(connection: PeerConnection) -> None:

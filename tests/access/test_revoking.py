@@ -57,8 +57,7 @@ def connected(realm: penstock.Realm, folder: Path, user: str) -> penstock.Sessio
 
 
 async def reload_(realm: penstock.Realm) -> None:
-    assert realm._running is not None
-    reload(realm._running, realm._listener)
+    reload(realm.running, realm.listener)
 
 
 def test_a_revoked_certificate_ends_its_sessions_and_opens_no_new_one(
@@ -70,7 +69,7 @@ def test_a_revoked_certificate_ends_its_sessions_and_opens_no_new_one(
             "certificate:bob",
         )
         authority.revoked(tmp_path / "alice.pem")
-        realm._loop.call(reload_(realm))
+        realm.loop.call(reload_(realm))
 
         with pytest.raises(CannotConnect, match="the connection was lost"):  # nor back again
             eventually(lambda: alice.info() is None)
@@ -118,7 +117,7 @@ def test_a_connection_kept_open_past_its_certificate_loses_its_user(
         realm.access.certificate(peer, "10.0.0.1")
 
     good = peer_of(tmp_path / "alice.pem")
-    realm._loop.call(revoke_(realm, frozenset({issued_as(good)})))
+    realm.loop.call(revoke_(realm, frozenset({issued_as(good)})))
     with pytest.raises(AuthenticationFailed, match="the certificate was revoked"):
         realm.access.certificate(good, "10.0.0.1")
 

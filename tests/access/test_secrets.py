@@ -108,7 +108,7 @@ def test_arguments_take_precedence_over_the_environment() -> None:
     assert (only.has_token, only.token(), repr(credentials)) == (True, "t", "Credentials(alice)")
 
 
-def files_of_tests_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:
+def test_files_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     missing = tmp_path / "missing.pem"
     with pytest.raises(InvalidArgument, match=r"authorities .*missing\.pem"):

@@ -11,7 +11,8 @@ from penstock_core.api.channels import OpenChannel
 from penstock_core.api.durables import PreviewSeek
 from penstock_core.vocabulary.errors import AccessDenied
 from penstock_core.vocabulary.start_positions import FromLatest
-from tests.access.realms import QUICK, ask
+from tests.access.realms import QUICK
+from tests.asking import ask
 
 pytestmark = pytest.mark.spec("D20", "A2")
 

@@ -25,6 +25,7 @@ from penstock_core.wire.scram import verifier
 from penstock_server.frontends.native.listener import check_exposed
 from penstock_server.serving.lifecycle import show_first_password
 from tests.access.realms import QUICK
+from tests.asking import ask
 
 
 def url_for(realm: penstock.Realm, who: str = "") -> str:
@@ -63,15 +64,12 @@ def test_users_made_by_clients_have_as_many_rounds_as_the_realm_wants() -> None:
 @pytest.mark.spec("A1")
 def test_verifiers_of_fewer_rounds_than_the_realm_wants_are_refused() -> None:
     weak = verifier("secret", b"s" * 16, 4_096)
-    with strict() as realm, realm.connect() as session:
-
-        async def create() -> None:
-            await session._inner._connection.request(CreateUser("alice", weak))
-
-        with pytest.raises(
-            InvalidArgument, match=r"4096 rounds; allowed are 12345 \(access.password_r"
-        ):
-            session._loop.call(create())
+    with (
+        strict() as realm,
+        realm.connect() as session,
+        pytest.raises(InvalidArgument, match=r"4096 rounds; allowed are 12345 \(access.password_r"),
+    ):
+        ask(session, CreateUser("alice", weak))
 
 
 def strict() -> penstock.Realm:
@@ -261,9 +259,8 @@ def test_the_first_password_is_a_line_of_json_where_the_log_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
-        assert realm._running is not None
         password = realm.access.first_password
-        show_first_password(realm._running, as_json=True)
+        show_first_password(realm.running, as_json=True)
 
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == {
@@ -277,11 +274,10 @@ def test_the_first_password_is_shown_once_and_not_in_the_log(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
-        assert realm._running is not None
         password = realm.access.first_password
-        show_first_password(realm._running)
+        show_first_password(realm.running)
         first = capsys.readouterr()
-        show_first_password(realm._running)
+        show_first_password(realm.running)
         again = capsys.readouterr()
 
     assert f"user admin, password {password}\n" in first.out

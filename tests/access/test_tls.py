@@ -97,7 +97,7 @@ def _names_seen(tls: Tls, trusted: Path, client: tuple[Path, Path] | None = None
     return str(subject[0][0][1])
 
 
-def files_of_tests_are_read_again_for_new_connections(tmp_path: Path) -> None:
+def test_files_are_read_again_for_new_connections(tmp_path: Path) -> None:
     first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
     certificate, key = first.certificate("before", "realm")
     authorities = tmp_path / "clients.pem"
@@ -115,7 +115,7 @@ def files_of_tests_are_read_again_for_new_connections(tmp_path: Path) -> None:
         _names_seen(tls, first.file, client)
 
 
-def files_of_tests_that_do_not_do_leave_the_old_ones_in_use(tmp_path: Path) -> None:
+def test_files_that_do_not_do_leave_the_old_ones_in_use(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.certificate("realm")
     tls = Tls(str(certificate), str(key))

@@ -22,7 +22,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     }
 
 
-def files_of_tests_of_every_earlier_format_are_read_by_tests() -> None:
+def test_files_of_every_earlier_format_are_read_by_tests() -> None:
     kept = {path.name for path in (ROOT / "tests" / "golden").glob("format-*")}
 
     assert kept == {f"format-{number}" for number in range(1, DIRECTORY_FORMAT + 1)}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.client.copies.backup import restore
-from penstock_core.api.transfers import BackupBegun, BeginBackup
+from penstock_core.api.transfers import BeginBackup
 from penstock_core.vocabulary.errors import (
     DamagedBackup,
     IllegalState,
@@ -24,6 +24,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_server.bootstrap.stopped import verify_store
 from penstock_server.cli.program import app
 from penstock_testing.process import ServerProcess
+from tests.asking import ask
 
 QUICK = {
     "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "1",
@@ -176,7 +177,7 @@ def test_a_realm_in_memory_has_nothing_to_back_up(tmp_path: Path) -> None:
 def test_one_backup_at_a_time_and_it_ends_with_its_connection(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as second:
         with realm.connect() as first:
-            first._loop.call(first._inner._connection.ask(BeginBackup(), BackupBegun))
+            ask(first, BeginBackup())
             with pytest.raises(Unavailable, match="another backup is running"):
                 second.back_up(tmp_path / "backup")
         assert second.back_up(tmp_path / "backup").files

@@ -145,7 +145,7 @@ def test_a_label_that_cannot_be_read_is_told_by_what_is_wrong_in_it(
     assert copied(store, "bucket/realm") == {}
 
 
-def files_of_tests_the_realm_has_no_more_are_removed_when_that_is_said(
+def test_files_the_realm_has_no_more_are_removed_when_that_is_said(
     session: Session, store: ObjectStore, tmp_path: Path
 ) -> None:
     uri = store.uri("bucket/realm")

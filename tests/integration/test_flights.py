@@ -158,7 +158,7 @@ def stored_before(resumed: subprocess.CompletedProcess[str]) -> int:
     return int(found[1].replace(",", ""))
 
 
-def files_of_tests_that_are_not_its_own_are_left_alone(tmp_path: Path) -> None:
+def test_files_that_are_not_its_own_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "flights" / "lake").mkdir(parents=True)
 
     refused = run(tmp_path, "--rows", "10")

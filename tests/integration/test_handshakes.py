@@ -77,7 +77,7 @@ def dialled(url: str, stack: ExitStack) -> socket.socket:
 
 
 def server_of(realm: penstock.Realm) -> HttpServer:
-    service = realm._listener.services["http"]
+    service = realm.listener.services["http"]
     assert isinstance(service, HttpServer)
     return service
 
@@ -97,7 +97,7 @@ def test_handshakes_are_counted_and_refused_beyond_connections_max(
 ) -> None:
     url: str = getattr(realm, listens)()
     native = realm.listen()
-    arriving = realm._listener._arriving
+    arriving = realm.listener.arriving
     first = dialled(url, stack)
     for _ in range(REFUSABLE_MAX + 5):
         dialled(url, stack)
@@ -118,7 +118,7 @@ def test_handshakes_are_counted_and_refused_beyond_connections_max(
 
 def _one_too_many(realm: penstock.Realm, url: str, stack: ExitStack) -> socket.socket:
     """Who is connected is counted together with who shakes hands."""
-    assert len(realm._listener.connections) == 1
+    assert len(realm.listener.connections) == 1
     return dialled(url, stack)
 
 
@@ -129,7 +129,7 @@ def test_handshakes_of_http_have_places_and_give_way(
     url = realm.listen_http()
     half = [dialled(url, stack) for _ in range(3)]
     server = server_of(realm)
-    eventually(lambda: len(server._arriving) == 3)
+    eventually(lambda: len(server.arriving) == 3)
 
     tls = ssl.create_default_context(cafile=str(authority.file))
     assert Web(url, tls).ask("GET", "/health").status == 200
@@ -137,7 +137,7 @@ def test_handshakes_of_http_have_places_and_give_way(
     assert is_hung_up_on(half[0]), "the one that was waited for longest"
     for each in half[1:]:
         each.close()
-    eventually(lambda: not server._arriving and not server.places._guests)
+    eventually(lambda: not server.arriving and not server.places.guests)
 
 
 @pytest.mark.parametrize("settings", [{"http__connections_per_address_max": 2}], ids=["2"])
@@ -148,14 +148,14 @@ def test_handshakes_of_http_are_counted_for_their_address(
     half = [dialled(url, stack) for _ in range(5)]
 
     assert all(is_hung_up_on(each) for each in half[:3])
-    eventually(lambda: len(server_of(realm)._arriving) == 2)
+    eventually(lambda: len(server_of(realm).arriving) == 2)
 
 
 @pytest.mark.parametrize("settings", [{}], ids=[""])
 def test_a_realm_that_ends_hangs_up_on_handshakes(realm: penstock.Realm, stack: ExitStack) -> None:
     half = [dialled(url, stack) for url in (realm.listen(), realm.listen_http())]
-    listener, server = realm._listener, server_of(realm)
-    eventually(lambda: bool(listener._arriving and server._arriving))
+    listener, server = realm.listener, server_of(realm)
+    eventually(lambda: bool(listener.arriving and server.arriving))
 
     realm.close()
 

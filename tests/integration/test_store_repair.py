@@ -190,8 +190,7 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
         pa.ipc.open_file(path).read_all()
 
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
-        assert realm._running is not None
-        assert realm._running.recovered.damage == []
+        assert realm.running.recovered.damage == []
         infos = [session.channels.get(name).info() for name in session.channels.list()]
         assert repaired.events == sum(info.counters.quarantined for info in infos)
         for name in session.channels.list():
@@ -256,8 +255,7 @@ def test_a_damaged_snapshot_is_set_aside(directory: Path, which: str) -> None:
     hurt = first.read_bytes()
 
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
-        assert realm._running is not None
-        assert any(first.name in reason for reason in realm._running.recovered.damage)
+        assert any(first.name in reason for reason in realm.running.recovered.damage)
         assert (session.channels.list() == names) is (which == "one")
         if which == "one":
             assert session.channels.get("rest").info().events == 2_011
@@ -267,8 +265,7 @@ def test_a_damaged_snapshot_is_set_aside(directory: Path, which: str) -> None:
     assert hurt in {(directory / "quarantine" / name).read_bytes() for name in repaired.kept}
     assert verify(directory).findings == []
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
-        assert realm._running is not None
-        assert realm._running.recovered.damage == []
+        assert realm.running.recovered.damage == []
         assert (session.channels.list() == names) is (which == "one")
 
 

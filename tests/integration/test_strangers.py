@@ -40,7 +40,7 @@ def own_memory_kib(pid: int) -> int:
 
 def unsent_bytes(realm: penstock.Realm) -> list[int]:
     """What waits for each native client of a realm to take it."""
-    listener = realm._listener
+    listener = realm.listener
     assert listener is not None
     return [each.unsent_bytes for each in listener.connections if isinstance(each, Connection)]
 
@@ -238,17 +238,16 @@ def test_a_session_that_comes_again_while_its_seat_is_being_taken_gets_it() -> N
     with penstock.Realm() as realm, realm.connect() as session, ThreadPoolExecutor() as pool:
         orders = session.channels.create("orders")
         orders.durables.create("d", type="exclusive")
-        assert realm._running is not None, "it runs"
         url, attach = realm.listen(), wire.Asked(1, Attach(orders.number, 1, "d"))
         with RawPeer(url) as older, RawPeer(url) as newer:
-            holding = pool.submit(realm._loop.call, realm._running.shard.exclusively(hold))
+            holding = pool.submit(realm.loop.call, realm.running.shard.exclusively(hold))
             held.wait()
             for peer in (older, newer):
                 peer.greet("same")
                 peer.say(attach)
                 peer.say(wire.Asked(2, Ping()))
                 assert peer.hear(wire.Done).request == 2  # the seat is asked for, and not taken
-            realm._loop.soon(go.set)
+            realm.loop.soon(go.set)
             holding.result()
 
             assert isinstance(newer.hear_until(1)[-1], wire.Done)
@@ -264,14 +263,13 @@ def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
 
     with penstock.Realm() as realm, realm.connect() as session, ThreadPoolExecutor() as pool:
         orders = session.channels.create("orders", engine="jms")
-        assert realm._running is not None, "it runs"
         url = realm.listen()
         subscribe = wire.Asked(1, Subscribe(orders.number, 1, FromId(0), credit=100, confirms=True))
         with RawPeer(url) as first, RawPeer(url) as second, RawPeer(url) as third:
             first.greet("same")
             first.say(subscribe)
             first.hear(wire.Done)
-            holding = pool.submit(realm._loop.call, realm._running.shard.exclusively(hold))
+            holding = pool.submit(realm.loop.call, realm.running.shard.exclusively(hold))
             held.wait()
             second.greet("same")
             second.say(subscribe)
@@ -281,7 +279,7 @@ def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
             third.greet("same")
             assert second.hear(wire.Goodbye).text == "the session has reconnected"
             third.say(subscribe)
-            realm._loop.soon(go.set)
+            realm.loop.soon(go.set)
             holding.result()
 
             assert published.result() == 0

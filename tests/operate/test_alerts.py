@@ -265,11 +265,10 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         listen__tls_key=str(tmp_path / "realm.key"),
     ) as realm:
         trusting = ssl.create_default_context(cafile=str(authority.file))
-        assert realm._running is not None
         seen = ClusterNodeInfo(node="n1", state="owner", version="1", url="", renewed_us=0)
-        realm._running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
-        realm._running.tenures = TenureCounts({})
-        realm._listener.figures_of = lambda node: NodeFigures()
+        realm.running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
+        realm.running.tenures = TenureCounts({})
+        realm.listener.figures_of = lambda node: NodeFigures()
         realm.listen_mqtt()
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))

@@ -160,7 +160,7 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
     """One thing after the other under one identity. It is never told of a takeover."""
     session, promises, sequence = await connected(), world.promises, 0
     channel = await session.channels.get(ORDERS)
-    publisher = Publisher(session._connection, channel.number, name, published=0)
+    publisher = Publisher(session.connection, channel.number, name, published=0)
     while not promises.end.is_set():
         count = world.random.randint(1, 4)
         datas = [f"{name}/{sequence}/{i}".encode() for i in range(count)]

@@ -151,7 +151,7 @@ class FailoverWorld(ClusterWorld):
 
     async def prepare(self) -> None:
         session = await connected()
-        gives_up_s = session._connection._terms.dead_after_s
+        gives_up_s = session.connection.terms.dead_after_s
         assert gives_up_s <= LEASE_S, f"seats wait, and sessions stay for {gives_up_s} s"
         await _again(lambda: session.channels.create(ORDERS, type="persistent"))
         for name in self.heard:

@@ -138,10 +138,10 @@ class ClusterStage:
 
     async def create(self, name: str, definition: Definition) -> None:
         opened = await self._made(
-            lambda: self._session._connection.ask(
+            lambda: self._session.connection.ask(
                 CreateChannel(name, definition), ChannelOpened, resend=False
             ),
-            lambda: self._session._connection.ask(
+            lambda: self._session.connection.ask(
                 OpenChannel(name, _kind(definition)), ChannelOpened
             ),
         )
@@ -161,7 +161,7 @@ class ClusterStage:
         message = CreateDurable(
             number, name, kind, start=FromEarliest(), strict_order=strict_order, order_by=order_by
         )
-        connection = self._session._connection
+        connection = self._session.connection
         await self._made(
             lambda: connection.ask(message, DurableInfo, resend=False),
             lambda: connection.ask(DescribeDurable(number, name), DurableInfo),
@@ -174,7 +174,7 @@ class ClusterStage:
         if not durable:
             return await self.live_on(store) == 0
         message = DescribeDurable(self._numbers[store], durable)
-        return not (await self._session._connection.ask(message, DurableInfo)).outstanding
+        return not (await self._session.connection.ask(message, DurableInfo)).outstanding
 
     async def stored_on(self, store: str) -> list[tuple[int, bytes]]:
         """All that a store holds, in order: ids and content."""
@@ -187,7 +187,7 @@ class ClusterStage:
     async def live_on(self, store: str) -> int:
         """How many events a store has."""
         message = DescribeChannel(store, _kind(self._definitions[store]))
-        return (await self._session._connection.ask(message, ChannelInfo)).events
+        return (await self._session.connection.ask(message, ChannelInfo)).events
 
     async def _made(self, make: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T]]) -> T:
         """Something new, or what an earlier attempt has made that was not answered."""

@@ -171,7 +171,7 @@ class Steady:
         """Its identity, as it was written down: so many publishes were confirmed."""
         number = await self.world.number_of(self.ledger.store)
         return Publisher(
-            session._connection,
+            session.connection,
             ChannelId(number),
             f"{self._name}-identity",
             published=self.confirmed,
@@ -222,7 +222,7 @@ class Pipelined:
 
     async def _main(self, session: aio.Session) -> None:
         publisher = Publisher(
-            session._connection, ChannelId(await self.world.number_of(self.ledger.store))
+            session.connection, ChannelId(await self.world.number_of(self.ledger.store))
         )
         answers: list[asyncio.Future[range]] = []
         while self._n < self._publishes:

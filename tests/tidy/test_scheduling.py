@@ -71,7 +71,7 @@ def test_a_session_that_scheduling_does_not_see_is_an_error(pytester: pytest.Pyt
     done.stderr.fnmatch_lines(["*test_sharing*does not find*"])
 
 
-def files_of_tests_that_take_long_are_there_to_be_begun_first(pytester: pytest.Pytester) -> None:
+def test_files_that_take_long_are_there_to_be_begun_first(pytester: pytest.Pytester) -> None:
     assert [name for name in LONG if not (ROOT / name).is_file()] == []
     for name in ("cluster/tests/test_first.py", "spark/tests/test_kills.py"):
         file = pytester.path / "packages" / name

@@ -60,7 +60,7 @@ def test_sessions_that_are_over_take_no_memory(
         wait(lambda own=session: own.state & Endpoint.REMOTE_CLOSED)
     client.sender("jobs").send(Message(body="b"))  # whatever was said is done
 
-    assert realm._loop.call(sessions_of(engines[0])) == 1
+    assert realm.loop.call(sessions_of(engines[0])) == 1
 
 
 def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
@@ -100,7 +100,7 @@ def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
         client.sender("others")  # the realm has heard of the link's end
         assert done == []
 
-        loop = realm._loop
+        loop = realm.loop
         for each in held:
             loop.call(called(each))
     assert done == ["answered", "freed"]

@@ -15,7 +15,7 @@ REASON = ("amqp:connection:forced", "no-quorum: for the test")
 
 @pytest.mark.spec("N2")
 def test_whoever_is_there_and_whoever_comes_hears_why(realm: penstock.Realm) -> None:
-    url, listener = realm.listen_amqp(), realm._listener
+    url, listener = realm.listen_amqp(), realm.listener
 
     async def suspend() -> None:
         listener.suspend(NoQuorum("for the test"))
@@ -26,14 +26,14 @@ def test_whoever_is_there_and_whoever_comes_hears_why(realm: penstock.Realm) -> 
     with Dialogue(url) as connected:
         connected.say(opening())
         assert connected.hear(OPEN).code == OPEN
-        realm._loop.call(suspend())
+        realm.loop.call(suspend())
 
         assert connected.hear(CLOSE).error == REASON
         with Dialogue(url) as comes:
             comes.say(opening())
             assert comes.hear(OPEN).code == OPEN
             assert comes.hear(CLOSE).error == REASON
-    realm._loop.call(resume())
+    realm.loop.call(resume())
     with Dialogue(url) as again:
         again.say(opening(), begin())
         again.hear(OPEN)

@@ -433,13 +433,12 @@ def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_
     mine, left = f"temp-queue-{'0' * 32}", f"temp-queue-{'1' * 32}"
     topic = f"temp-topic-{'2' * 32}"
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
-        assert realm._running is not None
         for name, definition in (
             (mine, Definition(kind="queue", type="persistent")),
             (left, TEMPORARY["queue"]),
             (topic, TEMPORARY["channel"]),
         ):
-            realm._loop.call(realm._running.create_channel(name, definition, temporary=True))
+            realm.loop.call(realm.running.create_channel(name, definition, temporary=True))
         session.queues.get(mine).push(b"kept")
         assert session.queues.list() == [mine]
         assert session.channels.list() == []
@@ -448,8 +447,7 @@ def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_
         if serves_amqp:
             realm.listen_amqp()
         else:
-            assert realm._running is not None
-            view = realm._running.view
+            view = realm.running.view
             eventually(lambda: not list(view.temporary_stores()))
 
         assert session.queues.list() == [mine]

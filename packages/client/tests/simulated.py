@@ -35,7 +35,7 @@ class World:
 
     def end_of(self, session: aio.Session) -> SimTransport:
         """Return the client's end of its connection."""
-        link: Any = session._connection._link
+        link: Any = session.connection._link
         transport: SimTransport = link._transport
         return transport
 

@@ -101,9 +101,9 @@ async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
         await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
         await pass_time(5)
         for _ in range(3):
-            before = session._connection.reconnects
+            before = session.connection.reconnects
             world.end_of(session).reset()
-            await world.until(lambda: session._connection.reconnects > before)  # noqa: B023  awaited here
+            await world.until(lambda: session.connection.reconnects > before)  # noqa: B023  awaited here
             await pass_time(5)
             assert waiting(subscription) <= BOUND
 
@@ -237,9 +237,9 @@ async def test_a_seat_counts_from_nothing_on_another_connection(world: World) ->
         await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
         await pass_time(5)
         for _ in range(3):
-            before = session._connection.reconnects
+            before = session.connection.reconnects
             world.end_of(session).reset()
-            await world.until(lambda: session._connection.reconnects > before)  # noqa: B023  awaited here
+            await world.until(lambda: session.connection.reconnects > before)  # noqa: B023  awaited here
             await pass_time(5)
             assert BOUND / 2 <= held(seat) <= BOUND
 

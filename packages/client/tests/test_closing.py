@@ -178,7 +178,7 @@ async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, see
         assert batch is not None
         await batch[0].ack()
 
-        root = session._connection._root
+        root = session.connection._root
         assert root is not None
         root.cancel()
         await asyncio.wait([root])

@@ -72,7 +72,7 @@ async def test_a_lost_connection_is_logged_at_once_and_so_is_the_next(
     caplog.set_level(logging.INFO, "penstock.client")
     async with aio.connect(URL) as session:
         world.end_of(session).abort()
-        await world.until(lambda: session._connection.reconnects > 0)
+        await world.until(lambda: session.connection.reconnects > 0)
 
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert lines == [

@@ -11,20 +11,13 @@ import pytest
 import penstock
 from penstock_core.api.channels import CreateChannel
 from penstock_core.api.publishing import DropStages
-from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Attach, Bury
 from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import Internal, InvalidArgument, InvalidEvent
 from penstock_server.frontends.native.schemas import SchemaTable
-
-
-def ask(session: penstock.Session, request: Request[Any]) -> Any:
-    async def asked() -> Any:
-        return await session._inner._connection.request(request, waits=False)
-
-    return session._loop.call(asked())
+from tests.asking import ask
 
 
 def test_no_room_is_made_for_events_that_are_only_claimed(tmp_path: Path) -> None:
@@ -33,9 +26,9 @@ def test_no_room_is_made_for_events_that_are_only_claimed(tmp_path: Path) -> Non
         orders = session.channels.create("orders", dead_event_store="dead")
         durable = orders.durables.create("d", type="shared")
         orders.publish_many([penstock.Event(b"a"), penstock.Event(b"b"), penstock.Event(b"c")])
-        ask(session, Attach(orders._inner.number, 9, "d", sole=True))
+        ask(session, Attach(orders.number, 9, "d", sole=True), waits=False)
 
-        assert ask(session, Bury(9, (Span(0, 2**62),), "claimed")) == 3
+        assert ask(session, Bury(9, (Span(0, 2**62),), "claimed"), waits=False) == 3
 
         assert durable.info().outstanding == 0
 
@@ -44,16 +37,11 @@ def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")
         with pytest.raises(InvalidArgument, match="stages must have at most 10000"):
-            ask(session, DropStages(("s",) * 10_001))
+            ask(session, DropStages(("s",) * 10_001), waits=False)
         with pytest.raises(InvalidArgument, match=r"CreateChannel takes .* bytes; a request may"):
-            session._loop.call(_large(session))
+            ask(session, CreateChannel("large", Definition(descriptors=b"x" * (1 << 20))))
 
         assert orders.publish(b"still here") == 0
-
-
-async def _large(session: penstock.Session) -> Any:
-    definition = Definition(descriptors=b"x" * (1 << 20))
-    return await session._inner._connection.request(CreateChannel("large", definition))
 
 
 @pytest.mark.spec("E2")
@@ -89,7 +77,7 @@ def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
 
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")
-        listener = realm._listener
+        listener = realm.listener
         assert listener is not None
         with monkeypatch.context() as patch:
             patch.setattr(SchemaTable, "bodies", bodies)
@@ -108,7 +96,7 @@ def test_events_count_sixteen_bytes_at_least_while_they_wait(
     empty = [penstock.Event(b"")] * 1_000
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")
-        listener, running = realm._listener, realm._running
+        listener, running = realm.listener, realm.running
         assert listener is not None
         assert running is not None
         seen: list[int] = []

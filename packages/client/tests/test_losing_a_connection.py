@@ -20,7 +20,7 @@ KINDS = ("exclusive", "priority", "shared", "serial")
 
 async def parted(world: World, session: aio.Session) -> None:
     """Lose the connection; return before the session has reconnected."""
-    connection: Any = session._connection
+    connection: Any = session.connection
     world.end_of(session).abort()
     while connection._link is not None:
         await pass_time(0)

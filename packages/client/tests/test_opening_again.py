@@ -15,7 +15,7 @@ from penstock_testing.loop import pass_time
 
 async def asked(world: World, session: aio.Session, opening: asyncio.Task[Any]) -> None:
     """The request of an opening is on its way, and its connection is lost before the answer."""
-    pending = session._connection._pending
+    pending = session.connection._pending
     kinds = Subscribe | Attach
     while not any(isinstance(each.message, kinds) for each in pending.values()):
         await pass_time(0)

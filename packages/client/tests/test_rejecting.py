@@ -176,7 +176,7 @@ async def test_what_went_back_with_the_connection_is_not_rejected(world: World) 
         async with team.subscribe() as subscription:
             event: Any = await anext(aiter(subscription))
             world.end_of(session).abort()
-            await world.until(lambda: session._connection.reconnects > 0)
+            await world.until(lambda: session.connection.reconnects > 0)
             with pytest.raises(IllegalState, match="because the connection was lost"):
                 await event.reject("of another life")
             again = await subscription.next_batch(timeout=10)

@@ -168,7 +168,7 @@ async def test_a_session_that_reconnects_gets_what_was_replied_meanwhile(world: 
         await request.reply(b"while you were away")
 
         assert (await asked).data == b"while you were away"
-        assert client._connection.reconnects == 1
+        assert client.connection.reconnects == 1
 
 
 @pytest.mark.spec("R3")

@@ -204,7 +204,7 @@ async def lost_on_its_way(world: World, session: aio.Session, event: aio.Deliver
     world.end_of(session).pause_reading()
     await event.ack()
     world.loop.call_later(1, world.end_of(session).abort)
-    await world.until(lambda: session._connection.reconnects > 0)
+    await world.until(lambda: session.connection.reconnects > 0)
 
 
 Ending = Callable[[aio.Session, AioSeat], Awaitable[None]]
@@ -331,7 +331,7 @@ async def test_a_handler_continues_after_a_lost_connection(world: World) -> None
             counts.append(event.redelivery_count)
             if len(counts) == 1:
                 world.end_of(session).abort()
-                await world.until(lambda: session._connection.reconnects > 0)
+                await world.until(lambda: session.connection.reconnects > 0)
 
         async with durable.subscribe(handle, auto_ack=True):
             await world.until(lambda: len(counts) == 2)

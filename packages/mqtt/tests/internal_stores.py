@@ -19,14 +19,13 @@ from penstock_server.runtime.writer.group import Group
 
 def stored_in(realm: penstock.Realm, name: str) -> list[Event]:
     """The events of an internal store."""
-    running = realm._running
-    assert running is not None
+    running = realm.running
 
     async def read() -> list[Event]:
         number = number_of(running, name)
         return [event async for page in pages_of(running, number) for event in page]
 
-    return realm._loop.call(read())
+    return realm.loop.call(read())
 
 
 def put_into(
@@ -45,9 +44,8 @@ def put_whole(
     realm: penstock.Realm, name: str, events: Sequence[Event], *, publisher: str = ""
 ) -> None:
     """As :func:`put_into`, with all that an event has."""
-    running = realm._running
-    assert running is not None
-    realm._loop.call(put(running, name, events, publisher=publisher))
+    running = realm.running
+    realm.loop.call(put(running, name, events, publisher=publisher))
 
 
 async def put(
@@ -73,32 +71,29 @@ def number_of(realm: RunningRealm, name: str) -> ChannelId:
 
 def definition_of(realm: penstock.Realm, name: str) -> Definition:
     """The attributes of an internal store."""
-    running = realm._running
-    assert running is not None
+    running = realm.running
     return running.directory.channels[number_of(running, name)].state.definition
 
 
 def made_before(realm: penstock.Realm, name: str, definition: Definition) -> None:
     """Make a store of a reserved name, as users could before the name was."""
-    running = realm._running
-    assert running is not None
+    running = realm.running
 
     def make(group: Group) -> None:
         number = running.directory.next_channel_id
         group.realm_fact(0, ChannelCreated(number, name, definition))
 
-    realm._loop.call(running.shard.act(make))
+    realm.loop.call(running.shard.act(make))
 
 
 def take_away(realm: penstock.Realm, name: str) -> None:
     """Have an internal store be missing, which only damage does."""
-    running = realm._running
-    assert running is not None
+    running = realm.running
 
     def delete(group: Group) -> None:
         group.realm_fact(0, ChannelDeleted(number_of(running, name)))
 
-    realm._loop.call(running.shard.act(delete))
+    realm.loop.call(running.shard.act(delete))
 
 
 async def replace_by_unfit(realm: RunningRealm, name: str) -> None:

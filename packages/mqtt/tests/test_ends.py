@@ -22,10 +22,10 @@ def looked_at(realm: penstock.Realm, later_s: float) -> None:
     """Have the realm look at its connections as if so many seconds had passed."""
 
     async def look() -> None:
-        for each in list(realm._listener.connections):
+        for each in list(realm.listener.connections):
             each.check(asyncio.get_running_loop().time() + later_s)
 
-    realm._loop.call(look())
+    realm.loop.call(look())
 
 
 @pytest.mark.parametrize("version", [MQTT_3, MQTT_5])

@@ -59,8 +59,7 @@ def publish(realm: penstock.Realm, channel: str, topic: str, **parts: Any) -> No
 
 
 def counts_of(realm: penstock.Realm) -> MessageCounts:
-    running = realm._running
-    assert running is not None
+    running = realm.running
     assert running.connections.mqtt is not None
     return running.connections.mqtt.counts
 

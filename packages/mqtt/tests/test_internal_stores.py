@@ -81,8 +81,7 @@ def test_no_right_opens_an_internal_store_by_its_name(settings: dict[str, Any]) 
 def test_no_right_opens_an_internal_store_by_its_number(settings: dict[str, Any]) -> None:
     with penstock.Realm(**settings) as realm:
         realm.listen_mqtt()
-        running = realm._running
-        assert running is not None
+        running = realm.running
         caller = Caller(running, Principal("root", "here", trusted=True))
         for name in OWN:
             number = number_of(running, name)
@@ -101,7 +100,7 @@ def test_no_right_opens_an_internal_store_by_its_number(settings: dict[str, Any]
 def test_reading_is_all_that_may_be_asked_of_retained_messages_by_number() -> None:
     with penstock.Realm() as realm:
         realm.listen_mqtt()
-        directory = realm._running.directory  # type: ignore[union-attr]
+        directory = realm.running.directory
         retained = directory.internal.retained_id
         assert retained is not None
         pairs = {
@@ -167,7 +166,7 @@ def test_entries_that_cannot_be_read_are_left_out_and_told(tmp_path: Path) -> No
     with penstock.Realm(tmp_path) as realm:
         with back(realm.listen_mqtt(), "good"):
             pass
-        hub: Any = realm._listener.services["mqtt"]
+        hub: Any = realm.listener.services["mqtt"]
         assert hub.sessions.unreadable_count == len(BROKEN)
         settled(realm)
         assert len(stored_in(realm, "mqtt-sessions")) == len(BROKEN) + 1
@@ -196,7 +195,7 @@ def test_entries_of_other_users_are_not_believed_though_the_store_looks_like_the
 
     with penstock.Realm(tmp_path) as realm:
         realm.listen_mqtt()
-        hub: Any = realm._listener.services["mqtt"]
+        hub: Any = realm.listener.services["mqtt"]
         assert hub.sessions.unreadable_count == len(forged)
         settled(realm)
         assert stored(realm, "forged") == []
@@ -217,7 +216,7 @@ def test_a_session_that_was_stored_with_its_will_goes_on(tmp_path: Path) -> None
     with penstock.Realm(tmp_path) as realm:
         with back(realm.listen_mqtt(), "x"):
             pass
-        hub: Any = realm._listener.services["mqtt"]
+        hub: Any = realm.listener.services["mqtt"]
         assert hub.sessions.unreadable_count == 0
 
 

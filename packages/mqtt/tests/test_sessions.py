@@ -72,9 +72,9 @@ def settled(realm: penstock.Realm) -> None:
 
     async def wait() -> None:
         for _ in range(3):  # a message, what follows from it, and what follows from that
-            await realm._running.answered()  # type: ignore[union-attr]
+            await realm.running.answered()
 
-    realm._loop.call(wait())
+    realm.loop.call(wait())
 
 
 @VERSIONS

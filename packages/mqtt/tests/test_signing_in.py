@@ -318,11 +318,11 @@ def test_a_session_that_lasts_goes_on_as_who_has_shown_it_again(realm: penstock.
         assert client.receive().reason == Reason.SUCCESS
 
     async def principal() -> Any:
-        hub: Any = realm._listener.services["mqtt"]
+        hub: Any = realm.listener.services["mqtt"]
         (session,) = hub.sessions._known.values()
         return session.principal
 
-    assert realm._loop.call(principal()).groups == {"new"}
+    assert realm.loop.call(principal()).groups == {"new"}
 
 
 # --- tokens ------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_a_token_is_shown_by_auth_and_a_newer_one_later(realm: penstock.Realm) -
         client.send(step(newer, Reason.RE_AUTHENTICATE, TOKENS))
         own = PacketProperties(authentication_method=TOKENS)
         assert client.receive() == AuthPacket(Reason.SUCCESS, own)
-        until_s = realm._loop.call(_expired(realm, "device")) // 1_000_000
+        until_s = realm.loop.call(_expired(realm, "device")) // 1_000_000
         last = client.receive()
 
     assert FUTURE_S + 600 <= until_s < FUTURE_S + 1_200
@@ -376,7 +376,7 @@ def test_a_token_is_shown_by_auth_and_a_newer_one_later(realm: penstock.Realm) -
 
 async def _expired(realm: penstock.Realm, client_id: str) -> int:
     """Have the token of a client be over; gives until when it was good, in microseconds."""
-    hub: Any = realm._listener.services["mqtt"]
+    hub: Any = realm.listener.services["mqtt"]
     (connection,) = [each for each in hub.connections() if each.client_id == client_id]
     until_us: int = connection.principal.until_us
     connection.principal = replace(connection.principal, until_us=1)

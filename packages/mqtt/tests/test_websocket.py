@@ -224,11 +224,11 @@ def test_a_page_that_does_not_identify_itself_is_closed_in_time(
     with WebClient(url) as client:
 
         async def look() -> None:
-            for each in list(realm._listener.connections):
+            for each in list(realm.listener.connections):
                 if each.protocol == "mqtt" and not each.session:
                     each.check(each.heard_s + 1_000)
 
         client.send(masked(PING, b""))
         assert client.frame() == (PONG, b"")
-        realm._loop.call(look())
+        realm.loop.call(look())
         assert client.frame()[0] == CLOSE

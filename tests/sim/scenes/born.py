@@ -128,7 +128,7 @@ class Follower:
         self, session: aio.Session, subscription: aio.PatternSubscription
     ) -> None:
         """Nothing comes: either there is no more, or the connection is not what it seems."""
-        lacks, before = self._lacks(), session._connection.reconnects
+        lacks, before = self._lacks(), session.connection.reconnects
         if not lacks:
             return
         await session.info()
@@ -136,7 +136,7 @@ class Follower:
         await session.info()
         if batch is not None:
             self._take(batch, set(), 0)
-        elif session._connection.reconnects == before:
+        elif session.connection.reconnects == before:
             who, lacks = self.program.name, lacks & self._lacks()
             assert not lacks, f"{who} is connected, and never got {sorted(lacks)[:3]}"
 

@@ -218,7 +218,7 @@ class VirtualRealm(Realm):
         return self._thread
 
     async def _open(self) -> RunningRealm:
-        realm = await open_realm(self._directory, self._settings, clock=self._clock)
+        realm = await open_realm(self._directory, self.settings, clock=self._clock)
         self._clock.next_due_us = lambda: realm.shard.timers.next_us
         return realm
 

@@ -61,10 +61,11 @@ class Realm:
         """
         set_up_later(_set_up_log)
         overrides = {path.replace("__", "."): value for path, value in settings.items()}
-        self._settings = load(overrides=overrides)
+        self.settings = load(overrides=overrides)
+        """The settings of the realm; a front end reads them when it begins to listen."""
         self._directory = None if directory is None else Path(directory)
-        self._loop = self._new_loop()
-        self._running: RunningRealm | None = None
+        self.loop = self._new_loop()
+        """The thread on which the realm and its sessions run."""
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
         self._parts: dict[str, asyncio.Task[None]] = {}
         """Background tasks of front ends by name."""
@@ -72,9 +73,9 @@ class Realm:
         """Failures of the realm's tasks, oldest first; ``close`` raises the first one."""
         self._closed = False
         try:
-            self._loop.call(self._start())
+            self.loop.call(self._start())
         except BaseException:
-            self._loop.close()
+            self.loop.close()
             raise
 
     def _new_loop(self) -> LoopThread:
@@ -82,16 +83,19 @@ class Realm:
         return LoopThread()
 
     async def _open(self) -> RunningRealm:
-        return await open_realm(self._directory, self._settings)
+        return await open_realm(self._directory, self.settings)
 
     async def _start(self) -> None:
         realm = await self._open()
-        self._running = realm
-        self._settings = with_certificate(self._directory, self._settings)
-        self._listener = native_listener(realm, self._settings, __version__)
+        self.running = realm
+        """The server's objects behind this realm, for programs that observe or extend it; use
+        them on ``loop``."""
+        self.settings = with_certificate(self._directory, self.settings)
+        self.listener = native_listener(realm, self.settings, __version__)
+        """Accepts the realm's connections, and has the services of its front ends."""
         ready = asyncio.Event()
         self._serving = self._start_part(realm.run(), "penstock-realm")
-        self._listening = self._start_part(self._listener.run(ready), "penstock-listener")
+        self._listening = self._start_part(self.listener.run(ready), "penstock-listener")
         await ready.wait()
 
     def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -100,7 +104,7 @@ class Realm:
     def connect(self, user: str = "") -> Session:
         """Open a session with this realm, in this process. The session has all rights; with a
         ``user``, which needs no password here, it has the rights of ``user@localhost``."""
-        return Session(self._loop.call(self._session(user)), self._loop)
+        return Session(self.loop.call(self._session(user)), self.loop)
 
     async def _session(self, user: str) -> AioSession:
         """Open a session on the realm's event loop."""
@@ -120,7 +124,7 @@ class Realm:
     def admit(self, user: str = "") -> socket.socket:
         """Return the client's end of a connection within this process, for a session on another
         event loop."""
-        return self._loop.call(self._admit(user))
+        return self.loop.call(self._admit(user))
 
     async def _admit(self, user: str) -> socket.socket:
         principal = Principal(user or current_user(), "localhost", trusted=not user)
@@ -128,7 +132,7 @@ class Realm:
         realm_end.setblocking(False)  # noqa: FBT003 - positional-only
         client_end.setblocking(False)  # noqa: FBT003 - positional-only
         try:
-            await self._listener.adopt(realm_end, principal)
+            await self.listener.adopt(realm_end, principal)
         except BaseException:
             client_end.close()
             raise
@@ -146,41 +150,40 @@ class Realm:
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Accept connections of other processes, too, and return the URL to connect to. Raises
         ``AddressInUse``."""
-        bound = self._loop.call(self._listener.listen(host, port))
-        scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
+        bound = self.loop.call(self.listener.listen(host, port))
+        scheme = SCHEME if self.listener.tls is None else TLS_SCHEME
         return f"{scheme}{Address(host, bound)}"
 
     def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve AMQP clients, and return their URL. Raises ``AddressInUse``,
         ``InvalidArgument``."""
-        return self._loop.call(self._serve("amqp", host, port))
+        return self.loop.call(self._serve("amqp", host, port))
 
     def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve MQTT clients, and return their URL. Raises ``AddressInUse``,
         ``InvalidArgument``."""
-        return self._loop.call(self._serve("mqtt", host, port))
+        return self.loop.call(self._serve("mqtt", host, port))
 
     async def _serve(self, name: str, host: str, port: int) -> str:
-        is_new = name not in self._listener.services
-        service = service_of(self._listener, name, self._settings)
+        is_new = name not in self.listener.services
+        service = service_of(self.listener, name, self.settings)
         if is_new:
             self._parts[name] = self._start_part(service.run(), f"penstock-{name}")
         bound = await service.listen(host, port)
-        is_safe = self._listener.tls is not None
+        is_safe = self.listener.tls is not None
         return front_end_url(front_end_named(name), host, bound, is_safe=is_safe)
 
     @property
     def access(self) -> AccessControl:
         """Users, groups and rights of this realm."""
-        assert self._running is not None, "__init__ has started the realm"
-        return self._running.access
+        return self.running.access
 
     def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve the administration API, metrics and the console, and return their URL.
 
         Raises ``AddressInUse``, ``InvalidArgument``.
         """
-        return self._loop.call(self._serve("http", host, port))
+        return self.loop.call(self._serve("http", host, port))
 
     def close(self) -> None:
         """Stop serving. All acknowledged data is on disk on return."""
@@ -188,23 +191,22 @@ class Realm:
             return
         self._closed = True
         try:
-            self._loop.call(self._stop())
+            self.loop.call(self._stop())
         finally:
-            self._loop.close()
+            self.loop.close()
 
     async def _stop(self) -> None:
-        realm = self._running
-        assert realm is not None, "__init__ has started the realm"
+        realm = self.running
         for connection in list(self._connections):
             # The session has reported this error already, and the realm must stop in any case.
             with contextlib.suppress(ConnectionLost):
                 await connection.close()
-        for name, service in self._listener.services.items():
+        for name, service in self.listener.services.items():
             await service.close()
             self._parts[name].cancel()
         if self._parts:
             await asyncio.wait(self._parts.values())
-        await self._listener.close()
+        await self.listener.close()
         try:
             await realm.close()
         finally:

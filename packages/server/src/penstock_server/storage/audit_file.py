@@ -38,13 +38,15 @@ class FileAudit:
         offload: Offload,
         name: str = NAMES["acts"],
         files_max: int = 0,
+        file_bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
         """Prepare a log; the file is opened on first use. ``files_max`` is how many renamed files
-        are kept, newest first; 0 keeps all."""
+        are kept, newest first; 0 keeps all. A file above ``file_bytes_max`` is renamed."""
         self._root = root
         self._name = name
         self._path = f"{root}/{name}"
         self._files_max = files_max
+        self._file_bytes_max = file_bytes_max
         self._disk = disk
         self._offload = offload
         self._file: int | None = None
@@ -70,7 +72,7 @@ class FileAudit:
 
     def _append(self, line: bytes) -> None:
         try:
-            if self._size > FILE_BYTES_MAX:
+            if self._size > self._file_bytes_max:
                 self._put_aside()
             file = self._opened()
             self._disk.pwrite(file, [line], self._size)

@@ -65,23 +65,22 @@ def test_nodes_are_shown_with_their_state(monkeypatch: pytest.MonkeyPatch) -> No
         alone = web.ask("GET", "/api/v1/cluster").document
         assert (alone["node"], alone["nodes"]) == ("", [])
         assert "penstock_node_up" not in web.ask("GET", "/metrics").data.decode()
-        assert realm._running is not None
         for name in ("takeover", "takeovers", "deposed", "engine_append"):
             assert f"penstock_{name}" not in web.ask("GET", "/metrics").data.decode()
-        realm._running.cluster = lambda: FOUND
-        realm._running.tenures = TenureCounts(
+        realm.running.cluster = lambda: FOUND
+        realm.running.tenures = TenureCounts(
             {}, leader="s2", room=5, rooms={"s1": 9, "s2": 5, "s3": 0}, damages={"a", "b"}
         )
         figures = NodeFigures(
             takeovers={"first": 1, "silent": 2}, takeover_us=1_250_000, deposed=3, relays=4, epoch=7
         )
-        realm._listener.figures_of = {"n1": figures}.get
-        realm._running.dispatch.withheld["answers"] += 4
-        monkeypatch.setattr(realm._running.blobs, "copies", CopyCounts(7, 5, 3), raising=False)
-        info, appends = realm._running.journal_info, Timings()
+        realm.listener.figures_of = {"n1": figures}.get
+        realm.running.dispatch.withheld["answers"] += 4
+        monkeypatch.setattr(realm.running.blobs, "copies", CopyCounts(7, 5, 3), raising=False)
+        info, appends = realm.running.journal_info, Timings()
         appends.note(40_000)
         monkeypatch.setattr(
-            type(realm._running),
+            type(realm.running),
             "journal_info",
             structs.replace(info, appends=appends, ambiguous={"stored": 2, "deposed": 0}),
         )

@@ -11,14 +11,13 @@ def fail(realm: penstock.Realm, channel: str) -> str:
     """Have sealing fail for a channel; gives the number of the incident."""
 
     async def report() -> str:
-        running = realm._running
-        assert running is not None
+        running = realm.running
         number = running.directory.find(channel)
         assert number is not None
         running.incidents.report("sealing", ValueError("a bad fact"), number)
         return str(running.incidents.open()[0].incident)
 
-    return str(realm._loop.call(report()))
+    return str(realm.loop.call(report()))
 
 
 def test_a_channel_that_is_set_aside_makes_the_realm_degraded_but_healthy_and_ready(

@@ -27,8 +27,7 @@ class Later:
 def test_history_includes_samples_before_the_first_request(
     realm: penstock.Realm, web: Web, session: penstock.Session
 ) -> None:
-    assert realm._running is not None
-    history = realm._running.history
+    history = realm.running.history
     orders = session.channels.create("shop/orders")
     billing = orders.durables.create("billing")
     session.queues.create("work").push(b"x")

@@ -138,8 +138,7 @@ def test_bytes_and_refusals_are_counted(
 
 def test_the_age_of_the_newest_complete_backup_is_exported(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
-        assert realm._running is not None
-        backups = realm._running.backups
+        backups = realm.running.backups
         start_us = backups.newest_us
         begun = ask(session, BeginBackup())
         ask(session, EndBackup(begun["backup"]))  # as a copy of sealed files ends

@@ -123,8 +123,9 @@ class RealmConnection:
         """Sends requests and waits for their replies; set by the session."""
         self.failures: dict[Address, Exception] = {}
         """The errors of the addresses tried last."""
-        self._terms = terms or SessionTerms()
-        self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
+        self.terms = terms or SessionTerms()
+        """Timeouts of the session, and the address that it is connected to."""
+        self._watch = OwnerWatch(self.terms, self._signing_in.tls, self._leave)
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class RealmConnection:
         """Connect. Raises ``CannotConnect`` after the first attempt, unless a cluster has answered
         that one of its nodes will serve soon, or a connection was closed without a reason within
         the first second."""
-        now, terms = asyncio.get_running_loop().time, self._terms
+        now, terms = asyncio.get_running_loop().time, self.terms
         until = now() + WORDLESS_S
         await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
         self._root = start_task(
@@ -176,7 +177,7 @@ class RealmConnection:
                 return
             self._answered.clear()
             try:
-                async with asyncio.timeout(self._terms.ping_after_s):
+                async with asyncio.timeout(self.terms.ping_after_s):
                     await self._answered.wait()
             except TimeoutError:
                 self._ping()
@@ -225,10 +226,10 @@ class RealmConnection:
     async def _connect_once(self) -> None:
         """Try each address once. Raises ``CannotConnect`` with the failure of each address."""
         failures = self.failures = {}
-        for address in self._terms.places(self._url.addresses):
+        for address in self.terms.places(self._url.addresses):
             try:
                 # `asyncio.wait_for` could swallow the cancellation by close().
-                async with asyncio.timeout(self._terms.connect_timeout_s):
+                async with asyncio.timeout(self.terms.connect_timeout_s):
                     await self._connect_to(address)
             except (AuthenticationFailed, AccessDenied):
                 raise  # another address, or a later attempt, would give the same answer
@@ -261,7 +262,7 @@ class RealmConnection:
             link.abort()
             raise
         self._welcome = welcome
-        if self._terms.welcomed(welcome):
+        if self.terms.welcomed(welcome):
             link.send(wire.Follow())
         # No await between here and going online: new requests must not overtake the pending ones.
         for number, pending in list(self._pending.items()):
@@ -275,7 +276,7 @@ class RealmConnection:
     def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
         if self._welcome is not None and self._welcome.realm != welcome.realm:
             raise CannotConnect("a different realm answers at this address now")
-        return self._terms.accept(welcome)
+        return self.terms.accept(welcome)
 
     async def _stay_connected(self) -> None:
         """Ping the realm while the connection is open, and reconnect after a loss, until the
@@ -283,7 +284,7 @@ class RealmConnection:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(self._terms.check_after_s(self._silent_s)):
+                    async with asyncio.timeout(self.terms.check_after_s(self._silent_s)):
                         await self._lost.wait()
                 except TimeoutError:
                     self._ping()
@@ -323,7 +324,7 @@ class RealmConnection:
         link = self._link
         if link is None:
             return
-        if self._terms.is_silent(self._silent_s):
+        if self.terms.is_silent(self._silent_s):
             link.abort()
         elif self._online.is_set():
             # Also while events arrive: the realm needs a sign that the client is alive.
@@ -340,7 +341,7 @@ class RealmConnection:
                 waited_s = now() - begun_s
                 if waited_s >= self._reconnect_timeout_s or not may_try_again():
                     raise
-                await asyncio.sleep(self._terms.pause_s(self.session_id, attempt, waited_s))
+                await asyncio.sleep(self.terms.pause_s(self.session_id, attempt, waited_s))
 
     async def _reconnect(self) -> None:
         """Connect again after a loss, and open the subscriptions again."""
@@ -415,7 +416,7 @@ class RealmConnection:
             case wire.Goodbye():
                 self._dismissed(message)
             case wire.Owners():
-                self._terms.welcomed_by(message)
+                self.terms.welcomed_by(message)
                 self._watch.begin()
             case wire.Schema():
                 pass  # the link has stored it
@@ -424,7 +425,7 @@ class RealmConnection:
         """Note why the realm ends the connection."""
         self._farewell = error_of(message.code, message.text)
         self._interrupted(message.text)
-        self._terms.dismissed(message)
+        self.terms.dismissed(message)
         if isinstance(message, wire.Parting):
             self._taken = message.taken
         if self._greeting is not None and not self._greeting.done():
@@ -444,7 +445,7 @@ class RealmConnection:
         why = reason_of(reason or self._farewell)
         self._interrupted(why)
         if self._greeting is not None and not self._greeting.done():
-            self._terms.was_wordless |= reason is None or isinstance(reason, OSError)
+            self.terms.was_wordless |= reason is None or isinstance(reason, OSError)
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self._pending.items()):

@@ -74,7 +74,8 @@ class Session:
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
 
     def __init__(self, connection: RealmConnection) -> None:
-        self._connection = connection
+        self.connection = connection
+        """The connection to the realm, which sends the requests of ``penstock_core.api``."""
         self._requester = Requester(connection)
         connection.requester = self._requester
         connection.replier = Replies(connection)
@@ -86,34 +87,34 @@ class Session:
         self.durables = PatternDurables(connection)
 
     def __repr__(self) -> str:
-        return f"<Session at {self._connection.place}>"
+        return f"<Session at {self.connection.place}>"
 
     @property
     def session_id(self) -> str:
         """Identity of this session, new for every session."""
-        return self._connection.session_id
+        return self.connection.session_id
 
     @property
     def realm_id(self) -> str:
         """Identity of the realm, unchanged by restarts."""
-        return self._connection.realm_id
+        return self.connection.realm_id
 
     @property
     def event_bytes_max(self) -> int:
         """Bytes of the largest event that the realm accepts (SEM E7)."""
-        return self._connection.event_bytes_max
+        return self.connection.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
         """Whether the session is connected now. Calls made while it is not wait for the next
         connection, up to ``reconnect_timeout`` seconds."""
-        return self._connection.is_connected
+        return self.connection.is_connected
 
     @property
     def interruption(self) -> PenstockError | None:
         """The error that interrupts the session now, as listeners of :meth:`on_interruption`
         receive it; None while the session is connected."""
-        return self._connection.listeners.interruption
+        return self.connection.listeners.interruption
 
     async def __aenter__(self) -> Session:
         return self
@@ -139,12 +140,12 @@ class Session:
         again. Otherwise raises the first settlement error that neither a flush nor a close has
         raised. Closing a closed session does nothing.
         """
-        listeners = self._connection.listeners
+        listeners = self.connection.listeners
         try:
             try:
                 await self._requester.close()
             finally:
-                await self._connection.close()
+                await self.connection.close()
         except PenstockError:
             listeners.forget_owed()  # one error is raised, once
             raise
@@ -153,7 +154,7 @@ class Session:
     def on_error(self, listener: ErrorListener) -> None:
         """Call ``listener`` with each error that no call can raise: refused publishes of a
         pipelined producer, and settlements that were lost or refused."""
-        self._connection.listeners.on_error.append(listener)
+        self.connection.listeners.on_error.append(listener)
 
     def on_interruption(self, listener: InterruptionListener) -> None:
         """Call ``listener`` with an error when the session loses its connection, and with None when
@@ -164,17 +165,17 @@ class Session:
         session reconnects by itself (SEM N2, N4). Calls made during an interruption wait for up
         to ``reconnect_timeout`` seconds.
         """
-        self._connection.listeners.on_interruption.append(listener)
+        self.connection.listeners.on_interruption.append(listener)
 
     async def info(self) -> RealmInfo:
         """Return a description of the realm: its version, its numbers of channels, queues and
         connections, and the bytes it uses."""
-        return await self._connection.ask(DescribeRealm(), RealmInfo)
+        return await self.connection.ask(DescribeRealm(), RealmInfo)
 
     async def cluster(self) -> ClusterInfo:
         """Return a description of the realm's cluster: its nodes, the node that owns the realm, and
         the node-local channels and queues (SEM N8). Without a cluster, ``node`` is empty."""
-        return await self._connection.ask(DescribeCluster(), ClusterInfo)
+        return await self.connection.ask(DescribeCluster(), ClusterInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
         """Wait until one of the channels or queues has an event with the id mapped to it or a later
@@ -182,7 +183,7 @@ class Session:
 
             await session.wait_for_events({orders: 42, invoices: 7}, timeout=5)
         """
-        return await wait_for_events(self._connection, starts, timeout)
+        return await wait_for_events(self.connection, starts, timeout)
 
     # --- reading a pattern ---------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class Session:
                     "window and auto_ack need a durable; give durable as well, or leave them out"
                 )
             return PatternSubscription(
-                self._connection,
+                self.connection,
                 pattern,
                 start_of("latest" if start is None else start),
                 selector=selector,
@@ -268,7 +269,7 @@ class Session:
                 "always delivers whole events; leave them out"
             )
         return PatternDurableSubscription(
-            self._connection,
+            self.connection,
             pattern,
             durable,
             window=window,
@@ -288,7 +289,7 @@ class Session:
                 await tx.publish(orders, b"...")
                 await tx.publish(work, b"...")
         """
-        return JointTransaction(self._connection)
+        return JointTransaction(self.connection)
 
     async def is_committed(self, transaction_id: str) -> bool:
         """Return whether a transaction of this or another session was committed (SEM X2).
@@ -296,7 +297,7 @@ class Session:
         ``transaction_id`` is the ``id`` of the transaction. Raises ``NoSuchTransaction`` if the
         transaction was never begun, or ended more than 24 hours ago.
         """
-        return (await describe(self._connection, transaction_id)).state == "committed"
+        return (await describe(self.connection, transaction_id)).state == "committed"
 
     # --- publishing in two steps ---------------------------------------------------------
 
@@ -313,7 +314,7 @@ class Session:
         """
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self._connection, store.number, parts, buffers=buffers, group=group)
+        return await stage(self.connection, store.number, parts, buffers=buffers, group=group)
 
     async def commit_stages(
         self,
@@ -338,12 +339,12 @@ class Session:
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
         message = CommitStagedParts(with_content(producer, content), sequence, parts)
-        info = await self._connection.ask(message, TransactionInfo)
+        info = await self.connection.ask(message, TransactionInfo)
         return {number: range(first, end) for number, (first, end) in info.spans}
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Drop stages without publishing them."""
-        await self._connection.request(DropStages(tuple(stages)))
+        await self.connection.request(DropStages(tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
 
@@ -361,17 +362,17 @@ class Session:
         Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
         message = Redrive(source, to, selector, dry_run=dry_run)
-        return await self._connection.ask(message, Redriven, resend=dry_run)
+        return await self.connection.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:
         """Have the realm refuse publishes and commits of all clients, with ``PublishingPaused``,
         until :meth:`resume_publishing`, also after a restart. Reading, administration and internal
         work such as joins continue (SEM X5)."""
-        await self._connection.request(PausePublishing(paused=True))
+        await self.connection.request(PausePublishing(paused=True))
 
     async def resume_publishing(self) -> None:
         """Have the realm accept publishes and commits again (SEM X5)."""
-        await self._connection.request(PausePublishing(paused=False))
+        await self.connection.request(PausePublishing(paused=False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
         """Write a consistent copy of everything the realm has stored to ``folder``, while the realm
@@ -386,7 +387,7 @@ class Session:
         """
         from penstock.client.copies.backup import back_up
 
-        return await back_up(self._connection, folder)
+        return await back_up(self.connection, folder)
 
     async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
         """Update a copy of the realm's sealed files for readers on other machines, while the realm
@@ -402,7 +403,7 @@ class Session:
         """
         from penstock.client.copies.copy_files import copy_files
 
-        return await copy_files(self._connection, place, prune=prune)
+        return await copy_files(self.connection, place, prune=prune)
 
 
 async def open_session(

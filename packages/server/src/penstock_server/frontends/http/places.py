@@ -41,7 +41,8 @@ class ConnectionPlaces:
     def __init__(self, most: int, most_of_address: int) -> None:
         self._most = most
         self._most_of_address = most_of_address
-        self._guests: dict[Guest, None] = {}
+        self.guests: dict[Guest, None] = {}
+        """Connections that have a place, oldest first."""
         self._spare: set[Guest] = set()
         self._of_address: Counter[str] = Counter()
 
@@ -50,21 +51,21 @@ class ConnectionPlaces:
         home = home_of(guest.address)
         if self._of_address[home] >= self._most_of_address and not self._drop_one(home):
             return False
-        if len(self._guests) - len(self._spare) >= self._most:
+        if len(self.guests) - len(self._spare) >= self._most:
             is_spare = not self._drop_one()
             if is_spare and len(self._spare) >= SPARE:
                 return False
             guest.is_spare = is_spare
             self._spare |= {guest} if is_spare else set()
-        self._guests[guest] = None
+        self.guests[guest] = None
         self._of_address[home] += 1
         return True
 
     def leave(self, guest: Guest) -> None:
         """Remove a connection; do nothing if it was not admitted."""
-        if guest not in self._guests:
+        if guest not in self.guests:
             return
-        del self._guests[guest]
+        del self.guests[guest]
         self._spare.discard(guest)
         home = home_of(guest.address)
         self._of_address[home] -= 1
@@ -79,7 +80,7 @@ class ConnectionPlaces:
         """
         waited_for = [
             guest
-            for guest in self._guests
+            for guest in self.guests
             if guest.is_waited_for
             and guest not in self._spare
             and (not home or home_of(guest.address) == home)

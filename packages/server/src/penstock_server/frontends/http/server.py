@@ -224,7 +224,7 @@ class HttpServer:
         self.uvicorn = ServerState()
         self._tls = tls
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
-        self._arriving: dict[Handshake | PrefaceSniffer, None] = {}
+        self.arriving: dict[Handshake | PrefaceSniffer, None] = {}
         """Connections in a TLS handshake, or whose first bytes have not arrived."""
         self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
         self.realm.on_deposed(self.cut)
@@ -277,13 +277,13 @@ class HttpServer:
         whether it is admitted."""
         if self.service.is_stopping.is_set() or not self.places.take(arrival):
             return False
-        self._arriving[arrival] = None
+        self.arriving[arrival] = None
         return True
 
     def _leave(self, arrival: Handshake | PrefaceSniffer) -> None:
         """Stop counting a connection whose handshake has ended or whose first bytes have
         arrived. It is then counted as an ``HttpConnection``."""
-        del self._arriving[arrival]
+        del self.arriving[arrival]
         self.places.leave(arrival)
 
     async def run(self) -> None:
@@ -310,7 +310,7 @@ class HttpServer:
         self.service.is_stopping.set()
         for server in self._servers:
             server.close()
-        for arrival in list(self._arriving):
+        for arrival in list(self.arriving):
             arrival.abort()
 
     async def close(self) -> None:

@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.announced = SchemaTable()
         self._asker = Asker()
-        self._requests: Requests | None = None
+        self.requests: Requests | None = None
         self.deliveries = Deliveries(self)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._asker.go()
         if self._signing_in is not None:
             self._signing_in.lost()
-        self._signing_in = self._requests = None  # they refer to the connection, a cycle
+        self._signing_in = self.requests = None  # they refer to the connection, a cycle
         self.listener.closed(self)
         self._leave(lost=True)
 
@@ -305,11 +305,11 @@ class Connection(asyncio.BufferedProtocol):
             except LimitReached as error:
                 self.fail(number, error)
                 return
-        assert self._requests is not None, "welcome() has set it"
+        assert self.requests is not None, "welcome() has set it"
         if body:
             self._publishes = True
         self._last_request = max(self._last_request, number)
-        self._requests.take(number, request, body)
+        self.requests.take(number, request, body)
 
     def opened(self, number: int) -> None:
         """Process early messages for a subscription that is now open or was refused.
@@ -379,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
             subscriptions=self.subscriptions,
             is_node=self._speaks_for is not None,
         )
-        self._requests = Requests(self, self.caller)
+        self.requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self._incomplete = self.listener.incomplete.open(principal)
         self.announced.held = self.listener.announced_schemas.open(principal)

@@ -137,7 +137,7 @@ class NativeListener:
         """Services of the other front ends by name."""
         self._offered: dict[str, OfferedProtocol] = {}
         """Protocols other than the native one, by name."""
-        self._arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
+        self.arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
         """Connections in a TLS handshake, or whose first bytes have not arrived."""
         self.incomplete = Buffers(INCOMPLETE_BYTES_MAX, INCOMPLETE_SMALL_BYTES)
         """Counts the bytes of incomplete frames and messages of signed-in clients."""
@@ -233,15 +233,15 @@ class NativeListener:
         """Count a connection that begins its handshake or has sent no bytes yet, and return whether
         it is admitted."""
         free = self.limits.connections_max - len(self.connections)
-        if self._stopping or len(self._arriving) >= max(free, REFUSABLE_MAX):
+        if self._stopping or len(self.arriving) >= max(free, REFUSABLE_MAX):
             return False
-        self._arriving[arrival] = None
+        self.arriving[arrival] = None
         return True
 
     def _leave(self, arrival: ProtocolSniffer | PrefaceSniffer | Handshake) -> None:
         """Stop counting a connection whose handshake has ended, whose protocol is known, or that is
         closed."""
-        del self._arriving[arrival]
+        del self.arriving[arrival]
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
         """Serve a connected socket with an authenticated ``principal``, as an embedded realm
@@ -470,7 +470,7 @@ class NativeListener:
         self._stopping = True
         for server in self._servers:
             server.close()
-        for arrival in list(self._arriving):
+        for arrival in list(self.arriving):
             arrival.abort()
 
     async def close(self) -> None:

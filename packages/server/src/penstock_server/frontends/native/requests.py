@@ -193,7 +193,7 @@ class Requests:
             selector = await self._realm.dispatch.choosing.parse(text) if text else None
             outlet = SubscriptionOutlet(connection, number, selector)
             opened = await open_subscription(
-                self._caller, message, outlet, place=self._place(number)
+                self._caller, message, outlet, place=self.place_of(number)
             )
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number
@@ -257,7 +257,7 @@ class Requests:
             if earlier not in self._connection.subscriptions:  # the client has ended it
                 await opened.wait()
 
-    def _place(self, number: int) -> str:
+    def place_of(self, number: int) -> str:
         """Return the key of a subscription's place, which the session's next connection uses to
         resume it (SEM J5). The key contains the user, because session ids are not secret."""
         return f"{self._caller.principal.user}/{self._connection.session}/{number}"

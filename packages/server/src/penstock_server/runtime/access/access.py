@@ -96,7 +96,7 @@ class AccessControl:
         """Password of the administrator created at this start; shown once, then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
         """Set by the realm, so that audit records can describe channels and queues."""
-        self._passwords = Passwords(offload)
+        self.passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
         self._takes_cleartext = rules.cleartext_passwords
@@ -215,7 +215,7 @@ class AccessControl:
         self.check_locked(user, host)
         verifier = self.accounts.verifier_of(user)
         # An unknown user costs the same computation, so that the time does not reveal users.
-        is_right = await self._passwords.is_right(
+        is_right = await self.passwords.is_right(
             password,
             verifier or self.accounts.decoy(user),
             network_of(host),
@@ -380,7 +380,7 @@ class AccessControl:
         of :meth:`check_old`, and ``InvalidArgument``."""
         user = principal.user
         await self.check_old(
-            principal, lambda verifier: self._passwords.is_right(old, verifier, user=user)
+            principal, lambda verifier: self.passwords.is_right(old, verifier, user=user)
         )
         await self.accounts.set_password(principal.user, new)
 

@@ -23,7 +23,7 @@ from penstock_core.vocabulary.errors import AccessDenied, Conflict, Damaged, Pen
 from penstock_core.vocabulary.ports import Clock, Registry
 
 LOGINS_MAX = 10_000
-"""Most browser sessions. Beyond it, the user with the most sessions loses the one idle longest."""
+"""Most browser sessions of a realm."""
 OF_USER_MAX = 100
 """Most browser sessions of one user."""
 CSRF_HEADER = "X-CSRF-Token"
@@ -95,20 +95,24 @@ class Logins:
         idle_s: float = 3_600,
         total_s: float = 43_200,
         of_user_max: int = OF_USER_MAX,
+        logins_max: int = LOGINS_MAX,
         registry: Registry | None = None,
     ) -> None:
         """Create an empty list of sessions; :meth:`load` reads the stored ones.
 
         Sessions end ``idle_s`` after their last use, and ``total_s`` after they were opened. A
-        user has at most ``of_user_max``; one more ends the session idle longest. Without a
+        user has at most ``of_user_max``; one more ends the session idle longest. Beyond
+        ``logins_max``, the user with the most sessions loses the one idle longest. Without a
         ``registry`` sessions end with this process.
         """
         self._clock = clock
         self._idle_us = int(idle_s * 1_000_000)
         self._total_us = int(total_s * 1_000_000)
         self._of_user_max = of_user_max
+        self._logins_max = logins_max
         self._registry = registry
-        self._of_user: dict[str, dict[bytes, BrowserLogin]] = {}
+        self.of_user: dict[str, dict[bytes, BrowserLogin]] = {}
+        """Sessions by user, and by the digest of their cookie."""
         self._held: dict[bytes, BrowserLogin] = {}
         self._of_record: dict[str, dict[bytes, BrowserLogin]] = {}
         """Sessions by the key of their record."""
@@ -133,10 +137,10 @@ class Logins:
         digest of the present one. Raises ``StorageFailed``.
         """
         now_us = self._clock.now_us()
-        of_user = self._of_user.get(principal.user, {})
+        of_user = self.of_user.get(principal.user, {})
         if len(of_user) >= self._of_user_max:
             self._forget(min(of_user, key=lambda key: of_user[key].used_us))
-        if len(self._held) >= LOGINS_MAX:
+        if len(self._held) >= self._logins_max:
             self._forget_old(now_us)
         if password is None:
             password = self.password_of(principal.user) or b""
@@ -206,7 +210,7 @@ class Logins:
     def close_of(self, user: str) -> None:
         """End all sessions of a user whose password or account has changed. Stored copies have
         ended already, because their digest of the password no longer matches."""
-        for key in list(self._of_user.get(user, {})):
+        for key in list(self.of_user.get(user, {})):
             self._forget(key)
 
     def _has_ended(self, login: BrowserLogin, now_us: int) -> bool:
@@ -219,7 +223,7 @@ class Logins:
 
     def _put(self, key: bytes, login: BrowserLogin) -> None:
         self._held[key] = login
-        self._of_user.setdefault(login.principal.user, {})[key] = login
+        self.of_user.setdefault(login.principal.user, {})[key] = login
         if self._is_kept(login):
             self._of_record.setdefault(_key_of(login.principal.user), {})[key] = login
 
@@ -230,16 +234,16 @@ class Logins:
         self._changed(login)
         if self._is_kept(login):
             del self._of_record[_key_of(login.principal.user)][key]
-        of_user = self._of_user[login.principal.user]
+        of_user = self.of_user[login.principal.user]
         del of_user[key]
         if not of_user:
-            del self._of_user[login.principal.user]
+            del self.of_user[login.principal.user]
 
     def _forget_old(self, now_us: int) -> None:
         for key in [key for key, login in self._held.items() if self._has_ended(login, now_us)]:
             self._forget(key)
-        while len(self._held) >= LOGINS_MAX:
-            most = max(self._of_user.values(), key=len)
+        while len(self._held) >= self._logins_max:
+            most = max(self.of_user.values(), key=len)
             self._forget(min(most, key=lambda key: most[key].used_us))
 
     # --- storage -------------------------------------------------------------------------

@@ -36,14 +36,16 @@ class Passwords:
     """Checks plain-text passwords, a few at a time and fairly between hosts."""
 
     def __init__(self, offload: Offload) -> None:
-        self._offload = offload
+        self.offload = offload
+        """Runs a check outside the loop."""
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
-        self._free = AT_ONCE
-        self._queues: dict[str, dict[asyncio.Future[None], None]] = {}
+        self.free = AT_ONCE
+        """Number of turns that no check holds."""
+        self.queues: dict[str, dict[asyncio.Future[None], None]] = {}
         """Waiting checks in order of arrival, by host. Hosts take turns, so that a host with many
         checks does not delay the others."""
-        self._waiting: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
         """Number of passwords that wait or are being checked, by host."""
         self._of_user: Counter[tuple[str, str]] = Counter()
         """Number of passwords that wait or are being checked, by host and user."""
@@ -71,19 +73,19 @@ class Passwords:
             self._right.move_to_end(digest)
             return True
         pair = host, user
-        if self._waiting[host] >= WAITING_MAX:
+        if self.waiting[host] >= WAITING_MAX:
             raise _too_many(WAITING_MAX, "from this address")
         if self._of_user[pair] >= USER_WAITING_MAX:
             raise _too_many(USER_WAITING_MAX, "of this user from this address")
         # Counted from here on, because waiting checks hold memory and delay others of the host.
-        self._waiting[host] += 1
+        self.waiting[host] += 1
         self._of_user[pair] += 1
         try:
             async with self._turn(asker.get(), host):
                 recheck()
-                matches = await self._offload(lambda: is_right(password, verifier))
+                matches = await self.offload(lambda: is_right(password, verifier))
         finally:
-            _count_down(self._waiting, host)
+            _count_down(self.waiting, host)
             _count_down(self._of_user, pair)
         if matches:
             self._right[digest] = None
@@ -95,8 +97,8 @@ class Passwords:
     async def _turn(self, wanted_by: Asker, host: str) -> AsyncIterator[None]:
         """Wait for a turn, and hold it for the body. Raises ``ConnectionLost`` as soon as the
         client disconnects."""
-        if self._free:
-            self._free -= 1
+        if self.free:
+            self.free -= 1
         else:
             await self._wait(wanted_by, host)
         try:
@@ -107,7 +109,7 @@ class Passwords:
 
     async def _wait(self, wanted_by: Asker, host: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(host, {})[turn] = None
+        self.queues.setdefault(host, {})[turn] = None
         remove_listener = wanted_by.on_gone(partial(self._drop, turn, host))
         try:
             await turn
@@ -126,27 +128,27 @@ class Passwords:
 
     def _dequeue(self, turn: asyncio.Future[None], host: str) -> bool:
         """Remove a waiting check from the queue of its host; False if it was not in the queue."""
-        queue = self._queues.get(host, {})
+        queue = self.queues.get(host, {})
         was_queued = turn in queue
         queue.pop(turn, None)
         if not queue:
-            self._queues.pop(host, None)
+            self.queues.pop(host, None)
         return was_queued
 
     def _pass_turn(self) -> None:
         """Pass a finished turn to the first check of the host that has waited longest."""
-        while self._queues:
-            host = next(iter(self._queues))
-            queue = self._queues.pop(host)
+        while self.queues:
+            host = next(iter(self.queues))
+            queue = self.queues.pop(host)
             turn = next(iter(queue))
             del queue[turn]
             if queue:
-                self._queues[host] = queue  # round robin: now the last of the hosts
+                self.queues[host] = queue  # round robin: now the last of the hosts
             # A cancelled check leaves the queue only when its task runs; it must not take the turn.
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._free += 1
+        self.free += 1
 
 
 def _was_granted(turn: asyncio.Future[None]) -> bool:

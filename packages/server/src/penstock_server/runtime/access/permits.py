@@ -64,7 +64,7 @@ NeededOperation = tuple[str, str]
 """An operation that a request needs, and the name of its target."""
 Opening = Subscribe | Attach | BrowseDurable
 
-_NAMES_MIN: Final = 1_000
+NAMES_MIN: Final = 1_000
 """Names of stores a session may use before the names of deleted stores are first forgotten."""
 
 
@@ -79,9 +79,11 @@ class Permits:
         self._version = access.version
         self._openings: dict[int, Opening] = {}
         self._exports: dict[str, NeededOperation] = {}
-        self._names: set[str] = set()
+        self.names: set[str] = set()
         """Names of stores that the session was allowed to use."""
-        self._names_max = _NAMES_MIN
+        self.names_min = NAMES_MIN
+        """Names to remember before the names of deleted stores are first forgotten."""
+        self._names_kept = 0
 
     def check(self, request: Request[Any]) -> None:
         """Raise ``AccessDenied``, naming the missing right, if the session may not make a request,
@@ -113,7 +115,7 @@ class Permits:
 
     def _is_by_number(self, request: Request[Any], name: str) -> bool:
         """Whether the request has a number and the client has not yet used the store's name."""
-        return REQUESTS[type(request)].is_numbered and name not in self._names
+        return REQUESTS[type(request)].is_numbered and name not in self.names
 
     def _note(self, name: str) -> None:
         """Remember that the client has used a store of this name.
@@ -122,10 +124,10 @@ class Permits:
         deleted stores are dropped. The bound doubles with the remaining names: the cost of a pass
         is spread over as many new names.
         """
-        self._names.add(name)
-        if len(self._names) > self._names_max:
-            self._names = {name for name in self._names if self._directory.find(name) is not None}
-            self._names_max = max(_NAMES_MIN, 2 * len(self._names))
+        self.names.add(name)
+        if len(self.names) > max(self.names_min, 2 * self._names_kept):
+            self.names = {name for name in self.names if self._directory.find(name) is not None}
+            self._names_kept = len(self.names)
 
     def _discreet(
         self, request: Request[Any], operation: str, name: str, error: AccessDenied
@@ -136,7 +138,7 @@ class Permits:
         the client may list it or was allowed to use it before. A temporary destination does not
         exist for clients that do not know its name.
         """
-        if not REQUESTS[type(request)].is_numbered or not name or name in self._names:
+        if not REQUESTS[type(request)].is_numbered or not name or name in self.names:
             return error
         if is_temporary(name) and (number := self._directory.find(name)) is not None:
             return _no_number(number)
@@ -161,7 +163,7 @@ class Permits:
             operation, name = self._numbered(number, PUBLISH)
         except NameDoesNotExist:
             return False
-        by_number = name not in self._names
+        by_number = name not in self.names
         return self._access.allows(self.principal, operation, name, by_number=by_number)
 
     def opened(self, request: Opening) -> None:
