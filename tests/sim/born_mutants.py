@@ -23,16 +23,16 @@ def missed_birth(patch: pytest.MonkeyPatch) -> None:
 
 def late_birth(patch: pytest.MonkeyPatch) -> None:
     """A channel that is made later is read from its end, as if it had been there."""
-    whole = ChannelRing._new_member
+    whole = ChannelRing.new_member
 
     def made(ring: ChannelRing[Any], channel: Any) -> Member[Any]:
-        born, ring._new_from = ring._new_from, 1 << 60
+        born, ring.new_from = ring.new_from, 1 << 60
         try:
             return whole(ring, channel)
         finally:
-            ring._new_from = born
+            ring.new_from = born
 
-    patch.setattr(ChannelRing, "_new_member", made)
+    patch.setattr(ChannelRing, "new_member", made)
 
 
 def starved(patch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ def starved(patch: pytest.MonkeyPatch) -> None:
     def again(ring: ChannelRing[Any], member: Member[Any]) -> None:
         if member.has_more and not member.is_ready:
             member.is_ready = True
-            ring._ring.appendleft(member)
-            ring._arrived.set()
+            ring.ready.appendleft(member)
+            ring.arrived.set()
 
     patch.setattr(ChannelRing, "_end_turn", again)
 

@@ -35,9 +35,10 @@ class World:
 
     def end_of(self, session: aio.Session) -> SimTransport:
         """Return the client's end of its connection."""
-        link: Any = session.connection._link
-        transport: SimTransport = link._transport
-        return transport
+        link = session.connection.link
+        assert link is not None
+        assert isinstance(link.transport, SimTransport)
+        return link.transport
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until ``true`` returns True, in virtual time."""
@@ -70,7 +71,7 @@ async def served(
         ready = asyncio.Event()
         listening = group.create_task(listener.run(ready))
         await ready.wait()
-        door: Any = await loop.create_server(listener._new_protocol, *ADDRESS)
+        door: Any = await loop.create_server(listener.new_protocol, *ADDRESS)
         yield World(loop, listener, door)
         if not orderly:  # another life of the realm may follow
             door.close()

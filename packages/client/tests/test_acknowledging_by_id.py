@@ -44,7 +44,7 @@ async def come_again(
     batch = await subscription.next_batch(1.0)
     assert batch is not None
     world.end_of(session).abort()
-    await world.until(lambda: batch.is_stale and subscription._inbox.rows == COUNT)
+    await world.until(lambda: batch.is_stale and subscription.seat.inbox.rows == COUNT)
     return [int(event_id) for event_id in batch.event_ids]
 
 

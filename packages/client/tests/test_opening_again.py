@@ -15,7 +15,7 @@ from penstock_testing.loop import pass_time
 
 async def asked(world: World, session: aio.Session, opening: asyncio.Task[Any]) -> None:
     """The request of an opening is on its way, and its connection is lost before the answer."""
-    pending = session.connection._pending
+    pending = session.connection.pending
     kinds = Subscribe | Attach
     while not any(isinstance(each.message, kinds) for each in pending.values()):
         await pass_time(0)
@@ -71,7 +71,7 @@ async def test_a_pattern_goes_on_being_watched_when_its_connection_is_lost_while
         await session.channels.create("orders/eu")
         subscription = session.subscribe("orders/*")
         opening = world.loop.create_task(subscription.open())
-        await world.until(lambda: subscription._ring._new_from is not None)
+        await world.until(lambda: subscription._ring.new_from is not None)
         assert not opening.done()
         world.end_of(session).abort()
         await opening

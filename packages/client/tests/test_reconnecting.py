@@ -199,7 +199,7 @@ def test_what_is_acknowledged_by_id_while_it_waits_again_is_not_handed_out_again
         before = subscription.next_batch(WAIT_S)
         assert before is not None
         relay.cut()
-        eventually(lambda: before.is_stale and subscription._inner._inbox.rows == 3)
+        eventually(lambda: before.is_stale and durable.info().in_flight == 3)
         subscription.ack([2])
         orders.publish(b"next")
 
@@ -219,7 +219,7 @@ def test_what_is_given_back_by_id_while_it_waits_again_is_handed_out_once(
         before = subscription.next_batch(WAIT_S)
         assert before is not None
         relay.cut()
-        eventually(lambda: before.is_stale and subscription._inner._inbox.rows == 3)
+        eventually(lambda: before.is_stale and durable.info().in_flight == 3)
         if not by_loop:
             subscription.rollback([0, 1, 2])
         got = []

@@ -232,7 +232,7 @@ async def test_an_older_one_that_is_asked_for_again_gets_its_own_answer(world: W
         orders = await session.channels.create("orders", retain_consumed=True)
         billing = await orders.durables.create("billing")
         await orders.publish_many([aio.Event()] * 4)
-        number, ask = billing._channel, session.connection.ask
+        number, ask = orders.number, session.connection.ask
         older = SeekDurable(number, "billing", FromId(3), key="older")
         first = await ask(older, SeekOutcome)
         await ask(SeekDurable(number, "billing", FromId(1), key="newer"), SeekOutcome)

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
+from penstock_testing.virtual_realm import VirtualRealm
 
 LATER: Any = datetime(2040, 1, 1)  # noqa: DTZ001  that is the point
 SECOND: list[Any] = [1, 1.0, "1s", "1000ms", timedelta(seconds=1)]
@@ -36,12 +37,17 @@ def test_a_time_without_a_time_zone_is_no_place_to_begin(orders: Channel) -> Non
 
 
 @pytest.mark.parametrize("second", SECOND)
-def test_a_timeout_is_seconds_a_text_or_a_timedelta(orders: Channel, second: Any) -> None:
-    orders.publish(b"0")
-    assert [event.data for event in orders.subscribe(start=0, timeout="10ms")] == [b"0"]
-    seat = orders.durables.create("d", if_missing=True).subscribe(timeout=second)
-    assert seat._inner._timeout == 1.0
-    assert orders.durables.get("d").fetch(1, second)[0].data == b"0"
+def test_a_timeout_is_seconds_a_text_or_a_timedelta(second: Any) -> None:
+    with VirtualRealm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        durable = orders.durables.create("d")
+        with durable.subscribe(timeout=second) as seat:
+            before = realm.now
+            assert seat.next_batch() is None
+            assert realm.now - before == timedelta(seconds=1)
+        orders.publish(b"0")
+        assert [event.data for event in orders.subscribe(start=0, timeout="10ms")] == [b"0"]
+        assert durable.fetch(1, second)[0].data == b"0"
 
 
 @pytest.mark.parametrize("wrong", [-1, "soon", True, float("inf"), timedelta(seconds=-1)])

@@ -108,7 +108,7 @@ class Follower:
             while not (self.maker.is_done and not self._lacks()):
                 if self.world.random.random() < 0.1:
                     await pass_time(self.world.random.uniform(0, 5))
-                waiting = {each.channel.name for each in subscription._ring._ring}
+                waiting = {each.channel.name for each in subscription._ring.ready}
                 batch = await subscription.next_batch(timeout=0.5)
                 if batch is None:
                     await self._nothing_is_missing(session, subscription)

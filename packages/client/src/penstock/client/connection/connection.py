@@ -93,11 +93,11 @@ class RealmConnection:
         self._signing_in = SigningIn(url, token)
         self._connector = connector
         self._reconnect_timeout_s = wait_s(reconnect_timeout, "reconnect_timeout")
-        self._link: Link | None = None
+        self.link: Link | None = None
         self._welcome: wire.Welcome | None = None
         self._next_request = 1
         self._next_subscription = 1
-        self._pending: dict[int, Pending] = {}
+        self.pending: dict[int, Pending] = {}
         self._incoming: dict[int, DeliveryRoute] = {}
         self._requested_here: set[int] | None = None
         """While subscriptions are opened again: those already requested on the new connection."""
@@ -169,10 +169,10 @@ class RealmConnection:
         """Wait for the answers to requests that change the realm, while it is connected. Raises
         ``ConnectionLost`` for settlements without an answer."""
         changes = [
-            request for request in self._pending.values() if isinstance(request.message, _CHANGES)
+            request for request in self.pending.values() if isinstance(request.message, _CHANGES)
         ]
-        was_connected = self._link is not None and self._link.is_open
-        while was_connected and self._link is not None:
+        was_connected = self.link is not None and self.link.is_open
+        while was_connected and self.link is not None:
             if not any(request.sent and not request.answer.done() for request in changes):
                 return
             self._answered.clear()
@@ -195,7 +195,7 @@ class RealmConnection:
     async def _part(self) -> None:
         """Send Bye and read until the realm closes. Closing at once could make the network stack
         discard data in transit."""
-        link, self._link = self._link, None
+        link, self.link = self.link, None
         self._online.clear()
         assert self._closed is not None, "close has set it"
         self._fail_everything(self._closed)
@@ -251,23 +251,23 @@ class RealmConnection:
             _, link = await loop.create_connection(
                 lambda: Link(self), address.host, address.port, ssl=self._signing_in.tls
             )
-        self._link = link
+        self.link = link
         try:
             await self._signing_in.say_hello(
                 link, address, self.session_id, greeting=self._greeting
             )
             welcome = self._recognised(await self._greeting)
         except BaseException:
-            self._link = None
+            self.link = None
             link.abort()
             raise
         self._welcome = welcome
         if self.terms.welcomed(welcome):
             link.send(wire.Follow())
         # No await between here and going online: new requests must not overtake the pending ones.
-        for number, pending in list(self._pending.items()):
+        for number, pending in list(self.pending.items()):
             if pending.answer.done() and not pending.sent:
-                del self._pending[number]  # the caller gave up before it was sent
+                del self.pending[number]  # the caller gave up before it was sent
             else:
                 self._send(pending)
         self._online.set()
@@ -312,16 +312,16 @@ class RealmConnection:
 
     @property
     def _silent_s(self) -> float:
-        link = self._link
+        link = self.link
         return 0.0 if link is None else asyncio.get_running_loop().time() - link.heard_s
 
     def _leave(self) -> None:
-        if self._link is not None and self._online.is_set():
-            self._link.abort()
+        if self.link is not None and self._online.is_set():
+            self.link.abort()
 
     def _ping(self) -> None:
         """Send a ping, or drop the connection if the realm has been silent for too long."""
-        link = self._link
+        link = self.link
         if link is None:
             return
         if self.terms.is_silent(self._silent_s):
@@ -368,8 +368,8 @@ class RealmConnection:
             except ConnectionLost:
                 return  # lost again: the next connection reopens everything
             except TimeoutError:
-                if self._link is not None:
-                    self._link.abort()
+                if self.link is not None:
+                    self.link.abort()
                 return
             except PenstockError as error:
                 self._incoming.pop(number, None)
@@ -381,12 +381,12 @@ class RealmConnection:
         self, link: Link, message: wire.FromServer, body: memoryview
     ) -> None:
         """Pass a message of the realm to the request or subscription that it belongs to."""
-        if link is not self._link and not isinstance(message, wire.Welcome):
+        if link is not self.link and not isinstance(message, wire.Welcome):
             return
         match message:
             case wire.Done(request, answer):
                 self._answered.set()
-                pending = self._pending.pop(request, None)
+                pending = self.pending.pop(request, None)
                 if pending is not None and not pending.answer.done():
                     pending.answer.set_result(answer)
             case wire.Delivery(number, schema):
@@ -394,7 +394,7 @@ class RealmConnection:
                     incoming.delivered(message, link.schemas[schema], body)
             case wire.Failed(request, code, text):
                 self._answered.set()
-                if pending := self._pending.pop(request, None):
+                if pending := self.pending.pop(request, None):
                     reject(pending.answer, error_of(code, text))
             case wire.Recalled(number, spans):
                 if incoming := self._incoming.get(number):
@@ -438,9 +438,9 @@ class RealmConnection:
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
         """End the requests that cannot be repeated, and tell all subscriptions about the loss."""
-        if link is not self._link:
+        if link is not self.link:
             return
-        self._link = None
+        self.link = None
         self._online.clear()
         why = reason_of(reason or self._farewell)
         self._interrupted(why)
@@ -448,16 +448,16 @@ class RealmConnection:
             self.terms.was_wordless |= reason is None or isinstance(reason, OSError)
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
-        for request, pending in list(self._pending.items()):
+        for request, pending in list(self.pending.items()):
             if (error := end_of(pending, self._farewell, why, taken=self._taken)) is not None:
-                reject(self._pending.pop(request).answer, error)
+                reject(self.pending.pop(request).answer, error)
         for incoming in list(self._incoming.values()):
             incoming.lost()
         self._lost.set()
         self._answered.set()
 
     def _fail_everything(self, error: PenstockError) -> None:
-        pendings, self._pending = list(self._pending.values()), {}
+        pendings, self.pending = list(self.pending.values()), {}
         for pending in pendings:
             reject(pending.answer, error)
         self._end_incoming(error)
@@ -510,11 +510,11 @@ class RealmConnection:
         pending = Pending(
             number, message, bodies, schemas=schemas, answer=answer, resend=resend, waits=waits
         )
-        self._pending[number] = pending
-        if self._link is not None and self._online.is_set():
+        self.pending[number] = pending
+        if self.link is not None and self._online.is_set():
             self._send(pending)
         elif not waits or self.is_reopening:
-            del self._pending[number]
+            del self.pending[number]
             reject(answer, no_connection())
 
     @property
@@ -542,17 +542,17 @@ class RealmConnection:
     def hurry(self) -> None:
         """Send the present request at once, not at the end of this turn of the event loop, if no
         other request is pending that it could share a write with."""
-        if self._link is not None and len(self._pending) == 1:
-            self._link.flush()
+        if self.link is not None and len(self.pending) == 1:
+            self.link.flush()
 
     def tell(self, message: wire.Message) -> None:
         """Send a message that has no answer. It is dropped while the session is not connected."""
-        if self._link is not None and self._online.is_set():
-            self._link.send(message)
+        if self.link is not None and self._online.is_set():
+            self.link.send(message)
 
     def _send(self, pending: Pending) -> None:
         """Send a request, after the schemas that the realm does not know on this connection yet."""
-        link = self._link
+        link = self.link
         if link is None:
             return
         pending.sent = True
@@ -566,7 +566,7 @@ class RealmConnection:
 
     async def drained(self) -> None:
         """Wait until the write buffer of the connection has room."""
-        link = self._link
+        link = self.link
         if link is not None and not link.is_drained:
             await link.drained()
 

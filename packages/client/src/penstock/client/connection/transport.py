@@ -32,7 +32,7 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._reader = FrameReader()
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        return self.transport is not None and not self.transport.is_closing()
 
     async def drained(self) -> None:
         """Wait until the write buffer has room."""
@@ -65,17 +65,17 @@ class Link(asyncio.BufferedProtocol):
     def flush(self) -> None:
         self._flush_is_due = False
         out, self._out = self._out, []
-        if not out or self._transport is None or self._transport.is_closing():
+        if not out or self.transport is None or self.transport.is_closing():
             return
         for part in coalesced(out) if len(out) > 1 else out:
-            self._transport.write(part)
+            self.transport.write(part)
 
     def finish(self) -> None:
         """Send the queued frames, then close the sending direction; the peer's data is still
         read."""
         self.flush()
-        if self.is_open and self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self.is_open and self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
 
     async def wait_closed(self, silent_s: float) -> None:
         """Wait until the peer has closed its direction, too; abort after ``silent_s`` seconds
@@ -94,15 +94,15 @@ class Link(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport has the methods of asyncio.Transport, but not the base class.
         transport = cast("asyncio.Transport", transport)
-        self._transport = transport
+        self.transport = transport
         transport.set_write_buffer_limits(high=4 << 20)
         transport.write(PREFACE)
 
@@ -139,7 +139,7 @@ class Link(asyncio.BufferedProtocol):
         self._drained.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self.transport = None
         self.is_drained = True
         self._drained.set()
         self._closed.set()

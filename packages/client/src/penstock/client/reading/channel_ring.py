@@ -90,13 +90,13 @@ class ChannelRing(Generic[S]):
         were."""
         self._watch = Attachment(connection)
         """The watch of the pattern. It is already open while the channels are being opened."""
-        self._new_from: int | None = None
+        self.new_from: int | None = None
         """The lowest number of channels created after the ring was first opened."""
-        self._ring: deque[Member[S]] = deque()
+        self.ready: deque[Member[S]] = deque()
         """Members with events or an end, in the order of their turns."""
         self._orphans: deque[ReceivedBatch] = deque()
         """Undelivered batches of channels that are no longer in the ring."""
-        self._arrived = asyncio.Event()
+        self.arrived = asyncio.Event()
         self._matches: list[ChannelOpened] = []
         """Channels that match the pattern and have not joined yet."""
         self._joining: asyncio.Task[None] | None = None
@@ -141,8 +141,8 @@ class ChannelRing(Generic[S]):
             lambda: WatchChannels(self._choice.text, self._watch.number, self._durable),
             ChannelsWatched,
         )
-        if self._new_from is None:
-            self._new_from = answer.next_channel
+        if self.new_from is None:
+            self.new_from = answer.next_channel
         return answer.channels
 
     async def _reopen(self) -> None:
@@ -161,7 +161,7 @@ class ChannelRing(Generic[S]):
                 await asyncio.wait([self._joining])
                 self._joining = None
             self._error = SessionClosed("the subscription is closed")
-            self._arrived.set()
+            self.arrived.set()
             try:
                 await self._leave_all()
             finally:
@@ -177,7 +177,7 @@ class ChannelRing(Generic[S]):
             except PenstockError as error:
                 failures.append(error)
 
-        self._ring.clear()
+        self.ready.clear()
         async with asyncio.TaskGroup() as group:
             for member in self.members.values():
                 member.is_ready = False
@@ -233,13 +233,13 @@ class ChannelRing(Generic[S]):
             self._remove(member)
             member = None
         if member is None:
-            member = self._places.pop(number, None) or self._new_member(channel)
+            member = self._places.pop(number, None) or self.new_member(channel)
             self.members[number] = member
         await member.inner.open()
 
-    def _new_member(self, channel: ChannelOpened) -> Member[S]:
-        assert self._new_from is not None, "set when the watch began"
-        is_new = channel.channel >= self._new_from
+    def new_member(self, channel: ChannelOpened) -> Member[S]:
+        assert self.new_from is not None, "set when the watch began"
+        is_new = channel.channel >= self.new_from
 
         member: Member[S] = Member(channel)
         member.inner = self._make(channel, is_new, lambda: self._arrives(member))
@@ -269,7 +269,7 @@ class ChannelRing(Generic[S]):
     def _failed(self, error: PenstockError) -> None:
         """End the ring, because the session has ended or may no longer watch the pattern."""
         self._error = error
-        self._arrived.set()
+        self.arrived.set()
 
     def _joining_failed(self, error: BaseException) -> None:
         failure = PenstockError(f"new channels of {self._choice.text} are not read: {error!r}")
@@ -281,8 +281,8 @@ class ChannelRing(Generic[S]):
     def _arrives(self, member: Member[S]) -> None:
         if not member.is_ready:
             member.is_ready = True
-            self._ring.append(member)
-        self._arrived.set()
+            self.ready.append(member)
+        self.arrived.set()
 
     def _end_turn(self, member: Member[S]) -> None:
         """Put a channel to the end of the ring after its turn, if it has more events."""
@@ -304,10 +304,10 @@ class ChannelRing(Generic[S]):
             return
         member.rests.appendleft(rest)
         if member.is_ready:
-            self._ring.remove(member)
+            self.ready.remove(member)
         member.is_ready = True
-        self._ring.appendleft(member)
-        self._arrived.set()
+        self.ready.appendleft(member)
+        self.arrived.set()
 
     async def next_batch(self, timeout: float | None) -> Any:
         """Return the next events, all of one channel; None if none arrive within ``timeout``
@@ -332,8 +332,8 @@ class ChannelRing(Generic[S]):
         Raises the error that has ended the ring, once all events before it are delivered."""
         deadline_s = deadline_of(timeout)
         while True:
-            while self._ring:
-                member = self._ring.popleft()
+            while self.ready:
+                member = self.ready.popleft()
                 member.is_ready = False
                 if member.has_events:
                     return member
@@ -341,5 +341,5 @@ class ChannelRing(Generic[S]):
                     self._remove(member)
             if self._error is not None:
                 raise self._error
-            if not await set_by(self._arrived, deadline_s):
+            if not await set_by(self.arrived, deadline_s):
                 return None

@@ -162,7 +162,7 @@ class NativeListener:
         """Accept connections and return the port. ``protocol`` creates connections of another
         protocol. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
-        make = protocol or self._new_protocol
+        make = protocol or self.new_protocol
         server: asyncio.Server | SocketServers | TlsServer
         try:
             gate = self.gate
@@ -211,7 +211,7 @@ class NativeListener:
         native port if ``first_bytes`` identify it; ``make`` creates its connections."""
         self._offered[name] = OfferedProtocol(make, first_bytes)
 
-    def _new_protocol(self) -> asyncio.BaseProtocol:
+    def new_protocol(self) -> asyncio.BaseProtocol:
         recognized = {
             offered.first_bytes: offered.make
             for offered in self._offered.values()
