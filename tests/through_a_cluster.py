@@ -130,7 +130,7 @@ class _Node:
     @property
     def serves(self) -> tuple[RunningRealm, NativeListener] | None:
         """What it serves; None: nothing, or not for long any more."""
-        return self.process._serving if self.process._node.holds(0) else None
+        return self.process.serving if self.process.node.holds(0) else None
 
 
 class ClusterRealm(embedded_realm.Realm):
@@ -192,7 +192,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     async def _tell(self) -> None:
         while True:
-            await self._door.process._node.changed()
+            await self._door.process.node.changed()
             for standby in self._standbys:
                 standby.tell_owners()
 
@@ -212,7 +212,7 @@ class ClusterRealm(embedded_realm.Realm):
         async with self._moving:
             for standby, _ in self._mqtt:
                 standby.close()
-            owner.process._node.hand_over(0)
+            owner.process.node.hand_over(0)
             await self._until(lambda: self._owner not in (None, owner))
             await self._until(lambda: self._is_known)
             for standby, _ in self._mqtt:
@@ -221,7 +221,7 @@ class ClusterRealm(embedded_realm.Realm):
     @property
     def _has_mqtt_clients(self) -> bool:
         if any(
-            standby._waiting or len(relays) + relays._connecting for standby, relays in self._mqtt
+            standby.waiting or len(relays) + relays.connecting for standby, relays in self._mqtt
         ):
             return True
         serving = None if self._owner is None else self._owner.serves
@@ -231,7 +231,7 @@ class ClusterRealm(embedded_realm.Realm):
     @property
     def _is_known(self) -> bool:
         """Whether the door knows who serves, and that node serves MQTT where it is to."""
-        owner, serving = self._owner, serving_node(self._door.process._node)
+        owner, serving = self._owner, serving_node(self._door.process.node)
         if owner is None or owner.serves is None or serving is None or serving.name != owner.name:
             return False
         return "mqtt" in owner.serves[1].web_protocols or not self._speaks_mqtt
@@ -240,7 +240,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     async def _listen_at(self, front_end: str, host: str, port: int) -> int:
         """Have the node that stands by listen there."""
-        ports, node = self._door.ports, self._door.process._node
+        ports, node = self._door.ports, self._door.process.node
         bound = await ports.hold(host, port)
         native = (host, bound) if front_end == "native" else (HOST, await ports.hold(HOST, 0))
         place = host, bound
@@ -265,7 +265,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     async def _listened(self, front_end: str, host: str, port: int) -> int:
         if (front_end, host, port) == ("native", HOST, 0):  # where it is known as a node
-            return self._door.process._settings.listen.port
+            return self._door.process.settings.listen.port
         return await self._listen_at(front_end, host, port)
 
     def _url(self, front_end: str, scheme: str, host: str, port: int) -> str:
@@ -303,7 +303,7 @@ class ClusterRealm(embedded_realm.Realm):
         return theirs
 
     @property
-    def _serving_now(self) -> tuple[RunningRealm, NativeListener]:
+    def serving_now(self) -> tuple[RunningRealm, NativeListener]:
         if self._owner is not None:
             self._served = self._owner.serves
         assert self._served is not None, "it has served since the start"
@@ -311,7 +311,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     @property
     def access(self) -> AccessControl:
-        return self._serving_now[0].access
+        return self.serving_now[0].access
 
     # --- the end --------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ def _of_the_owner(at: int) -> Any:
     """What an embedded realm keeps, of whoever serves at the moment."""
 
     def found(realm: ClusterRealm) -> Any:
-        return realm._serving_now[at]
+        return realm.serving_now[at]
 
     return property(found)
 
@@ -373,7 +373,7 @@ async def _pass(seconds: float) -> None:
 
 async def _drain(registry: Registry, door: _Node) -> None:
     """The door is to own nothing."""
-    me = door.process._me
+    me = door.process.me
     record = await registry.get(ORDERS_KEY)
     orders = Orders().with_drained((me.node, me.nonce))
     orders = replace(orders, written_by=secrets.token_hex(8))

@@ -84,7 +84,7 @@ class OtherNode:
             own = self.enter, self.leave
             server = TlsServer(certificate.context, PATIENT_S, local, *own, before)
             await server.listen(host, 0)
-        self._realm.listener._servers.append(server)  # it ends with the realm
+        self._realm.listener.servers.append(server)  # it ends with the realm
         port: int = server.sockets[0].getsockname()[1]
         return port
 

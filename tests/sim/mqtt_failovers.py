@@ -61,7 +61,7 @@ class DevicesOfACluster:
         owner, others = await owner_and_others(self._servers, NODES, self._ask, secret=SECRET)
         self._machines = [owner, *others]
         for each in self._machines:
-            each.relays._relays_max = RELAYED_MAX
+            each.relays.relays_max = RELAYED_MAX
 
     async def _ask(self, do: Callable[[], Any]) -> Any:
         """Ask the engine, which takes its time now and then."""

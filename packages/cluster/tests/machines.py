@@ -107,7 +107,7 @@ class NodeMachine(SimulatedMachine):
         """With a ``secret`` it relays to the owner, and serves HTTP, too. With ``asks_who`` users
         have to sign in."""
         super().__init__(n)
-        self._servers = servers
+        self.servers = servers
         self._asks_who = asks_who
         self.name = f"n{n}"
         self.secret = secret
@@ -171,7 +171,7 @@ class NodeMachine(SimulatedMachine):
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
         realm = await open_realm(journal, blobs, lease)
         if self._asks_who:
-            realm.access = access_in(self._servers)
+            realm.access = access_in(self.servers)
             realm.access.definition_of = realm.definition_of
             await realm.access.begin()
         return realm

@@ -140,7 +140,7 @@ async def test_a_node_goes_on_standing_by_when_it_could_not_tell_who_serves() ->
 
     assert not other.aside.done()
     other.aside.cancel()
-    standing = NodeMachine(owner._servers, 3)
+    standing = NodeMachine(owner.servers, 3)
     standing.aside.cancel()
     standing.aside = standing.on_machine(
         standing.roles.stand_by(standing.node, standing.standby, Failing().append)
@@ -332,6 +332,6 @@ async def test_history_is_shown_again_after_a_failure(tmp_path: Path) -> None:
     await registry.cas("access/users", 0, b"{}")
     await pass_time(30)
     assert not running.done()
-    assert server._rights.records != {}
+    assert server.rights.records != {}
     running.cancel()
     await asyncio.wait([running])

@@ -226,7 +226,7 @@ async def test_an_owner_that_does_not_speak_mqtt_is_told_of_as_unavailable() -> 
 @simulated
 async def test_a_node_that_stands_by_is_as_strict_as_the_owner() -> None:
     owner, (other,) = await relaying()
-    other.relays._relays_max = 0  # it answers by itself
+    other.relays.relays_max = 0  # it answers by itself
     unsupported = bytes.fromhex("100c00044d5154547f0000000000")
 
     asked = await call(other.mqtt, unsupported)

@@ -145,7 +145,7 @@ async def test_a_client_that_comes_again_within_moments_gets_everything_in_order
     owner, others = await owner_and_others(EngineServers(), 4, call, secret=SECRET)
     machines = [owner, *others]
     for each in machines:
-        each.relays._relays_max = 1_000
+        each.relays.relays_max = 1_000
     urls = ",".join(f"{HOST}:{each.native}" for each in machines)
     first, _ = await welcome(owner.mqtt, "reader", properties=HOUR)
     await subscribe(first, "t", qos=qos)

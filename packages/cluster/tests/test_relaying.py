@@ -350,7 +350,7 @@ async def test_a_preface_is_good_for_one_connection() -> None:
     assert gate is not None
     await pass_time(3 * VALID_S)
     await connect(owner.native, preface(owner) + HELLO)
-    await until(lambda: len(gate._used) == 1)  # what is too old is refused for that
+    await until(lambda: len(gate.used) == 1)  # what is too old is refused for that
     await end(owner, other)
 
 
@@ -380,7 +380,7 @@ async def test_who_is_relayed_to_an_owner_that_refuses_it_is_told_where_to_go() 
     owner, (other,) = await relaying()
     assert owner.listener is not None
     assert owner.listener.gate is not None
-    owner.listener.gate._process = "another start"
+    owner.listener.gate.process = "another start"
 
     with capture_logs() as logs:
         peer = await connect(other.native, HELLO)

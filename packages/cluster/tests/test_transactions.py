@@ -86,7 +86,7 @@ async def test_it_is_begun_again_as_often_as_it_is_forgotten_and_then_told(
 
     def begun(table: TransactionTable, name: str) -> OpenTransaction:
         if next(forgotten, None) is not None:
-            table._open.clear()
+            table.open.clear()
         return whole(table, name)
 
     monkeypatch.setattr(TransactionTable, "begun", begun)

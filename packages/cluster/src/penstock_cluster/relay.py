@@ -164,10 +164,10 @@ class Relays:
         self._secret = secret
         self._node = node
         self._clock = clock
-        self._relays_max = relays_max
+        self.relays_max = relays_max
         self._processes: dict[RelayEnd, str] = {}
         """Client ends of all relays, with the process at the other end."""
-        self._connecting = 0
+        self.connecting = 0
         self.begun = 0
         """Number of connections relayed so far."""
 
@@ -177,7 +177,7 @@ class Relays:
     def may_begin(self, front_end: str) -> bool:
         """Return whether the owner accepts relays, and the limit allows one more."""
         owner = self._owner()
-        has_room = len(self._processes) + self._connecting < self._relays_max
+        has_room = len(self._processes) + self.connecting < self.relays_max
         if not has_room or owner is None or owner.place(front_end) is None:
             return False
         if owner.secret_name == self._secret_name:
@@ -196,7 +196,7 @@ class Relays:
         near, far = RelayEnd(self._forget), RelayEnd(self._forget)
         near.other, far.other = far, near
         near.owner, near.rare_lines = owner.name, self.rare_lines
-        self._connecting += 1
+        self.connecting += 1
         try:
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *place)
@@ -204,7 +204,7 @@ class Relays:
             tell_no_owner(self.rare_lines, owner.name, str(error) or "no answer")
             return None
         finally:
-            self._connecting -= 1
+            self.connecting -= 1
         # Another process may own the realm by now.
         if self._process() != owner.process or far.transport is None:
             far.abort()

@@ -130,7 +130,7 @@ async def test_a_question_without_an_answer_ends_and_what_comes_for_it_later_is_
 
     await client.answers(b"{}")
 
-    assert client._pending_answers == {}
+    assert client.pending_answers == {}
 
 
 @on_a_loop

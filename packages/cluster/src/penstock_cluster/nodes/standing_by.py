@@ -56,7 +56,7 @@ class StandbyListener:
         self._incidents = incidents or Incidents()
         self.patience_s = PATIENCE_S
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
-        self._waiting: dict[Waiting, None] = {}
+        self.waiting: dict[Waiting, None] = {}
         """Connections that have not finished their handshake or not sent their first bytes."""
 
     async def open(self) -> None:
@@ -93,7 +93,7 @@ class StandbyListener:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        for waiting in list(self._waiting):
+        for waiting in list(self.waiting):
             waiting.abort()
         self._arrivals.abort()
         self._followers.close()
@@ -135,14 +135,14 @@ class StandbyListener:
 
     def enter(self, waiting: Waiting) -> bool:
         """Count a connection whose protocol is not known yet. Returns whether it is accepted."""
-        if not self.is_open or len(self._waiting) >= CONNECTIONS_MAX:
+        if not self.is_open or len(self.waiting) >= CONNECTIONS_MAX:
             return False
-        self._waiting[waiting] = None
+        self.waiting[waiting] = None
         return True
 
     def leave(self, waiting: Waiting) -> None:
         """Stop counting a connection."""
-        self._waiting.pop(waiting, None)
+        self.waiting.pop(waiting, None)
 
 
 def _wants_relay(native: FrontEnd, others: tuple[bytes, ...], data: bytes) -> bool | None:

@@ -251,34 +251,35 @@ class NodeProcess:
         ports: HeldPorts,
     ) -> None:
         self._home = home
-        self._settings = settings
+        self.settings = settings
         self._engine = engine
         self._registry = registry
         self._secret = secret
         self._clock = clock
         self._ports = ports
         self._tls: Tls | None = tls(settings)
-        self._me: MemberRecord = member(
+        self.me: MemberRecord = member(
             home.record.node, secrets.token_hex(8), settings, secret=secret
         )
         self._roles = NodeRoles(self._open, self._serve)
         self._relays = Relays(
-            lambda: serving_node(self._node),
+            lambda: serving_node(self.node),
             secret,
-            self._me.node,
+            self.me.node,
             clock=clock,
             relays_max=settings.cluster.relays_max,
         )
-        self._node = ClusterNode(
+        self.node = ClusterNode(
             engine,
-            self._me,
+            self.me,
             self._roles,
             clock=clock,
             lease_s=settings.cluster.lease_s,
             opens_door=False,
             figures=self._figures,
         )
-        self._serving: tuple[RunningRealm, NativeListener] | None = None
+        self.serving: tuple[RunningRealm, NativeListener] | None = None
+        """What the node serves as the owner; None while it stands by."""
         self._names: ClusterWideNames | None = None
         self._local: LocalRealm | None = None
 
@@ -286,41 +287,41 @@ class NodeProcess:
         """Open the realm of the node's local channels."""
         self._local = await LocalRealm.open(
             self._home.path,
-            self._settings,
-            self._me.node,
+            self.settings,
+            self.me.node,
             self._registry,
             self._ports,
             self._tls,
             OwnerDoor(
-                lambda: owning_node(self._node),
+                lambda: owning_node(self.node),
                 self._secret,
-                self._me.node,
+                self.me.node,
                 clock=self._clock,
-                answer_s=self._settings.cluster.lease_s + ANSWER_S,
-                has_quorum=self._node.has_quorum,
-                tls=lambda: owner_tls(self._settings),
+                answer_s=self.settings.cluster.lease_s + ANSWER_S,
+                has_quorum=self.node.has_quorum,
+                tls=lambda: owner_tls(self.settings),
             ),
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve and stand by until ``stopping`` is set."""
         standby = StandbyListener(
-            lambda: serving_node(self._node),
-            lambda: owners_in(self._node),
-            places_in(self._settings),
-            name=self._me.node,
+            lambda: serving_node(self.node),
+            lambda: owners_in(self.node),
+            places_in(self.settings),
+            name=self.me.node,
             ports=self._ports,
             tls=self._tls,
             relays=self._relays,
-            has_quorum=self._node.has_quorum,
-            unfit=lambda: unfit_in(self._node),
-            incidents=self._node.incidents,
+            has_quorum=self.node.has_quorum,
+            unfit=lambda: unfit_in(self.node),
+            incidents=self.node.incidents,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._node.run(), name="node")
+                running = tasks.create_task(self.node.run(), name="node")
                 aside = tasks.create_task(
-                    self._roles.stand_by(self._node, standby, self._stands_by), name="standby"
+                    self._roles.stand_by(self.node, standby, self._stands_by), name="standby"
                 )
                 if self._local is not None:
                     tasks.create_task(self._local.run(stopping), name="local")
@@ -328,12 +329,12 @@ class NodeProcess:
                 if (server := self._history()) is not None:
                     history = tasks.create_task(server.run(), name="history")
                 warning = start_task(  # a failure is logged, and does not end the node
-                    _warn_of_other_clusters(self._settings.cluster, self._clock),
+                    _warn_of_other_clusters(self.settings.cluster, self._clock),
                     name="other-clusters",
                 )
                 await stopping.wait()
                 warning.cancel()
-                await self._node.leave()
+                await self.node.leave()
                 await running
                 aside.cancel()
                 if history is not None:
@@ -342,30 +343,30 @@ class NodeProcess:
             raise first_failure(failures) from None
 
     def _figures(self) -> NodeFigures:
-        return node_figures(self._node, self._relays, process_figures())
+        return node_figures(self.node, self._relays, process_figures())
 
     def _history(self) -> HistoryServer | None:
         """Return the server of sealed history for times without a quorum; None if it is not
         configured."""
-        if self._settings.cluster.history_port is None:
+        if self.settings.cluster.history_port is None:
             return None
         return HistoryServer(
             self._home.path,
-            self._settings,
+            self.settings,
             lambda: self._home.record.realm,
             registry=self._registry,
-            has_quorum=self._node.has_quorum,
+            has_quorum=self.node.has_quorum,
             certificate=self._tls,
-            incidents=self._node.incidents,
+            incidents=self.node.incidents,
         )
 
     def _stands_by(self, owner: str) -> None:
-        serves = self._node.claims.members[owner].serves if owner else {}
-        url = self._me.serves["native"]
+        serves = self.node.claims.members[owner].serves if owner else {}
+        url = self.me.serves["native"]
         _log.info(
             "realm.standing_by",
             url=url,
-            node=self._me.node,
+            node=self.me.node,
             owner=owner,
             owner_url=serves.get("native", ""),
         )
@@ -381,13 +382,13 @@ class NodeProcess:
             blobs,
             lease,
             registry=self._registry,
-            settings=self._settings,
+            settings=self.settings,
             clock=self._clock,
             directory=self._home.path,
             identity=identity,
         )
         names = ClusterWideNames(
-            self._registry, lease.epoch, realm.directory, doors=lambda: local_doors(self._node)
+            self._registry, lease.epoch, realm.directory, doors=lambda: local_doors(self.node)
         )
         try:
             await names.begin()
@@ -397,32 +398,32 @@ class NodeProcess:
         realm.name_with(names)
         self._names = names
         realm.cluster = lambda: cluster_info(
-            self._node, realm, self._clock.steady_us(), local=names.local
+            self.node, realm, self._clock.steady_us(), local=names.local
         )
-        realm.tenures = self._node.tenures
+        realm.tenures = self.node.tenures
         log_recovery(realm)
         return realm
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
         assert self._names is not None, "it was opened with them"
-        settings = self._settings
+        settings = self.settings
         show_first_password(realm, as_json=settings.log.format == "json")
         listener = native_listener(realm, settings, __version__, certificate=self._tls)
         listener.ports = self._ports
         # Clients drop a connection after three silent heartbeats, the length of a lease.
         listener.heartbeat_s = settings.cluster.lease_s / 3
-        listener.owners = lambda: owners_in(self._node)
-        listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)
-        listener.figures_of = lambda name: figures_of(self._node, name, self._figures)
-        self._serving = realm, listener
+        listener.owners = lambda: owners_in(self.node)
+        listener.gate = RelayGate(self._secret, self.me.nonce, self._clock)
+        listener.figures_of = lambda name: figures_of(self.node, name, self._figures)
+        self.serving = realm, listener
         try:
             async with asyncio.TaskGroup() as tasks:
                 aside = [
                     tasks.create_task(suspend_without_quorum(lease, listener)),
-                    tasks.create_task(tell_owners(self._node, listener)),
+                    tasks.create_task(tell_owners(self.node, listener)),
                     tasks.create_task(self._names.run(realm.incidents)),
                     tasks.create_task(
-                        watch_engine(self._engine, self._node.tenures, realm.incidents)
+                        watch_engine(self._engine, self.node.tenures, realm.incidents)
                     ),
                 ]
                 await run(
@@ -437,12 +438,12 @@ class NodeProcess:
         except* PenstockError as failures:
             raise first_failure(failures) from None
         finally:
-            self._serving = None
+            self.serving = None
 
     def reload(self) -> None:
         """Read certificates and the keys of tokens again."""
-        if self._serving is not None:
-            reload(*self._serving)
+        if self.serving is not None:
+            reload(*self.serving)
         elif self._tls is not None:
             reload_certificate(self._tls)
         if self._local is not None:

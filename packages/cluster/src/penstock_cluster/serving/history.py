@@ -87,7 +87,7 @@ class HistoryServer:
         self._has_quorum = has_quorum
         self._certificate = certificate
         self._incidents = incidents
-        self._rights = LastKnownRights(registry)
+        self.rights = LastKnownRights(registry)
 
     async def run(self) -> None:
         """Serve history whenever the quorum is lost, until cancelled. A failure is an incident, and
@@ -100,8 +100,8 @@ class HistoryServer:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._settings.access.mode != "off":
-                await self._rights.refresh()
-                tasks.create_task(self._rights.follow(self._incidents))
+                await self.rights.refresh()
+                tasks.create_task(self.rights.follow(self._incidents))
             # At the start no lease holds yet, which does not mean that the quorum is lost.
             await self._until(has_quorum=True)
             while True:
@@ -128,7 +128,7 @@ class HistoryServer:
             self._settings,
             self._directory,
             self._identity(),
-            rights=self._rights.records,
+            rights=self.rights.records,
             broken=broken.set,
         )
         realm = history.realm

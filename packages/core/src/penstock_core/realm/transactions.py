@@ -49,7 +49,8 @@ class TransactionTable:
     """The open and recently ended transactions of a realm, by name with owner."""
 
     def __init__(self) -> None:
-        self._open: dict[str, OpenTransaction] = {}
+        self.open: dict[str, OpenTransaction] = {}
+        """The open transactions by name."""
         self._ended: dict[str, Ended] = {}
         self._open_stores = 0
         """Number of stores recorded by all open transactions."""
@@ -66,7 +67,7 @@ class TransactionTable:
             if ended.committed:
                 raise AlreadyCommitted(f"transaction {plain(transaction)} is already committed")
             raise AlreadyAborted(f"transaction {plain(transaction)} is already aborted")
-        begun = self._open.get(transaction)
+        begun = self.open.get(transaction)
         if begun is None:
             raise NoSuchTransaction(
                 f"there is no transaction {plain(transaction)}: it was never begun, ended more "
@@ -97,22 +98,22 @@ class TransactionTable:
         if self._outcome(transaction) is not None:
             self.begun(transaction)  # raises the error for this outcome
         below = frozenset(below_capacity)
-        open_transaction = self._open.get(transaction)
+        open_transaction = self.open.get(transaction)
         if open_transaction is None:
             self._refuse_more(owner_of(transaction))
         before = frozenset[int]()
         if open_transaction is not None:
             at_us, before = open_transaction.at_us, open_transaction.below_capacity
         self._refuse_stores(owner_of(transaction), len(below - before))
-        self._open[transaction] = OpenTransaction(at_us, before | below)
+        self.open[transaction] = OpenTransaction(at_us, before | below)
         self._open_stores += len(below - before)
 
     def _refuse_more(self, owner: str) -> None:
         """Raise ``LimitReached`` if the user has too many open transactions."""
         # The total is compared first, because counting those of one user visits all of them.
-        if len(self._open) < OPEN_OF_ONE_MAX:
+        if len(self.open) < OPEN_OF_ONE_MAX:
             return
-        open_count = sum(owner_of(name) == owner for name in self._open)
+        open_count = sum(owner_of(name) == owner for name in self.open)
         if open_count >= OPEN_OF_ONE_MAX:
             raise LimitReached(
                 f"{open_count} transactions are open; at most {OPEN_OF_ONE_MAX} are allowed: "
@@ -125,7 +126,7 @@ class TransactionTable:
             return
         named_count = sum(
             len(opened.below_capacity)
-            for name, opened in self._open.items()
+            for name, opened in self.open.items()
             if owner_of(name) == owner
         )
         if named_count + more > OPEN_STORES_OF_ONE_MAX:
@@ -156,11 +157,11 @@ class TransactionTable:
     def _forget(self, now_us: int) -> None:
         for name in _before(self._ended, now_us - REMEMBERED_US):
             self._forget_ended(name)
-        for name in _before(self._open, now_us - OPEN_MAX_US):
+        for name in _before(self.open, now_us - OPEN_MAX_US):
             self._close(name)
 
     def _close(self, transaction: str) -> None:
-        opened = self._open.pop(transaction, None)
+        opened = self.open.pop(transaction, None)
         if opened is not None:
             self._open_stores -= len(opened.below_capacity)
 

@@ -33,7 +33,7 @@ class AskingClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pending_answers: dict[bytes, asyncio.Future[bytes]] = {}
+        self.pending_answers: dict[bytes, asyncio.Future[bytes]] = {}
         """Requests without an answer, by the subject of the answer."""
         self._inbox = ""
         self._inbox_sid = 0
@@ -59,7 +59,7 @@ class AskingClient(Client):
         reply = f"{self._inbox}.{next(self._numbers)}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._pending_answers[reply.encode()] = answer
+        self.pending_answers[reply.encode()] = answer
         giving_up = loop.call_later(timeout_s, _give_up, answer, subject)
         try:
             if not self._write(subject, reply, request, headers=headers):
@@ -71,7 +71,7 @@ class AskingClient(Client):
             raise Unanswered(f"{subject}: {error!r}") from error
         finally:
             giving_up.cancel()
-            del self._pending_answers[reply.encode()]
+            del self.pending_answers[reply.encode()]
 
     def _write(
         self, subject: str, reply: str, request: bytes, headers: Mapping[str, str] | None
@@ -104,7 +104,7 @@ class AskingClient(Client):
         if sid != self._inbox_sid:
             await super()._process_msg(sid, subject, reply, data=data, headers=headers)
             return
-        answer = self._pending_answers.get(bytes(subject))
+        answer = self.pending_answers.get(bytes(subject))
         if answer is None or answer.done():
             return
         if headers and headers.startswith(_NO_RESPONDERS):

@@ -122,7 +122,7 @@ class NativeListener:
         """Seats, by session, that were still being taken when the connection ended. The event of a
         seat is set when the seat is given back."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
+        self.servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._stopping = False
         self.ports: HeldPorts | None = None
         """Ports that the process holds, before and after the life of this listener."""
@@ -187,7 +187,7 @@ class NativeListener:
                     "another port (--port 0 takes any free port)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        self._servers.append(server)
+        self.servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
@@ -468,7 +468,7 @@ class NativeListener:
 
     def _stop_accepting(self) -> None:
         self._stopping = True
-        for server in self._servers:
+        for server in self.servers:
             server.close()
         for arrival in list(self.arriving):
             arrival.abort()

@@ -47,11 +47,11 @@ class RelayGate:
     def __init__(self, secret: bytes, process: str, clock: Clock) -> None:
         """``process`` is the nonce of this start of the node."""
         self._secret = secret
-        self._process = process
+        self.process = process
         self._clock = clock
         self._open: WeakSet[RelayedTransport] = WeakSet()
         self._rare_lines = RareLines()
-        self._used: dict[bytes, int] = {}
+        self.used: dict[bytes, int] = {}
         """Used prefaces that have not expired, with the time of use in seconds since 1970; oldest
         first."""
 
@@ -60,7 +60,7 @@ class RelayGate:
         address of its sender."""
         now_s = self._clock.now_us() // 1_000_000
         try:
-            origin = read_preface(preface, self._secret, process=self._process, now_s=now_s)
+            origin = read_preface(preface, self._secret, process=self.process, now_s=now_s)
             self._use(preface, now_s)
         except RemoteProtocolViolation as error:
             self.log_refused(peer, str(error))
@@ -81,12 +81,12 @@ class RelayGate:
         use is a replay and raises ``RemoteProtocolViolation``."""
         # A preface whose node's clock is ahead may be accepted for twice `VALID_S` after its first
         # use.
-        while self._used and (oldest := next(iter(self._used.items())))[1] < now_s - 2 * VALID_S:
-            del self._used[oldest[0]]
+        while self.used and (oldest := next(iter(self.used.items())))[1] < now_s - 2 * VALID_S:
+            del self.used[oldest[0]]
         mark = preface[-MARK_BYTES:]
-        if mark in self._used:
+        if mark in self.used:
             raise RemoteProtocolViolation("the preface was used before; it may be a replay")
-        self._used[mark] = now_s
+        self.used[mark] = now_s
 
     async def before_tls(self, handshake: Handshake) -> None:
         """Read the preface of a connection before its TLS handshake. Raises
