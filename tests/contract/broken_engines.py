@@ -31,8 +31,8 @@ from penstock_testing.engine import (
 class StoresNothing(EngineJournal):
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         self._check_open()
-        self._tail = expected + 1
-        return self._tail
+        self.tail = expected + 1
+        return self.tail
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
@@ -43,79 +43,79 @@ class StoresNothing(EngineJournal):
 
 class ForgetsBlocks(EngineJournal):
     async def fence(self) -> None:
-        self._log.purge(self._log.last + 1)
+        self.log.purge(self.log.last + 1)
         await super().fence()
 
 
 class ForgetsItsFloor(EngineJournal):
-    async def _catch_up(self) -> None:
-        await super()._catch_up()
-        self._floor = 0
+    async def catch_up(self) -> None:
+        await super().catch_up()
+        self.floor = 0
 
 
 class ForgetsTheNumberOfItsTail(EngineJournal):
     async def trim(self, through: int) -> None:
-        if through == self._tail > self._floor:
-            self._log.purge(self._log.last + 1)
-            self._floor = through
-            self._places.clear()
+        if through == self.tail > self.floor:
+            self.log.purge(self.log.last + 1)
+            self.floor = through
+            self.places.clear()
         await super().trim(through)
 
 
 class TakesTornBlocksForWhole(EngineJournal):
-    async def _catch_up(self) -> None:
-        await super()._catch_up()
-        newest = self._log.frames[-1] if self._log.frames else None
+    async def catch_up(self) -> None:
+        await super().catch_up()
+        newest = self.log.frames[-1] if self.log.frames else None
         if newest is not None and newest.part + 1 < newest.parts:
-            self._tail = newest.block
-            self._places[self._tail] = self._last - newest.part, newest.part + 1, len(newest.data)
+            self.tail = newest.block
+            self.places[self.tail] = self.last - newest.part, newest.part + 1, len(newest.data)
 
 
 class GivesNoNumberAgain(EngineJournal):
-    async def _catch_up(self) -> None:
-        await super()._catch_up()
-        if self._log.frames:
-            self._tail = self._log.frames[-1].block
+    async def catch_up(self) -> None:
+        await super().catch_up()
+        if self.log.frames:
+            self.tail = self.log.frames[-1].block
 
 
 class GivesMarksNumbers(EngineJournal):
-    async def _catch_up(self) -> None:
-        await super()._catch_up()
-        self._tail = self._log.last
+    async def catch_up(self) -> None:
+        await super().catch_up()
+        self.tail = self.log.last
 
 
 class DoesNotFence(EngineJournal):
     async def fence(self) -> None:
-        await self._catch_up()
+        await self.catch_up()
 
 
 class ComparesNothing(EngineJournal):
     """It believes in a lease alone: it appends at whatever tail there is."""
 
-    async def _publish(self, frame: LogFrame) -> None:
+    async def publish(self, frame: LogFrame) -> None:
         def append() -> int:
-            self._log.append(self._log.last, frame)
-            return self._log.last
+            self.log.append(self.log.last, frame)
+            return self.log.last
 
-        self._last = await self._requests.until_answered(append)
+        self.last = await self.requests.until_answered(append)
 
 
 class FencesNewerOwners(EngineJournal):
-    async def _catch_up(self) -> None:
-        epoch, self._epoch = self._epoch, 1 << 60
+    async def catch_up(self) -> None:
+        epoch, self.epoch = self.epoch, 1 << 60
         try:
-            await super()._catch_up()
+            await super().catch_up()
         finally:
-            self._epoch = epoch
+            self.epoch = epoch
 
 
 class OpensAnEpochOnce(EngineJournal):
-    async def _catch_up(self) -> None:
-        self._epoch -= 1
+    async def catch_up(self) -> None:
+        self.epoch -= 1
         try:
-            await super()._catch_up()
+            await super().catch_up()
         finally:
-            self._epoch += 1
+            self.epoch += 1
 
 
 class CallsTrimmedDamaged(EngineJournal):
@@ -131,51 +131,51 @@ class CallsTrimmedDamaged(EngineJournal):
 class AppendsAgainAtTheNewTail(EngineJournal):
     """An append without an answer is repeated behind whatever is there by then."""
 
-    async def _publish(self, frame: LogFrame) -> None:
+    async def publish(self, frame: LogFrame) -> None:
         try:
-            await self._requests.once(lambda: self._log.append(self._last, frame))
+            await self.requests.once(lambda: self.log.append(self.last, frame))
         except NoAnswer:
-            await self._requests.pause()
-            self._last = self._log.last
-            await self._publish(frame)
+            await self.requests.pause()
+            self.last = self.log.last
+            await self.publish(frame)
         except Conflict as error:
             raise Deposed(str(error)) from error
         else:
-            self._last += 1
+            self.last += 1
 
 
 class TakesSilenceForNo(EngineJournal):
-    async def _publish(self, frame: LogFrame) -> None:
+    async def publish(self, frame: LogFrame) -> None:
         try:
-            await self._requests.once(lambda: self._log.append(self._last, frame))
+            await self.requests.once(lambda: self.log.append(self.last, frame))
         except NoAnswer:
             raise StorageFailed("no answer") from None
         except Conflict as error:
             raise Deposed(str(error)) from error
-        self._last += 1
+        self.last += 1
 
 
 class TakesSilenceForYes(EngineJournal):
-    async def _publish(self, frame: LogFrame) -> None:
+    async def publish(self, frame: LogFrame) -> None:
         try:
-            await self._requests.once(lambda: self._log.append(self._last, frame))
+            await self.requests.once(lambda: self.log.append(self.last, frame))
         except NoAnswer:
             pass
         except Conflict as error:
             raise Deposed(str(error)) from error
-        self._last += 1
+        self.last += 1
 
 
 class TakesItselfForAnother(EngineJournal):
     """Who finds its own frame in the place it appended to believes that somebody else was there."""
 
-    async def _publish(self, frame: LogFrame) -> None:
-        at = self._last
+    async def publish(self, frame: LogFrame) -> None:
+        at = self.last
         try:
-            await self._requests.until_answered(lambda: self._log.append(at, frame))
+            await self.requests.until_answered(lambda: self.log.append(at, frame))
         except Conflict as error:
             raise Deposed(str(error)) from error
-        self._last += 1
+        self.last += 1
 
 
 class LosesTheEndOfLargeBlocks(EngineJournal):
@@ -219,7 +219,7 @@ class LeavesWhatIsDeleted(EngineRegistry):
 
 class TakesItsOwnChangeForAnothers(EngineRegistry):
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        return await self._requests.until_answered(
+        return await self.requests.until_answered(
             lambda: at_once(self._records.cas(key, expected, value))
         )
 
@@ -265,10 +265,10 @@ class BeginsAtOne(MemoryEngine):
 
 
 class ForgetsWhereItBegan(EngineJournal):
-    def _frame(
+    def frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
-        return super()._frame(kind, 0 if kind == "epoch" else block, part, parts=parts, data=data)
+        return super().frame(kind, 0 if kind == "epoch" else block, part, parts=parts, data=data)
 
 
 class BeginsAnew(MemoryEngine):
@@ -277,7 +277,7 @@ class BeginsAnew(MemoryEngine):
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
         journal = await super().journal(shard, epoch, begins=begins)
         if begins:
-            journal._floor = begins
+            journal.floor = begins
         return journal
 
 
@@ -298,7 +298,7 @@ class HasOneFolder(MemoryEngine):
 
 class HasARegisterOfItsOwn(MemoryEngine):
     async def registry(self) -> EngineRegistry:
-        return EngineRegistry(MemoryRegistry(), self._requests)
+        return EngineRegistry(MemoryRegistry(), self.requests)
 
 
 class WaitsForEver(EngineJournal):

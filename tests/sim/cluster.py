@@ -80,9 +80,9 @@ class ClusterWorld:
         self.trace: list[tuple[float, str]] = []
         self.promises = Promises(self)
         self.log = WatchedLog(self)
-        self.servers._logs[0] = self.log
+        self.servers.logs[0] = self.log
         self.files = WatchedBlobs()
-        self.servers._blobs[0] = self.files
+        self.servers.stores[0] = self.files
         self.machines: dict[str, ClusterMachine] = {}
         scene = scene or self.random.choice(SCENES)
         self.scene = scene

@@ -169,7 +169,7 @@ class SlowToFence(MemoryEngine):
     async def blobs(self, shard: int) -> EngineBlobs:
         place = self._machine.other_place
         files = self.servers.blobs(shard) if place is None else place
-        return SlowToList(files, self._requests, self._machine)
+        return SlowToList(files, self.requests, self._machine)
 
 
 class SlowToList(EngineBlobs):

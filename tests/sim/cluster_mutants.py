@@ -28,39 +28,39 @@ def lease_alone(patch: pytest.MonkeyPatch) -> None:
         log.frames.append(frame)
 
     async def publish(journal: EngineJournal, frame: LogFrame) -> None:
-        await journal._requests.until_answered(lambda: journal._log.append(0, frame))
-        journal._last = journal._log.last
+        await journal.requests.until_answered(lambda: journal.log.append(0, frame))
+        journal.last = journal.log.last
 
     patch.setattr(ShardLog, "append", append)
-    patch.setattr(EngineJournal, "_publish", publish)
+    patch.setattr(EngineJournal, "publish", publish)
 
 
 def retry_at_the_tail(patch: pytest.MonkeyPatch) -> None:
     """An append without an answer is asked again behind what is there by then."""
-    whole = EngineJournal._publish
+    whole = EngineJournal.publish
 
     async def publish(journal: EngineJournal, frame: LogFrame) -> None:
         if frame.kind != "data":
             await whole(journal, frame)
             return
         while True:
-            at = journal._last
+            at = journal.last
             try:
-                await journal._requests.once(partial(journal._log.append, at, frame))
+                await journal.requests.once(partial(journal.log.append, at, frame))
             except NoAnswer:
-                journal._last = await journal._requests.until_answered(lambda: journal._log.last)
+                journal.last = await journal.requests.until_answered(lambda: journal.log.last)
                 continue
             except Conflict as error:
                 raise Deposed(str(error)) from error
-            journal._last = at + 1
+            journal.last = at + 1
             return
 
-    patch.setattr(EngineJournal, "_publish", publish)
+    patch.setattr(EngineJournal, "publish", publish)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
     """A new owner reads what is there and begins (R1)."""
-    patch.setattr(EngineJournal, "fence", EngineJournal._catch_up)
+    patch.setattr(EngineJournal, "fence", EngineJournal.catch_up)
 
 
 def no_lease(patch: pytest.MonkeyPatch) -> None:
@@ -70,16 +70,16 @@ def no_lease(patch: pytest.MonkeyPatch) -> None:
 
 def old_fences_new(patch: pytest.MonkeyPatch) -> None:
     """An owner that was frozen before its fence deposes a newer one (R3)."""
-    whole = EngineJournal._catch_up
+    whole = EngineJournal.catch_up
 
     async def catch_up(journal: EngineJournal) -> None:
-        own, journal._epoch = journal._epoch, 1 << 40
+        own, journal.epoch = journal.epoch, 1 << 40
         try:
             await whole(journal)
         finally:
-            journal._epoch = own
+            journal.epoch = own
 
-    patch.setattr(EngineJournal, "_catch_up", catch_up)
+    patch.setattr(EngineJournal, "catch_up", catch_up)
 
 
 def all_strays(patch: pytest.MonkeyPatch) -> None:

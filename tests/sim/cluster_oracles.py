@@ -114,8 +114,8 @@ async def check_log(world: ClusterWorld) -> None:
     kept = MemoryEngine(world.servers)
     whole = MemoryEngine(EngineServers())
     whole.servers.log(0).frames = list(world.log.all_frames)
-    shown = await _state_of(kept, EngineBlobs(world.files, kept._requests))
-    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole._requests))
+    shown = await _state_of(kept, EngineBlobs(world.files, kept.requests))
+    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole.requests))
     for is_there, should_be in zip_longest(shown, wanted):
         assert is_there == should_be, f"snapshot and tail differ from the log in {is_there}"
 

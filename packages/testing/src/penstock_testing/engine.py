@@ -124,14 +124,14 @@ class EngineServers:
         self.servers = self.present = servers
         self.writers = count(1)
         self.records = MemoryRegistry()
-        self._logs: dict[int, ShardLog] = {}
-        self._blobs: dict[int, MemoryBlobs] = {}
+        self.logs: dict[int, ShardLog] = {}
+        self.stores: dict[int, MemoryBlobs] = {}
 
     def log(self, shard: int) -> ShardLog:
-        return self._logs.setdefault(shard, ShardLog())
+        return self.logs.setdefault(shard, ShardLog())
 
     def blobs(self, shard: int) -> MemoryBlobs:
-        return self._blobs.setdefault(shard, MemoryBlobs(grows=False))
+        return self.stores.setdefault(shard, MemoryBlobs(grows=False))
 
 
 class MemoryEngine:
@@ -154,7 +154,7 @@ class MemoryEngine:
     ) -> None:
         """``call`` executes requests to the servers, or raises :class:`NoAnswer`."""
         self.servers = servers or EngineServers()
-        self._requests = RetryingRequests(call)
+        self.requests = RetryingRequests(call)
         self._frame_bytes_max = frame_bytes_max
         self._journals: list[EngineJournal] = []
 
@@ -162,7 +162,7 @@ class MemoryEngine:
         """Do nothing: an engine in memory has no configuration that could be wrong."""
 
     async def registry(self) -> EngineRegistry:
-        return self.registries(self.servers.records, self._requests)
+        return self.registries(self.servers.records, self.requests)
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
@@ -172,7 +172,7 @@ class MemoryEngine:
             )
         journal = self.journals(
             self.servers.log(shard),
-            self._requests,
+            self.requests,
             epoch=epoch,
             writer=next(self.servers.writers),
             begins=begins,
@@ -189,7 +189,7 @@ class MemoryEngine:
             return None
         journal = self.journals(
             log,
-            self._requests,
+            self.requests,
             epoch=LOOKING,
             writer=0,
             begins=0,
@@ -200,10 +200,10 @@ class MemoryEngine:
         return journal
 
     async def blobs(self, shard: int) -> EngineBlobs:
-        return self.stores(self.servers.blobs(shard), self._requests)
+        return self.stores(self.servers.blobs(shard), self.requests)
 
     async def health(self) -> EngineHealth:
-        servers, present = await self._requests.until_answered(
+        servers, present = await self.requests.until_answered(
             lambda: (self.servers.servers, self.servers.present)
         )
         return _health(servers, present)
@@ -310,15 +310,15 @@ class EngineJournal:
         begins: int,
         frame_bytes_max: int,
     ) -> None:
-        self._log = log
-        self._requests = requests
-        self._epoch = epoch
+        self.log = log
+        self.requests = requests
+        self.epoch = epoch
         self._writer = writer
         self._frame_bytes_max = frame_bytes_max
-        self._floor = self._tail = begins
-        self._last = 0
+        self.floor = self.tail = begins
+        self.last = 0
         """Sequence of the newest frame that this handle has seen."""
-        self._places: dict[int, tuple[int, int, int]] = {}
+        self.places: dict[int, tuple[int, int, int]] = {}
         """Sequence of the first frame, number of frames and size in bytes of each block."""
         self._waiting_since: float | None = None
         self._appends = Timings()
@@ -330,9 +330,9 @@ class EngineJournal:
         """Read the log and append the mark of this epoch. Raises ``Deposed`` if the log has a newer
         epoch."""
         while True:
-            await self._catch_up()
+            await self.catch_up()
             try:
-                await self._publish(self._frame("epoch", self._tail))
+                await self.publish(self.frame("epoch", self.tail))
             except Deposed:
                 # Another owner appended first. The next reading shows its epoch.
                 continue
@@ -340,20 +340,20 @@ class EngineJournal:
 
     async def read_log(self) -> None:
         """Read the log for a handle that does not write."""
-        await self._catch_up()
+        await self.catch_up()
         self._deposed = "this journal was opened to be read only"
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Journal.append`; every append is synced."""
         self._check_open()
         data = b"".join(block)
-        if expected != self._tail:
+        if expected != self.tail:
             return await self._repeat_append(expected, data)
         if self._deposed:
             raise Deposed(self._deposed)
         if self._unknown:
             raise Unknown(self._unknown)
-        size, first = self._frame_bytes_max, self._last + 1
+        size, first = self._frame_bytes_max, self.last + 1
         parts = max(1, -(-len(data) // size))
         self._unknown = (
             f"it is unknown whether block {expected + 1} is stored: its append was interrupted"
@@ -363,8 +363,8 @@ class EngineJournal:
         try:
             for part in range(parts):
                 chunk = data[part * size : (part + 1) * size]
-                await self._publish(
-                    self._frame("data", expected + 1, part, parts=parts, data=chunk)
+                await self.publish(
+                    self.frame("data", expected + 1, part, parts=parts, data=chunk)
                 )
         except Deposed as error:
             self._deposed = str(error)
@@ -373,9 +373,9 @@ class EngineJournal:
             self._waiting_since = None
         self._appends.note(int((now() - began) * 1_000_000))
         self._unknown = ""
-        self._places[expected + 1] = first, parts, len(data)
-        self._tail = expected + 1
-        return self._tail
+        self.places[expected + 1] = first, parts, len(data)
+        self.tail = expected + 1
+        return self.tail
 
     async def reserve(self, size: int) -> None:
         """Check the arguments; memory needs no reservation."""
@@ -387,15 +387,15 @@ class EngineJournal:
     ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
         self._check_open()
-        check_read(first, limit, floor=self._floor)
+        check_read(first, limit, floor=self.floor)
         blocks: list[Block | DamagedBlock] = []
-        for block in range(first, min(self._tail, first + limit - 1) + 1):
-            first_sequence, parts, size = self._places[block]
+        for block in range(first, min(self.tail, first + limit - 1) + 1):
+            first_sequence, parts, size = self.places[block]
             bytes_max -= size
             if blocks and bytes_max < 0:
                 break
-            frames = await self._requests.until_answered(
-                partial(self._log.get, first_sequence, parts)
+            frames = await self.requests.until_answered(
+                partial(self.log.get, first_sequence, parts)
             )
             blocks.append(Block(block, memoryview(b"".join([frame.data for frame in frames]))))
         return blocks
@@ -410,28 +410,28 @@ class EngineJournal:
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
         self._check_open()
-        check_trim(through, tail=self._tail)
-        if through <= self._floor:
+        check_trim(through, tail=self.tail)
+        if through <= self.floor:
             return
-        if through == self._tail:  # an empty log would lose the number of the newest block
-            await self._publish(self._frame("floor", through))
-            kept = self._last
+        if through == self.tail:  # an empty log would lose the number of the newest block
+            await self.publish(self.frame("floor", through))
+            kept = self.last
         else:
-            kept = self._places[through + 1][0]
-        await self._requests.until_answered(lambda: self._log.purge(kept))
-        for block in range(self._floor + 1, through + 1):
-            del self._places[block]
-        self._floor = through
+            kept = self.places[through + 1][0]
+        await self.requests.until_answered(lambda: self.log.purge(kept))
+        for block in range(self.floor + 1, through + 1):
+            del self.places[block]
+        self.floor = through
 
     def info(self) -> JournalInfo:
-        size = sum(size for _, _, size in self._places.values())
+        size = sum(size for _, _, size in self.places.values())
         waiting_us = 0
         if self._waiting_since is not None:
             waiting_s = asyncio.get_running_loop().time() - self._waiting_since
             waiting_us = int(waiting_s * 1_000_000)
         return JournalInfo(
-            self._floor,
-            self._tail,
+            self.floor,
+            self.tail,
             size,
             cut=0,
             durability="quorum",
@@ -442,65 +442,65 @@ class EngineJournal:
     async def close(self) -> None:
         self._closed = True
 
-    def _frame(
+    def frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
         return LogFrame(
-            kind, self._epoch, self._writer, block=block, part=part, parts=parts, data=data
+            kind, self.epoch, self._writer, block=block, part=part, parts=parts, data=data
         )
 
-    async def _publish(self, frame: LogFrame) -> None:
+    async def publish(self, frame: LogFrame) -> None:
         """Append one frame after the newest frame that this handle has seen; return when the append
         is confirmed. Raises ``Deposed`` if another writer was first."""
-        newest = self._last
+        newest = self.last
         while True:
             try:
-                await self._requests.once(lambda: self._log.append(newest, frame))
+                await self.requests.once(lambda: self.log.append(newest, frame))
             except NoAnswer:
                 if self._closed:
                     raise Unknown("the journal was closed before the engine had answered") from None
-                await self._requests.pause()
+                await self.requests.pause()
                 continue
             except Conflict as error:
-                if await self._requests.until_answered(lambda: self._log.holds(newest + 1, frame)):
+                if await self.requests.until_answered(lambda: self.log.holds(newest + 1, frame)):
                     break
                 raise Deposed(
                     f"another writer has written after frame {newest}: {error}"
                 ) from error
             break
-        self._last = newest + 1
+        self.last = newest + 1
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Read the whole log. Raises ``Deposed`` if it has a newer epoch."""
-        before, frames = await self._requests.until_answered(self._log.held)
-        self._last = before + len(frames)
-        self._places.clear()
+        before, frames = await self.requests.until_answered(self.log.held)
+        self.last = before + len(frames)
+        self.places.clear()
         if frames:
-            self._floor = self._tail = frames[0].block - (frames[0].kind == "data")
+            self.floor = self.tail = frames[0].block - (frames[0].kind == "data")
         begun = 0
         """Number of frames of the current incomplete block."""
         for sequence, frame in enumerate(frames, before + 1):
-            if frame.epoch > self._epoch:
+            if frame.epoch > self.epoch:
                 raise Deposed(
-                    f"epoch {frame.epoch} of this journal has begun; {self._epoch} is over"
+                    f"epoch {frame.epoch} of this journal has begun; {self.epoch} is over"
                 )
             if frame.kind != "data":
                 begun = 0  # a block that an older owner left incomplete does not count
                 continue
             begun = begun + 1 if frame.part else 1
             if frame.part + 1 == frame.parts:
-                if frame.block != self._tail + 1:
-                    raise Damaged(f"block {frame.block} follows block {self._tail}")
+                if frame.block != self.tail + 1:
+                    raise Damaged(f"block {frame.block} follows block {self.tail}")
                 size = sum(len(part.data) for part in frames[sequence - before - begun :][:begun])
-                self._places[frame.block] = sequence - begun + 1, begun, size
-                self._tail = frame.block
+                self.places[frame.block] = sequence - begun + 1, begun, size
+                self.tail = frame.block
 
     async def _repeat_append(self, expected: int, data: bytes) -> int:
-        if self._floor <= expected < self._tail:
+        if self.floor <= expected < self.tail:
             (block,) = await self.read(expected + 1, 1)
             if isinstance(block, Block) and block.data == data:
                 return expected + 1
-        raise Deposed(f"expected the tail to be {expected}, it is {self._tail}")
+        raise Deposed(f"expected the tail to be {expected}, it is {self.tail}")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -512,22 +512,22 @@ class EngineRegistry:
 
     def __init__(self, records: MemoryRegistry, requests: RetryingRequests) -> None:
         self._records = records
-        self._requests = requests
+        self.requests = requests
 
     async def get(self, key: str) -> VersionedRecord | None:
-        return await self._requests.until_answered(lambda: at_once(self._records.get(key)))
+        return await self.requests.until_answered(lambda: at_once(self._records.get(key)))
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
         may_be_done = False
         while True:
             try:
-                return await self._requests.once(
+                return await self.requests.once(
                     lambda: at_once(self._records.cas(key, expected, value))
                 )
             except NoAnswer:
                 may_be_done = True
-                await self._requests.pause()
+                await self.requests.pause()
             except Conflict:
                 if may_be_done and await self.get(key) == VersionedRecord(
                     expected + 1, bytes(value)
@@ -540,19 +540,19 @@ class EngineRegistry:
         may_be_done = False
         while True:
             try:
-                return await self._requests.once(
+                return await self.requests.once(
                     lambda: at_once(self._records.delete(key, expected))
                 )
             except NoAnswer:
                 may_be_done = True
-                await self._requests.pause()
+                await self.requests.pause()
             except Conflict:
                 if may_be_done and await self.get(key) is None:
                     return None
                 raise
 
     async def list(self, prefix: str = "") -> Sequence[str]:
-        return await self._requests.until_answered(lambda: at_once(self._records.list(prefix)))
+        return await self.requests.until_answered(lambda: at_once(self._records.list(prefix)))
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
         """Yield the changes from now on, of all nodes."""
@@ -566,11 +566,11 @@ class EngineBlobs:
 
     def __init__(self, blobs: MemoryBlobs, requests: RetryingRequests) -> None:
         self._blobs = blobs
-        self._requests = requests
+        self.requests = requests
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
-        await self._requests.until_answered(lambda: at_once(self._blobs.put(name, chunks)))
+        await self.requests.until_answered(lambda: at_once(self._blobs.put(name, chunks)))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """Raise ``IllegalState``. With ``extend``, a deposed owner could write into a file of its
@@ -579,15 +579,15 @@ class EngineBlobs:
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
-        return await self._requests.until_answered(
+        return await self.requests.until_answered(
             lambda: at_once(self._blobs.get(name, offset, length))
         )
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        return await self._requests.until_answered(lambda: at_once(self._blobs.list(prefix)))
+        return await self.requests.until_answered(lambda: at_once(self._blobs.list(prefix)))
 
     async def delete(self, name: str) -> None:
-        await self._requests.until_answered(lambda: at_once(self._blobs.delete(name)))
+        await self.requests.until_answered(lambda: at_once(self._blobs.delete(name)))
 
     def local_path(self, name: str) -> str | None:
         return self._blobs.local_path(name)
