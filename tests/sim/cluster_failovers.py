@@ -234,7 +234,7 @@ async def _listener(world: ClusterWorld, name: str) -> None:
     subscriptions = {}
     for each in world.heard:
         subscription = await (await session.channels.get(each)).subscribe().open()
-        world.heard[each].listens(name, subscription._first_id)
+        world.heard[each].listens(name, subscription.first_id)
         subscriptions[each] = subscription
     heard = world.heard.values()
     while not all(each.is_done(name) for each in heard):

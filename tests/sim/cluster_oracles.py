@@ -88,7 +88,7 @@ class WithoutSnapshots(EngineBlobs):
 
 def hear(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
     """Complain of what an owner says without an append, once a newer one has recovered (R2)."""
-    send, answer = realm.dispatch._send, realm.shard._answer
+    send, answer = realm.dispatch.send, realm.shard.answer
 
     def says(what: str) -> None:
         newest = machine.world.log.recovered_by
@@ -105,8 +105,8 @@ def hear(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
             says("answers")
         answer(group, outcomes)
 
-    vars(realm.dispatch)["_send"] = sends
-    vars(realm.shard)["_answer"] = answers
+    vars(realm.dispatch)["send"] = sends
+    vars(realm.shard)["answer"] = answers
 
 
 async def check_log(world: ClusterWorld) -> None:

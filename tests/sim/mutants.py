@@ -77,26 +77,26 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivery_before_append(patch: pytest.MonkeyPatch) -> None:
-    whole = Shard._append
+    whole = Shard.append
 
     async def late(shard: Shard, group: Group) -> None:
-        await shard._offer(list(group.touched))
+        await shard.offer(list(group.touched))
         await pass_time(0.05)
         await whole(shard, group)
 
-    patch.setattr(Shard, "_append", late)
+    patch.setattr(Shard, "append", late)
 
 
 def blind_retry(patch: pytest.MonkeyPatch) -> None:
     """A publish is sent again as if it were another one."""
-    whole = RealmConnection._send
+    whole = RealmConnection.send
 
     def blind(connection: RealmConnection, pending: Pending) -> None:
         if pending.sent and isinstance(pending.message, PublishEvents):
             pending.message = msgspec.structs.replace(pending.message, producer="", sequence=0)
         whole(connection, pending)
 
-    patch.setattr(RealmConnection, "_send", blind)
+    patch.setattr(RealmConnection, "send", blind)
 
 
 def forgotten_gap(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def lost_rollback(patch: pytest.MonkeyPatch) -> None:
     """What a client that is gone has held stays in its hands."""
 
     def lose(subscriptions: Subscriptions, subscription: int) -> None:
-        subscriptions._dispatch.close(subscription)
+        subscriptions.dispatch.close(subscription)
 
     patch.setattr(Subscriptions, "lose", lose)
 
@@ -154,7 +154,7 @@ def stale_session(patch: pytest.MonkeyPatch) -> None:
     """A session's older connection lives on beside the one it has come back with."""
 
     def greeted(listener: NativeListener, connection: Connection, session: str) -> None:
-        listener._sessions[session] = connection
+        listener.sessions[session] = connection
 
     patch.setattr(NativeListener, "greeted", greeted)
 
@@ -209,7 +209,7 @@ def consumed_states(patch: pytest.MonkeyPatch) -> None:
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
     """The realm's time is the machine's, also where that is set back."""
-    patch.setattr(SystemClock, "now_us", lambda clock: clock._now_ns() // 1_000)
+    patch.setattr(SystemClock, "now_us", lambda clock: clock.now_ns() // 1_000)
 
 
 def expired_is_seen(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def stored_in_two_blocks(
     patch: pytest.MonkeyPatch, is_late: Callable[[Group, FactRecord], bool]
 ) -> None:
     """What ``is_late`` says comes a moment after the rest of its group."""
-    whole = Shard._append
+    whole = Shard.append
 
     async def halves(shard: Shard, group: Group) -> None:
         bodies = iter(group.bodies)
@@ -241,7 +241,7 @@ def stored_in_two_blocks(
                 await whole(shard, group)
                 await pass_time(0.02)
 
-    patch.setattr(Shard, "_append", halves)
+    patch.setattr(Shard, "append", halves)
 
 
 def lost_tail(patch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def unchecked_segments(patch: pytest.MonkeyPatch) -> None:
     def read(reader: SegmentReader, number: int) -> pa.RecordBatch:
         place = reader.index.batches[number]
         message = reader._buffer.slice(place.offset, place.length)
-        return pa.ipc.read_record_batch(message, reader._schema)
+        return pa.ipc.read_record_batch(message, reader.schema)
 
     patch.setattr(SegmentReader, "_verified", read)
 

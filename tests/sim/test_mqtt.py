@@ -37,7 +37,7 @@ def forgotten_ids(patch: pytest.MonkeyPatch) -> None:
     submit = MessagePublisher.submit
 
     def without(own: MessagePublisher, publisher: str, messages: list[Gathered]) -> None:
-        submit(own, publisher, [each._replace(entries=()) for each in messages])
+        submit(own, publisher, [Gathered(each.publication, each.message) for each in messages])
 
     patch.setattr(MessagePublisher, "submit", without)
 
@@ -59,29 +59,29 @@ def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     """A durable takes what is sent for acknowledged."""
-    put = Outbox._put
+    put = Outbox.put
 
     def settled(outbox: Outbox, waiting: WaitingMessage, *more: Any, **fields: Any) -> bool:
         is_sent = put(outbox, waiting, *more, **fields)
         if waiting.source is not None:
-            outbox._settle((waiting.source,))
+            outbox.settle((waiting.source,))
         return is_sent
 
-    patch.setattr(Outbox, "_put", settled)
+    patch.setattr(Outbox, "put", settled)
 
 
 def repeated_wills(patch: pytest.MonkeyPatch) -> None:
     """The removal of a published will is stored in another step."""
-    publish = MqttSessions._publish
+    publish = MqttSessions.publish_will
 
     async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
         await publish(sessions, session, will, entries=())
         try:
-            await sessions._store.put(entries)
+            await sessions.store.put(entries)
         except PenstockError:
             return
 
-    patch.setattr(MqttSessions, "_publish", apart)
+    patch.setattr(MqttSessions, "publish_will", apart)
 
 
 def stored_twice(patch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def sessions_stay_behind(patch: pytest.MonkeyPatch) -> None:
 
 def seats_that_are_left_give_on(patch: pytest.MonkeyPatch) -> None:
     """A seat that comes when its connection has ended gives to the next one."""
-    patch.setattr(DurableFeed, "deliver", lambda feed, rows, _: feed._give(rows))
+    patch.setattr(DurableFeed, "deliver", lambda feed, rows, _: feed.give(rows))
 
 
 @pytest.mark.slow

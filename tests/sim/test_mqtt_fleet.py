@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.start_positions import FromLatest
 from penstock_mqtt import durable_feed, sessions
 from penstock_mqtt.connection import MqttConnection
 from penstock_mqtt.fan_out import FanOut
-from penstock_mqtt.publishing import MessagePublisher
+from penstock_mqtt.messages import Gathered
+from penstock_mqtt.publishing import MessagePublisher, PublishStep
 from penstock_mqtt.session_store import SessionStore
 from penstock_mqtt.sessions import MqttSessions
 from penstock_mqtt.topic_channels import SortedMessages, TopicChannel, TopicChannels
@@ -63,9 +66,10 @@ def without_columns(patch: pytest.MonkeyPatch) -> None:
     """Fields of JSON are no properties."""
     made = TopicChannel.__init__
 
-    def init(channel: TopicChannel, *given: Any, **named: Any) -> None:
-        made(channel, *given, **named)
-        channel._json = None
+    def init(
+        channel: TopicChannel, realm: Any, number: Any, name: str, definition: Definition
+    ) -> None:
+        made(channel, realm, number, name, definition=replace(definition, payload="bytes"))
 
     patch.setattr(TopicChannel, "__init__", init)
 
@@ -84,42 +88,42 @@ def rights_of_subscribing(patch: pytest.MonkeyPatch) -> None:
 
 def retained_apart(patch: pytest.MonkeyPatch) -> None:
     """What is retained is stored in a step of its own, after the acknowledgement."""
-    publishes = MessagePublisher._publishes
+    plan = MessagePublisher.plan
 
-    def without(own: MessagePublisher, publisher: str, gathered: Any) -> Any:
-        step = publishes(own, publisher, gathered)
-        retained = own._retained.channel()
+    def without(own: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
+        step = plan(own, publisher, gathered)
+        retained = own.retained.channel()
         for number, bodies in step.publishes:
             if number == retained:
-                own._loop.call_later(0.05, _publish, own, number, bodies)
-        return step._replace(publishes=_without_channel(step.publishes, retained))
+                own.loop.call_later(0.05, _publish, own, number, bodies)
+        return _without_channel(step, retained)
 
-    patch.setattr(MessagePublisher, "_publishes", without)
+    patch.setattr(MessagePublisher, "plan", without)
 
 
-def _without_channel(publishes: list[Any], channel_id: int) -> list[Any]:
-    return [publish for publish in publishes if publish[0] != channel_id]
+def _without_channel(step: PublishStep, channel_id: int) -> PublishStep:
+    publishes = [publish for publish in step.publishes if publish[0] != channel_id]
+    return PublishStep(publishes, step.refused, step.topics)
 
 
 def _publish(own: MessagePublisher, number: Any, bodies: Any) -> None:
     try:
-        own._realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
+        own.realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
     except PenstockError:
         return
 
 
 def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
     """What is retained stays when nothing is to be."""
-    publishes = MessagePublisher._publishes
+    plan = MessagePublisher.plan
 
-    def without(own: MessagePublisher, publisher: str, gathered: Any) -> Any:
-        step = publishes(own, publisher, gathered)
+    def without(own: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
+        step = plan(own, publisher, gathered)
         if all(message.message.packet.payload for message in gathered):
             return step
-        kept = _without_channel(step.publishes, own._retained.channel())
-        return step._replace(publishes=kept)
+        return _without_channel(step, own.retained.channel())
 
-    patch.setattr(MessagePublisher, "_publishes", without)
+    patch.setattr(MessagePublisher, "plan", without)
 
 
 FLEET = {
@@ -143,7 +147,7 @@ def acknowledged_before(patch: pytest.MonkeyPatch) -> None:
         packet = message.message.packet
         if packet.qos == 1:
             message.publication.stored(packet)
-            message = message._replace(publication=Silent())
+            message = Gathered(Silent(), message.message, message.entries)
         gather(own, publisher, message)
 
     patch.setattr(MessagePublisher, "gather", early)
@@ -158,7 +162,7 @@ def sessions_in_memory(patch: pytest.MonkeyPatch) -> None:
     """A subscription is said to last before it is stored."""
 
     async def save(own: MqttSessions, session: Any) -> None:
-        own._store.write((session.entry,), lambda _: None)
+        own.store.write((session.entry,), lambda _: None)
 
     patch.setattr(MqttSessions, "save", save)
 

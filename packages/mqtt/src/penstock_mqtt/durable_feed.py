@@ -238,12 +238,12 @@ class DurableFeed:
             # back meanwhile, and gets them from the seat of its new connection: this one is left.
             return
         try:
-            self._give(rows)
+            self.give(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
             self._connection.abort()
 
-    def _give(self, rows: OutgoingBatch) -> None:
+    def give(self, rows: OutgoingBatch) -> None:
         event_ids = rows.batch.column("event_id").to_pylist()
         messages = self._messages_of(rows)
         # A frame of several events counts evenly: what matters is the sum.

@@ -152,11 +152,11 @@ class Outbox:
     def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
         self.send_waiting()  # keep the order of messages
         if connection.takes_more:
-            self._put(waiting, 0, 0)
+            self.put(waiting, 0, 0)
         else:
             self._counts.dropped += 1
         if waiting.source is not None:
-            self._settle((waiting.source,))
+            self.settle((waiting.source,))
 
     def _check_held(self, newest: WaitingMessage, connection: ClientConnection) -> None:
         """End the connection if too many messages or bytes are held for its client. Messages of
@@ -213,8 +213,8 @@ class Outbox:
         source, qos = waiting.source, waiting.qos
         if not qos and source is not None:
             self.bytes.add(-waiting.size)
-            self._put(waiting, 0, 0)
-            self._settle((source,))
+            self.put(waiting, 0, 0)
+            self.settle((source,))
             return
         if source is not None and (earlier_id := self._known.get(source)) is not None:
             self._resend(earlier_id, waiting)
@@ -231,7 +231,7 @@ class Outbox:
         if source is not None:
             self._known[source] = packet_id
         if source is None or qos == 1:
-            if not self._put(waiting, qos, packet_id):
+            if not self.put(waiting, qos, packet_id):
                 self._finish((packet_id,))
             return
         record = SentRecord(*source[:3], channel=source.channel)
@@ -267,7 +267,7 @@ class Outbox:
     def _transmit(self, packet_id: int, flight: InFlight, *, is_duplicate: bool = False) -> None:
         if packet_id not in self._sent or flight.waiting is None:  # another connection, or released
             return
-        if self._put(flight.waiting, flight.qos, packet_id, is_duplicate=is_duplicate):
+        if self.put(flight.waiting, flight.qos, packet_id, is_duplicate=is_duplicate):
             flight.is_sent = True
         elif is_duplicate and flight.qos == 2:  # the client may hold the message and its id
             self._release_when_stored(packet_id, flight)
@@ -337,7 +337,7 @@ class Outbox:
                 self._forget(packet_id, flight)
 
         if not flight.is_settled and flight.source is not None:
-            self._settle((flight.source,), settled)
+            self.settle((flight.source,), settled)
 
     def _finish(self, packet_ids: Iterable[int]) -> None:
         """End the delivery of messages: acknowledged, refused, or impossible to send."""
@@ -348,10 +348,10 @@ class Outbox:
             self._sent.discard(packet_id)
             if flight.source is not None:
                 ended.append(flight.source)
-        self._settle(ended)
+        self.settle(ended)
         self.send_waiting()
 
-    def _settle(
+    def settle(
         self, sources: Iterable[MessageSource], then: Callable[[], None] | None = None
     ) -> None:
         """Settle the delivered events with each durable in one call."""
@@ -488,7 +488,7 @@ class Outbox:
 
     # --- out -----------------------------------------------------------------------------
 
-    def _put(
+    def put(
         self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
     ) -> bool:
         """Send a message. Return False if it has expired or cannot be sent, which is counted. The

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logger("penstock.mqtt")
 
 
-class _Publishes(NamedTuple):
+class PublishStep(NamedTuple):
     """What a step of several messages stores."""
 
     publishes: list[tuple[ChannelId, list[Body]]]
@@ -54,11 +54,11 @@ class MessagePublisher:
         sessions: SessionStore,
     ) -> None:
         self._listener = listener
-        self._realm = listener.realm
+        self.realm = listener.realm
         self._topics = topics
-        self._retained = retained
+        self.retained = retained
         self._sessions = sessions
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._gathered: dict[str, list[Gathered | GatheredTogether]] = {}
         self.is_held_up = False
         """Whether publishing clients may have to wait; updated once in a turn of the loop."""
@@ -66,7 +66,7 @@ class MessagePublisher:
     def gather(self, publisher: str, message: Gathered | GatheredTogether) -> None:
         """Publish messages together with the others of this turn of the loop."""
         if not self._gathered:
-            self._loop.call_soon(self._publish)
+            self.loop.call_soon(self._publish)
             self.is_held_up = self._listener.is_congested or self._listener.is_draining
         same_publisher = self._gathered.get(publisher)
         if same_publisher is None:
@@ -117,14 +117,14 @@ class MessagePublisher:
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
         """Publish messages now, and store the entries of their sessions in the same step."""
         try:
-            publishes, refused, topics = self._publishes(publisher, messages)
+            publishes, refused, topics = self.plan(publisher, messages)
         except Exception as error:  # noqa: BLE001  each message is tried by itself
             self._failed(publisher, messages, error)
             return
 
         def stored() -> None:
             if topics is not None:
-                self._retained.topics.stored(publisher, topics)
+                self.retained.topics.stored(publisher, topics)
             _answer(messages, refused)
 
         self._send(
@@ -153,27 +153,27 @@ class MessagePublisher:
         self._listener.pending_bytes += size
         try:
             if len(publishes) > 1:
-                self._realm.transactions.publish_together(publishes, reply, publisher)
+                self.realm.transactions.publish_together(publishes, reply, publisher)
             elif publishes:
-                self._realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
+                self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
             else:
                 reply(None, None)
         except Exception as error:  # noqa: BLE001  its messages are answered, whatever it is
             reply(None, error)
 
-    def _publishes(self, publisher: str, messages: Sequence[Gathered]) -> _Publishes:
+    def plan(self, publisher: str, messages: Sequence[Gathered]) -> PublishStep:
         """Return the events for the channels of the topics, of retained messages and of sessions.
         Raises :class:`MqttViolation` if the limits of retained messages are reached."""
         publishes, refused = self._events_of([message.message for message in messages])
         topics: TopicChanges | None = None
         kept = [message for index, message in enumerate(messages) if index not in refused]
         if retained := [message.message for message in kept if message.message.packet.retain]:
-            topics = self._retained.admit(publisher, retained)
+            topics = self.retained.admit(publisher, retained)
             newest = body_from(body_of_retained(retained))
-            publishes.append((self._retained.channel(), [newest]))
+            publishes.append((self.retained.channel(), [newest]))
         if entries := [entry for message in kept for entry in message.entries]:
             publishes.append(self._sessions.part(entries))
-        return _Publishes(publishes, refused, topics)
+        return PublishStep(publishes, refused, topics)
 
     def _events_of(
         self, received: Sequence[Received]

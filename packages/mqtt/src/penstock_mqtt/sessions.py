@@ -73,7 +73,7 @@ class MqttSessions:
 
     def __init__(self, mqtt: MqttRealm) -> None:
         self._mqtt = mqtt
-        self._store = mqtt.store
+        self.store = mqtt.store
         self._connected: dict[ClientKey, SessionConnection] = {}
         """The connections of all clients."""
         self._known: dict[ClientKey, MqttSession] = {}
@@ -137,7 +137,7 @@ class MqttSessions:
         """Load the stored sessions. All of them are disconnected since the server has restarted."""
         if self._is_loaded:
             return
-        stored = await self._store.load()
+        stored = await self.store.load()
         self._is_loaded = True
         now_us = self._now_us
         if stored.unreadable_count:
@@ -168,7 +168,7 @@ class MqttSessions:
         _log.error(
             "mqtt.entries_unreadable",
             incident=incident,
-            store=self._store.name,
+            store=self.store.name,
             count=stored.unreadable_count,
             entries=stored.unreadable,
         )
@@ -261,7 +261,7 @@ class MqttSessions:
                     self._shares.keep(key, len(session.entry[1]))
                     self._known[key] = self._places[session.place] = session
                     session.has_record = True
-                    await self._store.put((session.entry,))
+                    await self.store.put((session.entry,))
                 except BaseException:
                     session.detach()
                     self._count(session)
@@ -373,9 +373,9 @@ class MqttSessions:
             if flight.qos == 2 and flight.source is not None
         ]
         if session.will is None:
-            await self._store.put(entries)
+            await self.store.put(entries)
         else:
-            await self._publish(session, session.will, entries)
+            await self.publish_will(session, session.will, entries)
         self._known.pop(session.key, None)
         self._places.pop(place, None)
         self._shares.forget(session.key)
@@ -394,7 +394,7 @@ class MqttSessions:
         """Store the current state of a session. Raises ``LimitReached`` and the errors of a
         publish."""
         self._shares.keep(session.key, len(session.entry[1]))
-        await self._store.put((session.entry,))
+        await self.store.put((session.entry,))
 
     async def open(self, session: MqttSession, wanted: Filter) -> None:
         """Start the delivery of a filter's messages. Raises the errors of attaching to a
@@ -436,14 +436,14 @@ class MqttSessions:
         will, session.will = session.will, None
         assert will is not None, "it is due"
         try:
-            await self._publish(session, will, (session.entry,))
+            await self.publish_will(session, will, (session.entry,))
         except PenstockError:
             session.will = will
             raise
         finally:
             self._count(session)
 
-    async def _publish(
+    async def publish_will(
         self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]
     ) -> None:
         """Publish a will and store entries in the same step. Skip the will if the client has no
@@ -455,9 +455,9 @@ class MqttSessions:
             rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:
             _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
-            await self._store.put(entries)
+            await self.store.put(entries)
             return
-        self._store.flush()  # keep the order of entries
+        self.store.flush()  # keep the order of entries
         farewell = Farewell(self._mqtt.loop.create_future())
         message = Received(packet.topic, packet, session.client_id)
         self._mqtt.publisher.submit(principal.name, [Gathered(farewell, message, tuple(entries))])

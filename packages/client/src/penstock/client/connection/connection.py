@@ -269,7 +269,7 @@ class RealmConnection:
             if pending.answer.done() and not pending.sent:
                 del self.pending[number]  # the caller gave up before it was sent
             else:
-                self._send(pending)
+                self.send(pending)
         self._online.set()
         self.listeners.resumed()
 
@@ -512,7 +512,7 @@ class RealmConnection:
         )
         self.pending[number] = pending
         if self.link is not None and self._online.is_set():
-            self._send(pending)
+            self.send(pending)
         elif not waits or self.is_reopening:
             del self.pending[number]
             reject(answer, no_connection())
@@ -550,7 +550,7 @@ class RealmConnection:
         if self.link is not None and self._online.is_set():
             self.link.send(message)
 
-    def _send(self, pending: Pending) -> None:
+    def send(self, pending: Pending) -> None:
         """Send a request, after the schemas that the realm does not know on this connection yet."""
         link = self.link
         if link is None:

@@ -117,7 +117,7 @@ class NativeListener:
         self.heard_elsewhere: list[Callable[[float], bool]] = []
         """Functions that return whether other connections have sent data since a time of the
         loop."""
-        self._sessions: dict[str, PeerConnection] = {}
+        self.sessions: dict[str, PeerConnection] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
         """Seats, by session, that were still being taken when the connection ended. The event of a
         seat is set when the seat is given back."""
@@ -344,13 +344,13 @@ class NativeListener:
 
         Raises ``AccessDenied`` if the session belongs to another user, and ``LimitReached``.
         """
-        older = self._sessions.get(session)
+        older = self.sessions.get(session)
         if older is not None and _user(older) != _user(connection):
             raise AccessDenied("this session belongs to another user; open a new session")
         self._check_user(connection, older)
         # The connection is registered before the older one ends: `closed` then leaves the entry of
         # the session.
-        self._sessions[session] = connection
+        self.sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
         user = "" if connection.principal is None else connection.principal.name
@@ -436,8 +436,8 @@ class NativeListener:
                 client=info.client,
                 lasted_s=duration_s,
             )
-        if self._sessions.get(connection.session) is connection:
-            del self._sessions[connection.session]
+        if self.sessions.get(connection.session) is connection:
+            del self.sessions[connection.session]
 
     # --- timeouts and shutdown -----------------------------------------------------------
 

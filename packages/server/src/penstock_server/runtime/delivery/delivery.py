@@ -476,7 +476,7 @@ class Dispatch:
                 unsent += others(part.spans, chosen.spans if chosen is not None else ())
             if chosen is not None:
                 await self.rely()
-                was_sent, held_from = self._send(round_.channel, chosen, effect, outlet)
+                was_sent, held_from = self.send(round_.channel, chosen, effect, outlet)
                 sent |= was_sent
                 if held_from is not None:
                     return sent, held_from
@@ -487,7 +487,7 @@ class Dispatch:
             return None
         return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
 
-    def _send(
+    def send(
         self, channel: ChannelMachine, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
     ) -> tuple[bool, int | None]:
         """Send rows. Return whether any were sent, and the first id without room."""

@@ -80,7 +80,7 @@ class Subscriptions:
 
     def __init__(self, shard: Shard, dispatch: Dispatch, clock: Clock) -> None:
         self._shard = shard
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         self._clock = clock
         self._numbers: dict[int, ChannelId] = {}
         """Channel of each open subscription."""
@@ -118,7 +118,7 @@ class Subscriptions:
         """
         # This comes before the writer's turn, because the group that adds the subscriber also
         # delivers to it.
-        subscription = self._dispatch.open(
+        subscription = self.dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
         )
 
@@ -134,7 +134,7 @@ class Subscriptions:
                 subscription, outlet.session, first, stop_id=stop, credit=credit, confirms=confirms
             )
             if not (browse or channel.state.engine.needs_interest):
-                command = replace(command, is_selective=self._dispatch.follow(subscription))
+                command = replace(command, is_selective=self.dispatch.follow(subscription))
             elif not browse:
                 if (wanted := outlet.selector) is not None:
                     refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
@@ -163,7 +163,7 @@ class Subscriptions:
         former = self._places.take(channel_id, place, command.subscription) if place else None
         if former is not None:
             self._numbers.pop(former, None)
-            self._dispatch.close(former)
+            self.dispatch.close(former)
         # The channel applies the selector at publish; the outlet must not evaluate it again.
         wanted, outlet.selector = outlet.selector, None
         text = wanted.text if wanted else ""
@@ -180,7 +180,7 @@ class Subscriptions:
         channel_id = self._numbers.pop(subscription, None)
         if channel_id is None:
             return
-        self._dispatch.close(subscription)
+        self.dispatch.close(subscription)
         self._shard.submit(RunCommand(channel_id, Disconnect(subscription, arrived)))
 
     def forget_places(self) -> None:
@@ -198,7 +198,7 @@ class Subscriptions:
         room: Room | None = None,
     ) -> Opened:
         """Deliver the outstanding events of a durable in order, without changing it (SEM D16)."""
-        subscription = self._dispatch.open(channel_id, outlet, room=room)
+        subscription = self.dispatch.open(channel_id, outlet, room=room)
 
         def browse(group: Group) -> Opened:
             state = group.channel(channel_id).state
@@ -249,7 +249,7 @@ class Subscriptions:
     ) -> None:
         """Grant credit for ``count`` events. The application has consumed ``taken`` bytes."""
         if channel_id := self._numbers.get(subscription):
-            has_room = bool(taken) and self._dispatch.consumed(subscription, taken)
+            has_room = bool(taken) and self.dispatch.consumed(subscription, taken)
             command = GrantCredit(
                 subscription, count, next_id, withdrawn=withdrawn, has_room=has_room
             )
@@ -374,7 +374,7 @@ class Subscriptions:
 
     def ended(self, seats: list[int], reason: PenstockError) -> None:
         """Close the subscriptions of ended seats, with the reason for their clients."""
-        self._dispatch.ended(seats, reason)
+        self.dispatch.ended(seats, reason)
         for subscription in seats:
             self._numbers.pop(subscription, None)
 
@@ -428,7 +428,7 @@ class Subscriptions:
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue applies the reader's selector when it grants events
-        subscription = self._dispatch.open(channel_id, outlet, room=room)
+        subscription = self.dispatch.open(channel_id, outlet, room=room)
 
         def among(group: Group) -> IdSet:
             state = group.channel(channel_id).state
@@ -539,7 +539,7 @@ class Subscriptions:
 
     def detach(self, subscription: int, reply: Reply | None = None) -> None:
         """End a subscription; its events go back (SEM D13)."""
-        self._dispatch.close(subscription)
+        self.dispatch.close(subscription)
         if (channel_id := self._numbers.pop(subscription, None)) is None:
             if reply is not None:
                 reply(None, None)
@@ -559,7 +559,7 @@ class Subscriptions:
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """Stop or resume the deliveries to a session whose connection is full or drained."""
-        for channel_id in self._dispatch.channels_of(session):
+        for channel_id in self.dispatch.channels_of(session):
             self._shard.submit(RunCommand(channel_id, StallSession(session, stalled)))
 
     # --- purge and look-ups --------------------------------------------------------------
@@ -627,12 +627,12 @@ class Subscriptions:
         return int(await self._act(channel_id, purge, chosen=chosen))
 
     async def _matching_text(self, selector: str) -> Matching:
-        return self._matching(await self._dispatch.choosing.parse(selector))
+        return self._matching(await self.dispatch.choosing.parse(selector))
 
     def _matching(self, selector: Selector) -> Matching:
         """Return a scan that evaluates a selector on stored events ahead of the turn that needs
         the matches."""
-        return Matching(selector, self._dispatch.choosing, self._shard, files=self._dispatch.files)
+        return Matching(selector, self.dispatch.choosing, self._shard, files=self.dispatch.files)
 
     async def _act(
         self,
@@ -649,4 +649,4 @@ class Subscriptions:
             return await matching.act(channel_id, among, action)
         if not reads:
             return await self._shard.act(action, sweeps=(channel_id,))
-        return await with_open_files(self._shard, self._dispatch.files, channel_id, action=action)
+        return await with_open_files(self._shard, self.dispatch.files, channel_id, action=action)

@@ -25,12 +25,12 @@ class SystemClock:
     ) -> None:
         """``now_ns`` is the machine's time in nanoseconds since 1970, which may jump. ``steady_ns``
         counts nanoseconds since the machine started, and cannot be set."""
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self._steady_ns = steady_ns
         self._latest_us = 0
 
     def now_us(self) -> int:
-        self._latest_us = max(self._latest_us, self._now_ns() // 1_000)
+        self._latest_us = max(self._latest_us, self.now_ns() // 1_000)
         return self._latest_us
 
     def steady_us(self) -> int:

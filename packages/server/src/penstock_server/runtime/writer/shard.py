@@ -355,13 +355,13 @@ class Shard:
             if has_moved and group.must_sync:
                 self.on_answered()
                 await asyncio.sleep(0)  # lets the loop send the deliveries before the sync blocks
-            await self._append(group)
+            await self.append(group)
         elif answers:
             await self._dispatch.rely("answers")
         self._serving = []
-        self._answer(group, answers)
+        self.answer(group, answers)
         self.changed.update(group.touched)
-        await self._offer(list(group.touched))
+        await self.offer(list(group.touched))
         # After the offers, because a delivery may have a deadline.
         self.timers.touch(group.touched, group.now_us)
         if group.made:
@@ -370,7 +370,7 @@ class Shard:
             await self._free_pages()
         return group
 
-    def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
+    def answer(self, group: Group, answers: Sequence[Outcome]) -> None:
         """Send the recalls of events, and then the answers: a client must know that events were
         recalled before it learns the outcome of a later request."""
         for channel_id in group.touched:
@@ -581,7 +581,7 @@ class Shard:
         for channel_id, wanted in sizes.items():
             await self.placing.pages.reserve(channel_id, wanted)
 
-    async def _append(self, group: Group) -> None:
+    async def append(self, group: Group) -> None:
         """Append the block of a group to the journal. Pages are written first, because the block
         refers to their slots: a block must never name bytes that are not on disk."""
         if self.placing.placed:
@@ -593,7 +593,7 @@ class Shard:
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
 
-    async def _offer(self, touched: Sequence[int]) -> None:
+    async def offer(self, touched: Sequence[int]) -> None:
         """Deliver what the touched channels offer."""
         for channel_id in touched:
             channel = self.state.channels.get(channel_id)
