@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
+from msgspec.structs import replace
+
 from tests.faults import nemesis, report, run
 from tests.faults.cluster import engines, schedule, unfenced, wrong
 from tests.faults.cluster import report as cluster_report
@@ -87,7 +89,7 @@ def _play(asked: argparse.Namespace, seed: int) -> Loop | ClusterLoop:
             loop = _play_cluster(asked, seed, folder)
         else:
             given = run.Given(seed, asked.minutes, folder, cases=asked.cases)
-            given = given._replace(kinds=asked.only or given.kinds, may_mount=not asked.no_mount)
+            given = replace(given, kinds=asked.only or given.kinds, may_mount=not asked.no_mount)
             loop = run.play(given)
     except BaseException as error:
         error.add_note(f"seed {seed}")
@@ -106,14 +108,15 @@ def _play_cluster(asked: argparse.Namespace, seed: int, folder: Path) -> Cluster
     given = _given(asked, seed, folder)
     if asked.pauses:
         cast = cluster_run.MEASURED_CAST
-        given = given._replace(
+        given = replace(
+            given,
             minutes=0.0,
             pauses=asked.pauses,
             cast=cast,
             events=asked.events,
             sessions=asked.sessions,
         )
-    return cluster_run.play(given._replace(kinds=asked.only or given.kinds, times=asked.times))
+    return cluster_run.play(replace(given, kinds=asked.only or given.kinds, times=asked.times))
 
 
 def _given(asked: argparse.Namespace, seed: int, folder: Path) -> cluster_run.ClusterGiven:
@@ -126,7 +129,7 @@ def _play_unfenced(asked: argparse.Namespace) -> int:
     """Owners are frozen that go on without the fence: it is well that this is found."""
     with tempfile.TemporaryDirectory(prefix="faults-unfenced-", dir=asked.keep) as folder:
         given = _given(asked, asked.seed, Path(folder))
-        found = unfenced.harm(given._replace(program=unfenced.PROGRAM))
+        found = unfenced.harm(replace(given, program=unfenced.PROGRAM))
     told = f"found: {found}" if found else "VIOLATED: nothing was found"
     sys.stdout.write(f"nodes without the fence: {told}\n")
     return 0 if found else 1

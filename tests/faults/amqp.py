@@ -34,7 +34,7 @@ class Sender:
         tried where one does not serve."""
         self._addresses = urlsplit(url).netloc.split(",")
         self._tried = 0
-        self._connection: BlockingConnection | None = None
+        self.connection: BlockingConnection | None = None
         self._sender: BlockingSender | None = None
 
     def send(self, data: bytes) -> int:
@@ -59,14 +59,14 @@ class Sender:
         if self._sender is None:
             host, _, port = self._addresses[self._tried % len(self._addresses)].rpartition(":")
             address = f"{host}:{PORTS.get(int(port), int(port))}"
-            self._connection = BlockingConnection(f"amqp://{address}", timeout=WAIT_S)
-            self._sender = self._connection.create_sender(f"topic://{LOG}")
+            self.connection = BlockingConnection(f"amqp://{address}", timeout=WAIT_S)
+            self._sender = self.connection.create_sender(f"topic://{LOG}")
         return self._sender
 
     def close(self) -> None:
         """However the connection is. Proton's own close waits without an end for the other side to
         end one that is half-open, unless it is told that nothing more comes."""
-        connection, self._connection, self._sender = self._connection, None, None
+        connection, self.connection, self._sender = self.connection, None, None
         if connection is not None:
             connection.timeout = 0.1
             if connection.conn is not None and connection.conn.transport is not None:

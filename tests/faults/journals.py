@@ -24,7 +24,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
@@ -179,7 +178,7 @@ def read_published(path: Path) -> Published:
     return found
 
 
-class Received(NamedTuple):
+class Received(Struct, frozen=True):
     """One line of a consumer."""
 
     at_ns: int

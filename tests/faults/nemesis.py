@@ -8,7 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.faults.disks import Disk
 from tests.faults.processes import Clients, Network, Server, storm
@@ -16,7 +19,7 @@ from tests.faults.processes import Clients, Network, Server, storm
 HOUR_S: Final = 3_600.0
 
 
-class Fault(NamedTuple):
+class Fault(Struct, frozen=True):
     what: str
     after_s: float
     """Seconds without faults before it."""
@@ -56,7 +59,7 @@ def schedule(random: Random, seconds: float, kinds: Sequence[str]) -> list[Fault
             what, random.uniform(0.5, 3.0), random.uniform(least, most), choice=random.random()
         )
         if what == "half" and fault.choice < 0.2 and left > 2 * SILENCE_S:
-            fault = fault._replace(for_s=SILENCE_S)
+            fault = replace(fault, for_s=SILENCE_S)
         found.append(fault)
         left -= fault.after_s + fault.for_s + 1.0
     return found

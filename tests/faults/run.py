@@ -11,6 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 import penstock
 from tests.faults import damage, mqtt
 from tests.faults.disks import Disk, disk_at
@@ -33,7 +36,7 @@ CAST: Final[Sequence[Sequence[str]]] = (
 """Who shares a process, and with it its deaths."""
 
 
-class Given(NamedTuple):
+class Given(Struct, frozen=True):
     """What a loop is played with."""
 
     seed: int
@@ -65,7 +68,7 @@ def play(given: Given) -> Loop:
     random = Random(given.seed)
     wrong: list[str] = []
     cast, notes = possible(given.cast)
-    given = given._replace(cast=cast)
+    given = replace(given, cast=cast)
     with _running(given) as all_of_it:
         means = all_of_it.disk.means or "left out: this machine allows no means"
         notes.append(f"disk full: {means}")

@@ -26,8 +26,8 @@ def test_a_connection_that_is_half_open_is_given_up() -> None:
         port = links.open("clients", "owner", int(realm.listen_amqp().rpartition(":")[2]))
         sender = Sender(f"penstock://127.0.0.1:{port}")
         assert sender.send(b"1") == -1
-        assert sender._connection is not None
-        sender._connection.timeout = 0.2
+        assert sender.connection is not None
+        sender.connection.timeout = 0.2
         healing = threading.Timer(HEALED_S, links.heal, ("owner",))
         links.cut("owner")
         healing.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock_core.ids.ids import IdSet, Span
 from tests.faults.checking import (
@@ -117,7 +118,7 @@ def test_harm_to_what_is_delivered_is_found(kind: str, lines: list[Received], wh
 def test_other_contents_than_were_published_are_found() -> None:
     wrong: list[str] = []
     owners({0: EVENTS[0][:-1], 1: b"nobody's"}, "log", wrong)
-    lines = [line._replace(digest="0") if line.digest else line for line in done(0, *range(6))]
+    lines = [replace(line, digest="0") if line.digest else line for line in done(0, *range(6))]
     check_durable("shared", lines, EVENTS, wrong=wrong)
 
     assert "events 0, 1 are not what anybody published" in wrong[0]
@@ -167,7 +168,7 @@ def test_a_message_of_qos_1_may_come_again_and_what_a_killed_client_had_may_be_m
 
 def test_what_a_queue_has_lost_or_has_twice_is_found() -> None:
     wrong: list[str] = []
-    twice = got(9, 0)._replace(ids=[7])
+    twice = replace(got(9, 0), ids=[7])
     check_queue("work", [*done(0, 0, 1, 2, 3, 4), twice], [published()], wrong=wrong)
     tolerated: list[str] = []
     check_queue("pops", [got(0, 0, 1, 2, 3, 4)], [published()], wrong=tolerated, tolerated=1)

@@ -87,21 +87,21 @@ class Served:
     """A realm in memory on a loop of its own, and native connections to it."""
 
     def __init__(self, examples_a_realm: int = EXAMPLES_A_REALM) -> None:
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._each = examples_a_realm
         self._left = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
     def take(self, data: bytes) -> None:
         if not self._left:
-            self._loop.run_until_complete(self._restart())
+            self.loop.run_until_complete(self.restart())
             self._left = self._each
         self._left -= 1
-        self._loop.run_until_complete(self._serve(data))
+        self.loop.run_until_complete(self._serve(data))
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._stop())
-        self._loop.close()
+        self.loop.run_until_complete(self._stop())
+        self.loop.close()
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -110,7 +110,7 @@ class Served:
             await asyncio.wait(self._tasks)
         self._tasks = []
 
-    async def _restart(self) -> None:
+    async def restart(self) -> None:
         await self._stop()
         realm = await open_realm(None, SETTINGS)
         self.listener = native_listener(realm, SETTINGS, "0")

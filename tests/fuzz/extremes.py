@@ -51,15 +51,15 @@ EXAMPLES_A_REALM: Final = 8
 class Extremes(Served):
     """A realm with something in it, and a client that has its hands on all of it."""
 
-    async def _restart(self) -> None:
-        await super()._restart()
+    async def restart(self) -> None:
+        await super().restart()
         for said in furniture():
             await self.converse(said)
 
 
 def kinds() -> dict[str, inspect.StructType]:
     """Every message a client may send, by name."""
-    union = inspect.type_info(wire._from_clients.knowing(*TAGS).type)
+    union = inspect.type_info(wire.from_clients.knowing(*TAGS).type)
     assert isinstance(union, inspect.UnionType)
     found = [each for each in union.types if isinstance(each, inspect.StructType)]
     return {each.cls.__name__: each for each in found}

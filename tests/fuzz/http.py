@@ -32,8 +32,8 @@ _LENGTH: Final = re.compile(rb"(?i)(content-length: *)\d+(\r\n)?")
 class HttpServed(Served):
     """The realm with HTTP connections."""
 
-    async def _restart(self) -> None:
-        await super()._restart()
+    async def restart(self) -> None:
+        await super().restart()
         self._http = http_server(self.listener, SETTINGS)
         await self._feed(b"".join(furniture()))
 

@@ -218,10 +218,10 @@ class HttpExtremes(HttpServed):
     def ask(self, case: Case) -> Answer:
         """Raises ``AssertionError`` for whatever nobody has thought of."""
         if not self._left:
-            self._loop.run_until_complete(self._restart())
+            self.loop.run_until_complete(self.restart())
             self._left = self._each
         self._left -= 1
-        answer: Answer = self._loop.run_until_complete(self._asked(case))
+        answer: Answer = self.loop.run_until_complete(self._asked(case))
         for task in self._tasks:
             assert not task.done(), f"{case.what}: the realm has ended: {task}"
         return answer

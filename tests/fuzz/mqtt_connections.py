@@ -53,8 +53,8 @@ class MqttServed(Served):
     has_closed = False
     """Whether the realm closed the last connection."""
 
-    async def _restart(self) -> None:
-        await super()._restart()
+    async def restart(self) -> None:
+        await super().restart()
         self.hub = MqttHub(self.listener, SETTINGS.listen.mqtt_channel)
         await self.hub.mqtt.open_channel()
         await self.hub.sessions.load()

@@ -82,7 +82,7 @@ class Attacked:
         self._ping_s_max = ping_s_max
         self._is_guided = is_guided
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-fuzz-")
-        self._server = self._make_server(Path(self._folder.name))
+        self.server = self._make_server(Path(self._folder.name))
         self._ends = contextlib.ExitStack()
         self._looked_at = 0
         self.memory_bytes = 0
@@ -117,13 +117,13 @@ class Attacked:
             if self._is_guided:
                 self.branches = covered.make_covered_copy(folder / "copy")
             _make_channels(folder / "data")
-            ends.enter_context(self._server)
+            ends.enter_context(self.server)
             if self._is_guided:
                 self._branch_count = BranchCount(folder / "branches")
                 ends.callback(self._branch_count.close)
             self.furnish()
             if self._ping_s_max:
-                self._pinging = Pinging(self._server.port, self._server.pid)
+                self._pinging = Pinging(self.server.port, self.server.pid)
                 ends.enter_context(self._pinging)
             self._ends = ends.pop_all()
         return self
@@ -159,11 +159,11 @@ class Attacked:
             line.settimeout(IDLE_S)
             heard = b""
             while not is_answered(heard) and time.perf_counter() < end_s:
-                used_s = cpu_s(self._server.pid)
+                used_s = cpu_s(self.server.pid)
                 try:
                     part = line.recv(READ_BYTES)
                 except TimeoutError:
-                    if cpu_s(self._server.pid) - used_s < IDLE_CPU_S:
+                    if cpu_s(self.server.pid) - used_s < IDLE_CPU_S:
                         break
                     continue
                 if not part:
@@ -172,16 +172,16 @@ class Attacked:
 
     @cached_property
     def _ports(self) -> dict[str, int]:
-        urls = {"http": self._server.http_url, "mqtt": self._server.mqtt_url}
+        urls = {"http": self.server.http_url, "mqtt": self.server.mqtt_url}
         if find_spec("proton"):
-            urls["amqp"] = str(self._server.logged("amqp.listening")[0]["url"])
+            urls["amqp"] = str(self.server.logged("amqp.listening")[0]["url"])
         ports = {name: int(url.rpartition(":")[2].strip("/")) for name, url in urls.items()}
-        return {**ports, "native": self._server.port}
+        return {**ports, "native": self.server.port}
 
     # --- looking -------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        measured = [memory_of(self._server.pid)]
+        measured = [memory_of(self.server.pid)]
         if self._pinging is not None:
             measured.append(self._pinging.memory)
         self.memory_bytes = max(self.memory_bytes, *(own for own, _ in measured))
@@ -205,7 +205,7 @@ class Attacked:
         """Raise :class:`Broken` for a process that has ended, a fault in its log, too much memory
         or a ping that took too long."""
         self.check_figures()
-        lines = self._server._lines[self._looked_at :]
+        lines = self.server.lines[self._looked_at :]
         self._looked_at += len(lines)
         for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
@@ -214,8 +214,8 @@ class Attacked:
 
     def check_figures(self) -> None:
         """Raise :class:`Broken` as :meth:`check` does, but do not read the log."""
-        if not self._server.is_running:
-            raise Broken(f"the process has ended:\n{self._server.log[-4_000:]}")
+        if not self.server.is_running:
+            raise Broken(f"the process has ended:\n{self.server.log[-4_000:]}")
         self._measure()
         if (memory := self.memory_bytes) > self._memory_bytes_max:
             allowed = f"{self._memory_bytes_max >> 20} MiB are allowed"
@@ -229,7 +229,7 @@ class Attacked:
     def works(self) -> None:
         """Raise :class:`Broken` if another client cannot work."""
         try:
-            with penstock.connect(self._server.url) as session:
+            with penstock.connect(self.server.url) as session:
                 own = session.channels.create("own/of-somebody-else")
                 own.publish(b"x")
                 with own.subscribe(start="earliest", timeout=30) as subscription:

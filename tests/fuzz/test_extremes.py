@@ -62,4 +62,4 @@ def test_a_connection_that_ends_as_it_opens_a_seat_waits_for_nobody() -> None:
     for _ in range(2):  # one after the other
         serve(wire.encode(wire.Proof(b"not expected here")))
 
-    assert not served().listener._opening
+    assert not served().listener.opening

@@ -60,7 +60,7 @@ def test_what_breaks_is_told_with_the_seed_and_the_request(
 def test_a_process_that_ends_is_noticed() -> None:
     with Attacked(MEMORY_BYTES) as realm:
         realm.check()
-        realm._server.kill()
+        realm.server.kill()
 
         with pytest.raises(Broken, match="the process has ended"):
             realm.check()

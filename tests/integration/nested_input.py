@@ -17,7 +17,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
 from penstock.client.copies.backup_sinks import manifest_from as backup_manifest_from
-from penstock.client.publishing.replying import _PLAIN, _amqp_of
+from penstock.client.publishing.replying import reply_headers
 from penstock_amqp import message_header
 from penstock_amqp.wire import types
 from penstock_core.columns.documents import event_of
@@ -37,7 +37,7 @@ from penstock_mqtt.residues import NO_RESIDUE, Residue, residue_of, residue_of_a
 from penstock_mqtt.wire.reading import packet_of
 from penstock_server.frontends.http import event_documents, joining, publishing, states
 from penstock_server.runtime.access import tokens
-from penstock_server.settings import loading
+from penstock_server.settings.loading import load
 from penstock_tools.topology.reading import parse
 
 FEW_LEVELS: Final = 2
@@ -157,7 +157,7 @@ def json_payloads(data: bytes) -> object:
 
 def token(header: bytes, claims: bytes) -> object:
     parts = (header, claims, b"sig")
-    return tokens._key_id(
+    return tokens.key_id_of(
         ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
     )
 
@@ -228,19 +228,19 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     "AMQP: lists": (amqp_lists, lambda data: types.read(data)),
     "native: a frame of a client": (packed, lambda data: decode_from_client(memoryview(data))),
     "native: a frame of a server": (packed, lambda data: decode_from_server(memoryview(data))),
-    "HTTP: an event": (lambda n: in_a_field(n), lambda data: publishing._json(data, None)),
+    "HTTP: an event": (lambda n: in_a_field(n), lambda data: publishing.json_document(data, None)),
     "HTTP: events": (
         lambda n: b'{"events":' + arrays(n) + b"}",
-        lambda data: publishing._json(data, None),
+        lambda data: publishing.json_document(data, None),
     ),
     "HTTP: properties of an event": (
         lambda n: b'{"data":"","properties":{"p":' + arrays(n) + b"}}",
-        lambda data: publishing._json(data, None),
+        lambda data: publishing.json_document(data, None),
     ),
     "HTTP: a line of NDJSON": (in_a_field, lambda data: body_of([event_of(data)])),
     "HTTP: the key of a state": (
         lambda n: arrays(n).decode(),
-        unless_absent(states._inferred, lambda text: text),
+        unless_absent(states.inferred, lambda text: text),
     ),
     "HTTP: the id of a join": (
         lambda n: base64.urlsafe_b64encode(arrays(n)).decode(),
@@ -248,7 +248,7 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     ),
     "HTTP: data shown as JSON": (
         arrays,
-        unless_absent(event_documents._json, lambda _: None),
+        unless_absent(event_documents.json_in, lambda _: None),
     ),
     "HTTP: an Arrow stream": (arrow_schema, lambda data: table_from_stream(data, rows_max=10)),
     "native: an Arrow schema": (arrow_schema, schema_from),
@@ -270,7 +270,7 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
         lambda n: b'{"inner":' * n + b"{}" + b"}" * n,
         lambda data: tree().encoded("Tree", data),
     ),
-    "settings": (toml_arrays, lambda text: loading._Reading(text, {}, {}, file="").settings()),
+    "settings": (toml_arrays, load),
     "a topology": (toml_arrays, parse),
     "a topology of tables": (toml_tables, parse),
     "the manifest of an export": (lambda n: in_a_field(n), manifest_from),
@@ -286,10 +286,10 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
         lambda n: in_a_field(n),
         lambda data: token(b'{"kid":"k"}', data),
     ),
-    "the keys for tokens": (lambda n: b'{"keys":' + arrays(n) + b"}", tokens._keys),
+    "the keys for tokens": (lambda n: b'{"keys":' + arrays(n) + b"}", tokens.keys_in),
     "a request that a client answers": (
         lambda n: in_a_field(n, b'"body":"text",').decode(),
-        unless_absent(_amqp_of, lambda _: _PLAIN),
+        unless_absent(lambda text: reply_headers({"amqp": text}, b"", None), lambda _: {}),
     ),
     "an offset of Spark": (
         lambda n: in_a_field(n, b'"c":{"a":{"n":1}},').decode(),

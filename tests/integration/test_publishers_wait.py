@@ -98,8 +98,8 @@ def test_who_sends_no_events_is_read_while_publishers_wait(
     with closing(case.kind()) as served:
         served.take(case.other)  # there is a realm from now on
         monkeypatch.setattr(NativeListener, "is_congested", True)
-        publisher = served._loop.run_until_complete(talk(served, case.publisher))
-        other = served._loop.run_until_complete(talk(served, case.other))
+        publisher = served.loop.run_until_complete(talk(served, case.publisher))
+        other = served.loop.run_until_complete(talk(served, case.other))
 
         assert not publisher.is_read
         assert other.is_read

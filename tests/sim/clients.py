@@ -277,7 +277,7 @@ class Worker:
             self.receipts.delivered(arrived.ids, arrived.datas, arrived.counts)
             self.world.note(f"delivered {self.receipts.name} {arrived.ids} {arrived.counts}")
             await pass_time(self.world.random.expovariate(50))
-            await self._settle(arrived.ids)
+            await self.settle(arrived.ids)
             if not self._quiet and self.world.random.random() < 0.05:
                 await self._leave()
                 await self._come()
@@ -306,7 +306,7 @@ class Worker:
         self.receipts.went_back(atleast)
         self.world.note(f"left {self.receipts.name} with {held}")
 
-    async def _settle(self, ids: list[int]) -> None:
+    async def settle(self, ids: list[int]) -> None:
         random = self.world.random
         if self._in_order:
             await self._settle_in_order(ids)

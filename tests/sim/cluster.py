@@ -197,11 +197,11 @@ class ClusterWorld:
             machine = self.owner()
             if random.random() > 0.7:
                 machine = self.machines[random.choice(sorted(PORTS))]
-            what = random.choice(self._plan())
+            what = random.choice(self.plan())
             self.faults[what.__name__.strip("_")] += 1
             what(machine, random.uniform(0.3, 9.0))
 
-    def _plan(self) -> list[Callable[[ClusterMachine, float], None]]:
+    def plan(self) -> list[Callable[[ClusterMachine, float], None]]:
         """What may happen, as often as it is in the list."""
         anything: list[Callable[[ClusterMachine, float], None]] = [
             self.kill,

@@ -212,7 +212,8 @@ async def _holder(world: ClusterWorld, name: str) -> None:
             async with durable.subscribe() as seat:
                 while not promises.end.is_set() and world.loop.time() < leaves_s:
                     if (batch := await seat.next_batch(timeout=0.5)) is not None:
-                        await _settle(world, name, opens, batch=batch)
+                        sitting = name, opens, seat.seat.generation
+                        await _settle(world, sitting, batch)
         except DurableInUse:
             await pass_time(0.3)
         except Unavailable as error:
@@ -221,10 +222,12 @@ async def _holder(world: ClusterWorld, name: str) -> None:
     await session.close()
 
 
-async def _settle(world: ClusterWorld, name: str, opens: int, batch: aio.DeliveredBatch) -> None:
-    promises, ids = world.promises, batch.event_ids.tolist()
+async def _settle(
+    world: ClusterWorld, sitting: tuple[str, int, int], batch: aio.DeliveredBatch
+) -> None:
+    name, promises, ids = sitting[0], world.promises, batch.event_ids.tolist()
     if not world.is_stale(name):
-        promises.sits((name, opens, batch._generation), ids)
+        promises.sits(sitting, ids)
     await pass_time(world.random.expovariate(20))
     if batch.is_stale:
         return

@@ -31,9 +31,9 @@ class DifferingWorld(ClusterWorld):
         if machine is self.differs:
             self.promises.broken.append(f"{machine.name} took the realm over, and differs")
 
-    def _plan(self) -> list[Callable[[ClusterMachine, float], None]]:
+    def plan(self) -> list[Callable[[ClusterMachine, float], None]]:
         kinds = [self._without_blobs, self._with_other_settings, self._with_another_lease]
-        return [*super()._plan(), *kinds, *kinds]
+        return [*super().plan(), *kinds, *kinds]
 
     def _without_blobs(self, machine: ClusterMachine, for_s: float) -> None:
         def spoil(machine: ClusterMachine) -> None:

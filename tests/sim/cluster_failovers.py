@@ -47,7 +47,7 @@ class SeatOracle:
         """By client, and by how often it has been attached."""
         self.changes = 0
 
-    def begins(self, name: str, batch: aio.DeliveredBatch, ids: list[int]) -> None:
+    def begins(self, name: str, generation: int, batch: aio.DeliveredBatch, ids: list[int]) -> None:
         """A client has got events, and begins to work on them."""
         again = sorted(self._confirmed.intersection(ids))
         assert not again, f"{self._kind}: {again[:3]} came to {name} after they were confirmed"
@@ -57,7 +57,7 @@ class SeatOracle:
             assert self._has_left, f"{self._kind}: {name} got {ids}, and {self._holder} is there"
             self._holder, self._has_left = name, False
             self.changes += 1
-        mine = self._received[name, batch._generation]
+        mine = self._received[name, generation]
         mine.update(ids)
         before = {other for other in self._world.promises.acked if other < min(ids)}
         skipped = sorted(before - self._sent - mine)
@@ -294,7 +294,7 @@ async def _work(
     if batch is None or batch.is_stale:
         return
     ids = batch.event_ids.tolist()
-    oracle.begins(name, batch, ids)
+    oracle.begins(name, seat.seat.generation, batch, ids=ids)
     await pass_time(world.random.expovariate(10))
     if batch.is_stale:
         oracle.ends(name)

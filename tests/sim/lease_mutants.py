@@ -27,7 +27,7 @@ def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
         try:
             return await whole(own, asked, owner, check)
         except LeaseEnded:
-            if isinstance(asked, SettlePatternLease) or own._find(asked, owner) is None:
+            if isinstance(asked, SettlePatternLease) or own.find(asked, owner) is None:
                 raise
             return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
 
@@ -37,7 +37,7 @@ def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
 def outlived_restart(patch: pytest.MonkeyPatch) -> None:
     """A lease of an earlier life of the realm is taken for one of this."""
 
-    whole = Leases._answer_without_lease
+    whole = Leases.answer_without_lease
 
     async def settled(
         own: Leases, asked: SettleLease | SettlePatternLease, check: Check
@@ -46,7 +46,7 @@ def outlived_restart(patch: pytest.MonkeyPatch) -> None:
             return await whole(own, asked, check)
         return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
 
-    patch.setattr(Leases, "_answer_without_lease", settled)
+    patch.setattr(Leases, "answer_without_lease", settled)
 
 
 def unremembered(patch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,7 @@ def grants_first(patch: pytest.MonkeyPatch) -> None:
     """The owner keeps a name free only once its grant is written."""
 
     def rule(names: ClusterWideNames, found: LocalNames) -> LocalNames:
-        return found.ruled(names._epoch, lambda name: names._directory.find(name) is not None)
+        return found.ruled(names.epoch, lambda name: names.directory.find(name) is not None)
 
     patch.setattr(ClusterWideNames, "_rule", rule)
 

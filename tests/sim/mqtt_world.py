@@ -505,19 +505,19 @@ class MqttWorld(World):
         number = number_of(self.realm, channel)
         return [row.data for row in await stored_at(self, number)]
 
-    async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
-        listener, listening = await super()._listen()
+    async def listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
+        listener, listening = await super().listen()
         opening = self._on_realm(_open(listener))
         await asyncio.wait([opening])
         opening.result()
         return listener, listening
 
-    async def _clients(self, *, quiet: bool) -> None:
+    async def clients(self, *, quiet: bool) -> None:
         nemesis = Nemesis(self, (HOST, PORT))
-        del nemesis._faults["greeted again"]  # against that MQTT has no means
+        del nemesis.faults["greeted again"]  # against that MQTT has no means
         async with asyncio.TaskGroup() as group:
             task = group.create_task(nemesis.run(5.0 if quiet else None))
-            await super()._clients(quiet=quiet)
+            await super().clients(quiet=quiet)
             if quiet:
                 await task
 

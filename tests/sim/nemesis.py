@@ -41,7 +41,7 @@ class Nemesis:
         """``realms``: where clients come to."""
         self._world = world
         self._realms = realms
-        self._faults: dict[str, Callable[[], None]] = {
+        self.faults: dict[str, Callable[[], None]] = {
             "reset": self._reset,
             "reset for one side": self._reset_one_side,
             "silent for both": self._silence,
@@ -64,9 +64,9 @@ class Nemesis:
                 network.shut(shut=False)
                 world.note("network: open")
                 continue
-            names = sorted(self._faults)
+            names = sorted(self.faults)
             weights = [1 if name == "shut" else 4 for name in names]
-            self._faults[random.choices(names, weights)[0]]()
+            self.faults[random.choices(names, weights)[0]]()
             if network.is_shut:
                 await pass_time(random.expovariate(1 / 3))
         network.heal()

@@ -15,7 +15,7 @@ def any_reply(patch: pytest.MonkeyPatch) -> None:
     """A reply is given to the request that waits longest, whichever it is for."""
 
     def give(requester: Requester, event: ReceivedEvent) -> None:
-        for waiting in requester._waiting.values():
+        for waiting in requester.waiting.values():
             if not waiting.done():
                 waiting.set_result(event)
                 return

@@ -68,12 +68,12 @@ def listeners_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_its_opener_has_asked_for_is_opened_again(patch: pytest.MonkeyPatch) -> None:
-    opened_again = RealmConnection._open_again
+    opened_again = RealmConnection.open_again
 
     async def open_all(self: RealmConnection, _: object) -> None:
         await opened_again(self, ())
 
-    patch.setattr(RealmConnection, "_open_again", open_all)
+    patch.setattr(RealmConnection, "open_again", open_all)
 
 
 @pytest.mark.slow

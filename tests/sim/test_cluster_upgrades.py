@@ -30,14 +30,14 @@ def test_a_rolling_upgrade_loses_nothing_and_the_older_version_is_refused_at_its
 def test_a_node_that_claims_what_a_newer_one_has_written_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = Claims._may_claim
+    whole = Claims.may_claim
 
     def may_claim(claims: Claims, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         claims.format = 0
         known = None if claim is None else ClaimRecord(*_older(claim, claims.me.format))
         return whole(claims, shard, known, now_us=now_us)
 
-    monkeypatch.setattr(Claims, "_may_claim", may_claim)
+    monkeypatch.setattr(Claims, "may_claim", may_claim)
     monkeypatch.setattr(ClusterNode, "_refuse_newer", lambda *_: None)
 
     with pytest.raises(AssertionError, match="serves what was written in format 2"):

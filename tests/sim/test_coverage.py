@@ -45,7 +45,7 @@ class Opening(World):
             await self._one_life(1.0)
         return self.hash
 
-    async def _clients(self, *, quiet: bool) -> None:
+    async def clients(self, *, quiet: bool) -> None:
         for scene in self.scenes:
             await scene.prepare()
         self.made.update(self.numbers)

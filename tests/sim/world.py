@@ -230,8 +230,8 @@ class World:
         self.is_quiet = span_s is None
         await self._begin()
         serving = self._on_realm(self.realm.run())
-        listener, listening = await self._listen()
-        clients = self._loop.create_task(self._clients(quiet=span_s is None))
+        listener, listening = await self.listen()
+        clients = self._loop.create_task(self.clients(quiet=span_s is None))
         dark = self._loop.create_task(self._until_dark())
         is_closed = False
         try:
@@ -308,7 +308,7 @@ class World:
         context.run(MACHINE.set, REALM)
         return self._loop.create_task(work, context=context)
 
-    async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
+    async def listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
         """Let clients come over the network."""
         listener = NativeListener(self.realm, "simulated", NativeLimits())
         ready = asyncio.Event()
@@ -491,7 +491,7 @@ class World:
 
     # --- clients -------------------------------------------------------------------------
 
-    async def _clients(self, *, quiet: bool) -> None:
+    async def clients(self, *, quiet: bool) -> None:
         self.numbers.clear()
         self.gate.found(paused=(await self.realm.describe("")).publishing_paused)
         for scene in self.scenes:

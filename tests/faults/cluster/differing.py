@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock_core.vocabulary.formats import FORMAT
 from penstock_testing.process import ServerDidNotStart
@@ -174,11 +175,11 @@ class DifferingNodes:
             is_examined=True,
             has_claimed=has_claimed,
         )
-        self.seen.append(found._replace(harmed=harmed))
+        self.seen.append(replace(found, harmed=harmed))
         return f"{node.name}, {'the owner' if is_owner else 'a standby'}"
 
     def _note_harm(self, what: str) -> None:
-        self.seen[-1] = self.seen[-1]._replace(harmed=what)
+        self.seen[-1] = replace(self.seen[-1], harmed=what)
 
 
 def _refusal(node: Node) -> str:

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from tests.faults.checking import Violations, some
 from tests.faults.cluster.pauses import Pauses
 from tests.faults.journals import Published, Received
@@ -97,7 +99,7 @@ def check_relayed(cuts: Iterable[CutOff], wrong: Violations) -> None:
             )
 
 
-class Differing(NamedTuple):
+class Differing(Struct, frozen=True):
     """A node that was started so that it must not own, while the owner was killed; or a process
     that must not start at all."""
 

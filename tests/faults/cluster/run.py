@@ -13,6 +13,8 @@ from statistics import median
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 import penstock
 from penstock_tools.demo.links import DemoLinks
@@ -64,7 +66,7 @@ MEASURED_CAST: Final[Cast] = (("single", "pipelined", "named"), ("shared.1", "su
 """Few, so that pauses are those of the cluster and not of a machine without time."""
 
 
-class ClusterGiven(NamedTuple):
+class ClusterGiven(Struct, frozen=True):
     """What a loop is played with."""
 
     seed: int
@@ -208,7 +210,7 @@ def _possible(given: ClusterGiven) -> tuple[ClusterGiven, list[str]]:
         left_out |= dict.fromkeys(UNMOUNTS, "with this seed the files are on the engine")
     notes += [f"{kind}: left out: {left_out[kind]}" for kind in given.kinds if kind in left_out]
     kinds = [kind for kind in given.kinds if kind not in left_out]
-    return given._replace(cast=cast, kinds=kinds), notes
+    return replace(given, cast=cast, kinds=kinds), notes
 
 
 def _kind(given: ClusterGiven) -> EngineKind:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.cluster import unfenced
 from tests.faults.cluster.engines import kinds
@@ -76,7 +77,7 @@ def test_nodes_without_the_fence_are_found_to_do_harm_and_those_with_it_do_none(
     if reason := kinds()["jetstream"].missing():
         pytest.skip(reason)
     given = ClusterGiven(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine="jetstream")
-    without = given._replace(folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
+    without = replace(given, folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
 
     assert unfenced.harm(given) == ""
     assert UNREADABLE in unfenced.harm(without)
@@ -89,7 +90,7 @@ def test_a_node_that_starts_without_a_majority_of_the_engine_waits_and_serves_th
     if reason := kinds()["jetstream"].missing():
         pytest.skip(reason)
     given = ClusterGiven(4_713, 0.0, tmp_path, cast=unfenced.CAST, lease_s=LEASE_S)
-    loop = play(given._replace(kinds=EARLY_KINDS, engine="jetstream"))
+    loop = play(replace(given, kinds=EARLY_KINDS, engine="jetstream"))
 
     told = table(loop)
     assert loop.is_well, told

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.checking import check_durable, check_publishing
 from tests.faults.cluster.oracles import (
@@ -86,10 +87,10 @@ def test_a_node_that_differs_and_owns_or_is_not_told_of_is_found() -> None:
 
     check_differing(
         [
-            DIFFERING._replace(has_claimed=True),
-            DIFFERING._replace(is_told=False),
-            DIFFERING._replace(is_examined=False),
-            DIFFERING._replace(harmed="the first process ended"),
+            replace(DIFFERING, has_claimed=True),
+            replace(DIFFERING, is_told=False),
+            replace(DIFFERING, is_examined=False),
+            replace(DIFFERING, harmed="the first process ended"),
         ],
         wrong,
     )
@@ -112,7 +113,7 @@ def test_a_full_engine_that_refuses_too_little_or_too_much_or_is_not_told_of_is_
     assert wrong == []
 
     check_filled(
-        [one._replace(refused=REFUSED), two._replace(refused=""), one._replace(is_examined=False)],
+        [replace(one, refused=REFUSED), replace(two, refused=""), replace(one, is_examined=False)],
         wrong,
     )
     assert wrong == [

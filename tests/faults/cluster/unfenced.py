@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock_cluster.nodes.node import ShardLease
 from penstock_cluster.storage.jetstream.asking import Unanswered
@@ -39,7 +40,7 @@ async def put(journal: JetStreamJournal, raw: bytes, expected: int, stored: int)
     """Store one frame behind whatever is there."""
     for pause in pauses():
         try:
-            await journal.stream.publish(journal._subject, raw, {})
+            await journal.stream.publish(journal.subject, raw, {})
         except Unanswered:
             await journal.stream.pause(pause)
         else:
@@ -48,10 +49,10 @@ async def put(journal: JetStreamJournal, raw: bytes, expected: int, stored: int)
 
 async def write(marks: RegistryMarks, mark: Mark) -> None:
     """Replace the mark of any owner, also that of a newer epoch."""
-    record = await marks._registry.get(marks._key)
+    record = await marks.registry.get(marks.key)
     version = 0 if record is None else record.version
     with suppress(Conflict):  # the other owner's mark is as good
-        await marks._registry.cas(marks._key, version, msgspec.json.encode(mark))
+        await marks.registry.cas(marks.key, version, msgspec.json.encode(mark))
 
 
 def take_away() -> None:
@@ -66,7 +67,7 @@ def take_away() -> None:
 def harm(given: ClusterGiven) -> str:
     """What a run is found to have done wrong, or nothing. Owners are frozen in it, and
     its clients are few; ``given.program`` makes the difference."""
-    given = given._replace(kinds=KINDS, cast=CAST, patience_s=PATIENCE_S)
+    given = replace(given, kinds=KINDS, cast=CAST, patience_s=PATIENCE_S)
     try:
         found = "; ".join(play(given).violations)
     except (AssertionError, PenstockError) as error:  # nobody can read what is stored by then

@@ -137,7 +137,7 @@ class Patient(Worker):
         if not self.world.is_dark:
             self._waits.came(arrived, self.world.lived_us)
 
-    async def _settle(self, ids: list[int]) -> None:
+    async def settle(self, ids: list[int]) -> None:
         is_late = bool(self._timeout_ms) and not self._quiet and await self._take_time(ids)
         ids = [event_id for event_id in ids if event_id not in self._back]
         if not ids:
@@ -158,7 +158,7 @@ class Patient(Worker):
 
     async def _settle_kept(self, ids: list[int]) -> None:
         if ids:
-            await super()._settle(ids)
+            await super().settle(ids)
 
     async def _take_time(self, ids: list[int]) -> bool:
         """Perhaps more than there is, which is told; perhaps after more was asked for, which is

@@ -153,7 +153,7 @@ class Client:
             for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
                 self._ledger.is_content(event_id, data)
             await pass_time(self._world.random.expovariate(20))
-            await self._settle(arrived.ids)
+            await self.settle(arrived.ids)
             self._is_busy = False
             self._confirm()
             if not self._quiet and self._world.random.random() < 0.05:
@@ -194,7 +194,7 @@ class Client:
             self._world.realm.subscriptions.recall_seen(self._subscription)
         self._recalls = 0
 
-    async def _settle(self, ids: list[int]) -> None:
+    async def settle(self, ids: list[int]) -> None:
         place, is_certain, last = self._place, self._place.is_certain, self._place.last
         settled, asked = place.settled, place.asked
         after = {event_id: self._after[event_id] for event_id in ids}

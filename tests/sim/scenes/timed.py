@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Definition
@@ -26,7 +29,7 @@ _START_US = 2_000_000
 """A realm has begun to serve within this time."""
 
 
-class Times(NamedTuple):
+class Times(Struct, frozen=True):
     published_us: int
     latest_us: int
     """No event before it was published later than this."""
@@ -68,7 +71,7 @@ class Timed:
     def _count_from(self, began_us: int) -> None:
         for event_id, times in self._seen.items():
             counts_from_us = min(times.counts_from_us, began_us)
-            self._seen[event_id] = times._replace(counts_from_us=counts_from_us)
+            self._seen[event_id] = replace(times, counts_from_us=counts_from_us)
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:

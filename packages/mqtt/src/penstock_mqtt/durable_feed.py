@@ -244,6 +244,7 @@ class DurableFeed:
             self._connection.abort()
 
     def give(self, rows: OutgoingBatch) -> None:
+        """Put the events of a delivery into the outbox, and acknowledge those not wanted."""
         event_ids = rows.batch.column("event_id").to_pylist()
         messages = self._messages_of(rows)
         # A frame of several events counts evenly: what matters is the sum.

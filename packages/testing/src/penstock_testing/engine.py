@@ -363,9 +363,7 @@ class EngineJournal:
         try:
             for part in range(parts):
                 chunk = data[part * size : (part + 1) * size]
-                await self.publish(
-                    self.frame("data", expected + 1, part, parts=parts, data=chunk)
-                )
+                await self.publish(self.frame("data", expected + 1, part, parts=parts, data=chunk))
         except Deposed as error:
             self._deposed = str(error)
             raise
@@ -445,6 +443,7 @@ class EngineJournal:
     def frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
+        """Create a frame of this handle."""
         return LogFrame(
             kind, self.epoch, self._writer, block=block, part=part, parts=parts, data=data
         )

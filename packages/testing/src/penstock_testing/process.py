@@ -68,7 +68,7 @@ class ServerProcess:
         self._environment = {**os.environ, "PYTHONPATH": search_path(), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         self._settled = threading.Event()
         """Set when the server listens or has ended."""
         self._reader: threading.Thread | None = None
@@ -107,7 +107,7 @@ class ServerProcess:
         assert self._process is not None, "the process is started"
         assert self._process.stderr is not None, "stderr is a pipe"
         for line in self._process.stderr:
-            self._lines.append(line)
+            self.lines.append(line)
             if not self.url and any(f'"{event}"' in line for event in _READY):
                 self.url = str(_entry(line).get("url", ""))
                 self._settled.set()
@@ -135,7 +135,7 @@ class ServerProcess:
     @property
     def log(self) -> str:
         """The log so far, one JSON object in each line."""
-        return "".join(self._lines)
+        return "".join(self.lines)
 
     @property
     def output(self) -> str:
@@ -145,7 +145,7 @@ class ServerProcess:
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Return the log entries with an event name such as ``realm.recovered``."""
-        entries = [_entry(line) for line in self._lines]
+        entries = [_entry(line) for line in self.lines]
         return [entry for entry in entries if entry.get("event") == event]
 
     @property
@@ -154,7 +154,7 @@ class ServerProcess:
         serve."""
         claimed = served = 0
         events = ("shard.claimed", "realm.listening", *_ENDS_OWNING)
-        for line in list(self._lines):
+        for line in list(self.lines):
             if not any(f'"{event}"' in line for event in events):
                 continue
             entry = _entry(line)

@@ -73,8 +73,8 @@ class ClusterWideNames(StoreNames):
         """Local names as they were read last."""
         self._unreadable = ""
         """Reason why the local names are unknown; empty if they are known."""
-        self._epoch = epoch
-        self._directory = directory
+        self.epoch = epoch
+        self.directory = directory
         self._doors = doors
 
     async def begin(self) -> None:
@@ -85,7 +85,7 @@ class ClusterWideNames(StoreNames):
         store is created that might have a local name. Raises ``Deposed``.
         """
         try:
-            names = await change_local_names(self._registry, lambda names: names.begun(self._epoch))
+            names = await change_local_names(self._registry, lambda names: names.begun(self.epoch))
         except Damaged as error:
             self._unreadable = str(error)
         else:
@@ -107,12 +107,12 @@ class ClusterWideNames(StoreNames):
     def _rule(self, names: LocalNames) -> LocalNames:
         # Before a grant: no cluster-wide store of that name may be created meanwhile.
         self._take(names)
-        return names.ruled(self._epoch, self._directory.is_taken)
+        return names.ruled(self.epoch, self.directory.is_taken)
 
     def _take(self, names: LocalNames) -> None:
         self.local, self._unreadable = names, ""
         doors = self._doors()
-        self._directory.local_names = {
+        self.directory.local_names = {
             name: f"{local.kind} of node {local.node}" + _address_text(doors.get(local.node))
             for name, local in names.reserved.items()
         }
@@ -121,7 +121,7 @@ class ClusterWideNames(StoreNames):
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
         """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. Refuses a store of
         one node, which has to be created at that node."""
-        kind = self._directory.rules.types.get(definition.type)
+        kind = self.directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
             check_for_all(name, definition, self._doors())
         if self._unreadable and not is_temporary(name):

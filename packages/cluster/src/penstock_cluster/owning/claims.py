@@ -467,7 +467,7 @@ class Claims:
                     lease_us=self.me.lease_us,
                 )
                 yield self._write(key, confirmed)
-        elif self._may_claim(shard, claim, now_us):
+        elif self.may_claim(shard, claim, now_us):
             self.why[shard] = self._why(shard, claim)
             epoch = 1 if claim is None else claim.epoch + 1
             me = self.me
@@ -498,7 +498,8 @@ class Claims:
         """Newest format that all nodes know and this one can write."""
         return min(self.format or self.me.format, self.me.format)
 
-    def _may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
+    def may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
+        """Return whether this node may claim a shard whose claim is ``claim``."""
         me, length_us = self.me, self.lease.length_us
         newest = max(self.format, 0 if claim is None else claim.format)
         if me.leaving or newest > me.format or abs(self.clock_off_us) > APART_US_MAX:

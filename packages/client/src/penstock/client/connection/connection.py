@@ -352,10 +352,10 @@ class RealmConnection:
             lasting = CannotConnect(f"the connection was lost, and {error}")
             raise self.listeners.ended_by(lasting) from error
         self.reconnects += 1
-        await self._open_again(self._requested_here)
+        await self.open_again(self._requested_here)
         self._requested_here = None
 
-    async def _open_again(self, requested: Container[int]) -> None:
+    async def open_again(self, requested: Container[int]) -> None:
         """Open all subscriptions again, except those already requested on this connection by the
         calls that open them."""
         for number, incoming in list(self._incoming.items()):

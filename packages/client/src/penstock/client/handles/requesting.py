@@ -36,7 +36,7 @@ class Requester:
         self._queue = ""
         """Name of the reply queue."""
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[str, asyncio.Future[ReceivedEvent]] = {}
+        self.waiting: dict[str, asyncio.Future[ReceivedEvent]] = {}
         """Requests without a reply, by correlation id."""
         self._identity = uuid.uuid4().hex
         self._requests = 0
@@ -67,7 +67,7 @@ class Requester:
         try:
             async with asyncio.timeout(wait):
                 headers["reply_to"] = await self._reply_queue()
-                self._waiting[correlation] = reply
+                self.waiting[correlation] = reply
                 request = Event(data, **{**attributes, "headers": headers})
                 event_id = await publisher.publish_one(request)
                 return await reply
@@ -75,7 +75,7 @@ class Requester:
             what = "the request" if event_id is None else f"request {event_id}"
             raise NoReply(f"no reply to {what} on {to} arrived within {wait:g} s") from None
         finally:
-            self._waiting.pop(correlation, None)
+            self.waiting.pop(correlation, None)
 
     async def close(self) -> None:
         """Remove the reply queue at the end of the session. Pending requests raise
@@ -116,7 +116,7 @@ class Requester:
 
     def _resolve(self, event: ReceivedEvent) -> None:
         """Complete the request that ``event`` replies to; drop a late or a second reply."""
-        reply = self._waiting.get(event.headers.get("correlation_id") or "")
+        reply = self.waiting.get(event.headers.get("correlation_id") or "")
         if reply is not None and not reply.done():
             reply.set_result(event)
 
@@ -124,7 +124,7 @@ class Requester:
         self._fail(NoReply(f"replies can no longer be read: {error!r}"))
 
     def _fail(self, error: PenstockError) -> None:
-        for reply in self._waiting.values():
+        for reply in self.waiting.values():
             if not reply.done():
                 reply.set_exception(error)
                 # Mark the error as retrieved: asyncio would log it if the request was cancelled.

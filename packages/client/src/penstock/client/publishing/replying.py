@@ -52,7 +52,7 @@ class Replies:
                 f"event {request.event_id} asks for no reply: it has no header reply_to; "
                 "publish requests with request()"
             )
-        headers = _reply_headers(request.headers, data, attributes.get("headers"))
+        headers = reply_headers(request.headers, data, attributes.get("headers"))
         answer = Event(data, **{**attributes, "headers": headers})
         publisher = await self._publisher(address)
         try:
@@ -77,7 +77,7 @@ class Replies:
         return publisher
 
 
-def _reply_headers(
+def reply_headers(
     request: Mapping[str, Any], data: bytes, reply: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the headers of a reply: those of ``reply``, and the id of the request."""

@@ -238,6 +238,7 @@ class ChannelRing(Generic[S]):
         await member.inner.open()
 
     def new_member(self, channel: ChannelOpened) -> Member[S]:
+        """Create the member for a channel that joins."""
         assert self.new_from is not None, "set when the watch began"
         is_new = channel.channel >= self.new_from
 

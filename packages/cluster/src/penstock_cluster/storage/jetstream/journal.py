@@ -84,7 +84,7 @@ class JetStreamJournal:
         room: EngineRoom,
     ) -> None:
         self.stream: Final = stream
-        self._subject = f"{stream.name}.frames"
+        self.subject = f"{stream.name}.frames"
         self._marks = marks
         self._epoch = epoch
         self._clock = clock
@@ -283,7 +283,7 @@ class JetStreamJournal:
     def _settings(self) -> dict[str, object]:
         return {
             **REPLICATED,
-            "subjects": [self._subject],
+            "subjects": [self.subject],
             "max_msgs_per_subject": -1,
             "allow_rollup_hdrs": False,
             "metadata": {INCARNATION: secrets.token_hex(16)},
@@ -459,7 +459,7 @@ class JetStreamJournal:
         odd = 0
         for pause in pauses():
             try:
-                sequence = await self.stream.publish(self._subject, raw, headers)
+                sequence = await self.stream.publish(self.subject, raw, headers)
             except Unanswered:
                 self._appends.unanswered()
             except JetStreamRefusal as refusal:

@@ -39,17 +39,17 @@ class RegistryMarks:
     """The mark of one journal in the engine's registry, under a prefix that no other key has."""
 
     def __init__(self, registry: BucketRegistry, key: str) -> None:
-        self._registry = registry
-        self._key = key
+        self.registry = registry
+        self.key = key
 
     async def read(self) -> Mark | None:
-        record = await self._registry.get(self._key)
+        record = await self.registry.get(self.key)
         return None if record is None else msgspec.json.decode(record.value, type=Mark)
 
     async def write(self, mark: Mark) -> None:
         """See :class:`Marks`."""
         while True:
-            record = await self._registry.get(self._key)
+            record = await self.registry.get(self.key)
             version = 0
             if record is not None:
                 held = msgspec.json.decode(record.value, type=Mark)
@@ -58,7 +58,7 @@ class RegistryMarks:
                     raise Deposed(f"epoch {held.epoch} has begun; this is {mark.epoch}")
                 mark = msgspec.structs.replace(mark, kept=max(mark.kept, held.kept))
             try:
-                await self._registry.cas(self._key, version, msgspec.json.encode(mark))
+                await self.registry.cas(self.key, version, msgspec.json.encode(mark))
             except Conflict:
                 continue
             return

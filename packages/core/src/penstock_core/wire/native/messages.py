@@ -345,7 +345,7 @@ _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
 _NAMES = {"kind": "type"}
 """Fields whose name in the API differs from that in the protocol."""
 
-_from_clients = _FromClients()
+from_clients = _FromClients()
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding for bytes that are not a message; the last one for too deep nesting."""
@@ -369,14 +369,14 @@ def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
     """Decode a client's message; a request with a value out of bounds is returned as
     ``Unreadable``. Raises ``RemoteProtocolViolation`` for other bytes."""
     try:
-        message = _from_clients.decode(header)
+        message = from_clients.decode(header)
     except msgspec.ValidationError as error:
         if (refused := _unreadable(header, str(error))) is not None:
             return refused
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
-    make = _from_clients.makers.get(type(message))
+    make = from_clients.makers.get(type(message))
     if make is None:
         return cast("FromClient", message)
     number, *fields = astuple(message)

@@ -96,7 +96,7 @@ def detail_of(event: Event, messages: Messages | None) -> EventDetail:
         base64=base64.b64encode(data).decode(),
         hex=data[:HEX_BYTES].hex(" "),
         text=text,
-        json=_json(data),
+        json=json_in(data),
         protobuf=document.message,
         message_type=None if kind is None else str(kind),
     )
@@ -107,7 +107,7 @@ def detail_of(event: Event, messages: Messages | None) -> EventDetail:
     return EventDetail(event=document, views=views)
 
 
-def _json(data: bytes) -> Any:
+def json_in(data: bytes) -> Any:
     """Return the data as a JSON object or array; None for other data. A bare JSON number or string
     is treated as text."""
     if data[:1] not in (b"{", b"["):

@@ -133,7 +133,8 @@ def _read(content: Content, messages: Messages | None) -> PublishDocument:
     return reader(content.data, messages)
 
 
-def _json(data: bytes, messages: Messages | None) -> PublishDocument:
+def json_document(data: bytes, messages: Messages | None) -> PublishDocument:
+    """Read one event, or several, from JSON. Raises ``InvalidArgument``."""
     tree: Any = ABSENT
     try:
         # The body is decoded without a type first, to choose the type and to show the wrong value
@@ -201,7 +202,7 @@ def _document(batches: list[pa.RecordBatch]) -> PublishDocument:
 
 
 _READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] = {
-    JSON: _json,
+    JSON: json_document,
     NDJSON: _lines,
     ARROW: _arrow,
 }

@@ -70,14 +70,14 @@ async def state(call: Call[StateQuery, None]) -> StateAnswer:
 def _key(text: str, kind: KeyType | None) -> Any:
     """Return the value of the key in its type. Raises ``InvalidArgument`` if it does not fit."""
     if kind is None:
-        return _inferred(text)
+        return inferred(text)
     try:
         return _TYPES[kind](text)
     except (ValueError, msgspec.ValidationError, msgspec.DecodeError, RecursionError):
         raise InvalidArgument(f"key={text[:80]!r} is not a valid {kind}") from None
 
 
-def _inferred(text: str) -> Any:
+def inferred(text: str) -> Any:
     """Return the bool or number that the text is in JSON; otherwise the text."""
     try:
         check_json_nesting(text)

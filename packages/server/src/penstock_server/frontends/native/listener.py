@@ -118,7 +118,7 @@ class NativeListener:
         """Functions that return whether other connections have sent data since a time of the
         loop."""
         self.sessions: dict[str, PeerConnection] = {}
-        self._opening: dict[str, dict[asyncio.Event, None]] = {}
+        self.opening: dict[str, dict[asyncio.Event, None]] = {}
         """Seats, by session, that were still being taken when the connection ended. The event of a
         seat is set when the seat is given back."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -212,6 +212,7 @@ class NativeListener:
         self._offered[name] = OfferedProtocol(make, first_bytes)
 
     def new_protocol(self) -> asyncio.BaseProtocol:
+        """Create the protocol of a connection that has just been accepted."""
         recognized = {
             offered.first_bytes: offered.make
             for offered in self._offered.values()
@@ -394,17 +395,17 @@ class NativeListener:
     def connection_left(self, connection: Connection) -> None:
         """Record that a connection has ended while it was taking seats, which are given back as
         soon as they are taken."""
-        pending = self._opening.setdefault(connection.session, {})
+        pending = self.opening.setdefault(connection.session, {})
         pending |= dict.fromkeys(connection.opening.values())
         if not pending:
-            del self._opening[connection.session]
+            del self.opening[connection.session]
 
     def given_back(self, session: str, opened: asyncio.Event) -> None:
         """Record that the seat of ``opened`` is given back."""
-        pending = self._opening.get(session, {})
+        pending = self.opening.get(session, {})
         # All values are None, so the default distinguishes a missing event from a removed one.
         if pending.pop(opened, opened) is None and not pending:
-            del self._opening[session]
+            del self.opening[session]
 
     async def seats_given_back(
         self, session: str, current: Collection[asyncio.Event] = frozenset()
@@ -415,7 +416,7 @@ class NativeListener:
         ``current`` has the events of the caller's own seats. Seats later than these are not waited
         for, because their openings wait for the caller, which would be a deadlock.
         """
-        while pending := self._opening.get(session):
+        while pending := self.opening.get(session):
             oldest = next(iter(pending))
             if oldest in current:
                 return

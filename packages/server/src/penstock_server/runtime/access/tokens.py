@@ -97,7 +97,7 @@ class Tokens:
         if not self.are_taken:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
         # Off the loop, because a client decides how long its token is.
-        key_id = await self._offload(lambda: _key_id(text))
+        key_id = await self._offload(lambda: key_id_of(text))
         key = await self._key(key_id)
         claims = await self._offload(lambda: self._claims(text, key))
         return self._principal_of(claims, host)
@@ -135,7 +135,7 @@ class Tokens:
 
     async def _refresh(self, now_us: int) -> None:
         try:
-            keys: _Keys = await self._offload(lambda: _keys(self._fetch(self._rules.keys)))
+            keys: _Keys = await self._offload(lambda: keys_in(self._fetch(self._rules.keys)))
         except PenstockError as error:
             if not self._keys:
                 raise
@@ -239,7 +239,8 @@ def _is_installed() -> bool:
     return find_spec("jwt") is not None
 
 
-def _key_id(text: str) -> str:
+def key_id_of(text: str) -> str:
+    """Return the id of the key that has signed a token. Raises ``AuthenticationFailed``."""
     import jwt
 
     try:
@@ -263,7 +264,7 @@ class _Keys(NamedTuple):
     refused: dict[str, str]
 
 
-def _keys(document: bytes) -> _Keys:
+def keys_in(document: bytes) -> _Keys:
     """Return the keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
     key_set = decode_json(
         document,

@@ -212,9 +212,9 @@ class Leases(LeaseBook):
         Raises ``LeaseEnded`` for events that have gone back, ``IllegalState`` for events that the
         lease never had, or that were settled in another way.
         """
-        lease = self._find(request, owner)
+        lease = self.find(request, owner)
         if lease is None:
-            return await self._answer_without_lease(request, check)
+            return await self.answer_without_lease(request, check)
 
         def settle(group: Group) -> Settled:
             meant = _meant(group, lease, request, how=request.how)
@@ -235,7 +235,7 @@ class Leases(LeaseBook):
 
     async def extend(self, request: ExtendLease | ExtendPatternLease, owner: str) -> Settled:
         """Extend the time of events. Raises the errors of :meth:`settle`."""
-        lease = self._find(request, owner)
+        lease = self.find(request, owner)
         if lease is None:
             raise unknown(request.lease)
 
@@ -258,7 +258,7 @@ class Leases(LeaseBook):
 
         return await self.act(lease, extend)
 
-    async def _answer_without_lease(
+    async def answer_without_lease(
         self, request: SettleLease | SettlePatternLease, check: Check
     ) -> Settled:
         """Return the answer for a lease that the realm does not know: an acknowledgement succeeds
@@ -292,7 +292,7 @@ class Leases(LeaseBook):
         settled: Settled = await self.shard.act(inspect, sweeps=None if sole is None else (sole,))
         return settled
 
-    def _find(
+    def find(
         self,
         request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
         owner: str,
