@@ -45,7 +45,7 @@ class EngineWithPlace(MemoryEngine):
             def _blobs(self, _: MemoryBlobs) -> None:
                 pass
 
-        return Folder(self.servers.blobs(shard), self._requests)
+        return Folder(self.servers.blobs(shard), self.requests)
 
 
 def empty() -> MemoryBlobs:

@@ -122,14 +122,14 @@ def test_a_commit_goes_to_the_realm_of_its_tasks_where_another_one_was_at_that_a
     with _restarting(tmp_path / "before") as before:
         port = int(before.url.rpartition(":")[2])
         old = connections.ask_realm(before.url, lambda session: session.realm_id)
-        kept = dict(connections._sessions)
-        connections._sessions.clear()  # a task's process has a session of its own
+        kept = dict(connections.sessions)
+        connections.sessions.clear()  # a task's process has a session of its own
         before.close()
         with _restarting(tmp_path / "after", port) as after:
             writer = writer_of(after)
             messages = [task(writer, 0, 1, 2)]
             disconnect()
-            connections._sessions.update(kept)
+            connections.sessions.update(kept)
 
             writer.commit(messages, 0)
 
@@ -176,7 +176,7 @@ def _restarting_after_each(
     realm: Restarting, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> Callable[[], int]:
     """The realm restarts after rows were put aside, so often; tells how often they were."""
-    put_again, calls = writing._stage_again, [0]
+    put_again, calls = writing.stage_again, [0]
 
     def then_restart(*given: Any, **named: Any) -> list[writing.Staged]:
         staged = put_again(*given, **named)
@@ -185,7 +185,7 @@ def _restarting_after_each(
             realm.restart()
         return staged
 
-    monkeypatch.setattr(writing, "_stage_again", then_restart)
+    monkeypatch.setattr(writing, "stage_again", then_restart)
     return lambda: calls[0]
 
 

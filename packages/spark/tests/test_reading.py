@@ -17,7 +17,8 @@ import penstock
 from packages.spark.tests.reading import Row, rows_of
 from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
-from penstock_spark.connections import ask, disconnect
+from penstock_spark.connections import ask, disconnect, sessions
+from penstock_spark.options import source_options
 from penstock_spark.reading.plan import EventRange, FileRows, WireRows
 from penstock_spark.reading.reading import ChannelStreamReader
 from penstock_spark.source import PenstockSource
@@ -469,11 +470,10 @@ def test_the_columns_of_a_channel_survive_a_restart(tmp_path: Path, sealed: Seal
 
 
 def test_a_session_that_was_closed_is_opened_again(url: str, orders: Channel) -> None:
-    where = source(url)._source().where
+    data_source = source(url)
+    where = source_options(data_source.options, data_source.default_url).where
     ask(where, lambda link: link.channel.name)
-    from penstock_spark.connections import _sessions
-
-    for session in _sessions.values():
+    for session in sessions.values():
         session.close()
 
     assert ask(where, lambda link: link.channel.name) == "orders"

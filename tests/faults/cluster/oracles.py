@@ -131,7 +131,7 @@ def check_differing(seen: Iterable[Differing], wrong: Violations) -> None:
             wrong.append(f"{what}: {each.harmed}")
 
 
-class Filled(NamedTuple):
+class Filled(Struct, frozen=True):
     """Servers of the engine that were full for a while."""
 
     servers: tuple[str, ...]

@@ -28,7 +28,7 @@ from penstock_spark.session.settling import settle_down
 
 T = TypeVar("T")
 
-_sessions: dict[tuple[int, RealmAt], Session] = {}
+sessions: dict[tuple[int, RealmAt], Session] = {}
 """Sessions by process and realm, since a forked child cannot use its parent's."""
 
 _existing: set[tuple[int, Where]] = set()
@@ -115,17 +115,17 @@ def ask_realm(
     settle_down()
     realm = RealmAt(realm) if isinstance(realm, str) else realm
     key = (os.getpid(), realm)
-    session = _sessions.get(key)
+    session = sessions.get(key)
     if session is not None and realm_id not in ("", session.realm_id):
-        _sessions.pop(key).close()
+        sessions.pop(key).close()
         session = None
     if session is not None:
         try:
             return question(session)
         except (SessionClosed, CannotConnect):
-            _sessions.pop(key, None)  # its reconnect timeout has passed; a new session may succeed
+            sessions.pop(key, None)  # its reconnect timeout has passed; a new session may succeed
     patient = patient or TaskContext.get() is not None
-    session = _sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
+    session = sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
     return question(session)
 
 
@@ -145,9 +145,9 @@ def _connected(realm: RealmAt, patience_s: float) -> Session:
 
 def disconnect() -> None:
     """Close the sessions of this process; the next call of :func:`ask` opens new ones."""
-    mine = [key for key in _sessions if key[0] == os.getpid()]
+    mine = [key for key in sessions if key[0] == os.getpid()]
     for key in mine:
-        _sessions.pop(key).close()
+        sessions.pop(key).close()
     _existing.clear()
 
 

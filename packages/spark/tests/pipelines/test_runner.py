@@ -15,7 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage, StorageFailed
 from penstock_spark.pipelines import Pipeline, run
-from penstock_spark.pipelines.runner import Run, Supervised, _is_not_of_gateway
+from penstock_spark.pipelines.runner import Run, Supervised, is_not_of_gateway
 from penstock_spark.pipelines.standing import Keeping
 from penstock_spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
@@ -246,7 +246,7 @@ def test_what_py4j_logs_of_a_lost_jvm_is_not_printed(
         "root", logging.ERROR, "", lineno=0, msg="while sending", args=None, exc_info=info
     )
 
-    assert _is_not_of_gateway(record) == is_printed
+    assert is_not_of_gateway(record) == is_printed
 
 
 class Signal(threading.Event):

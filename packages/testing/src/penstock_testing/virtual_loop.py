@@ -67,7 +67,7 @@ class LeapingLoop(VirtualTimeLoop):
         """Waiting calls of the thread that created the loop; time passes only if there is one."""
         self._jobs = 0
         """Computing jobs of the executor; time stands still meanwhile."""
-        self._timers: list[asyncio.TimerHandle] = []
+        self.timers: list[asyncio.TimerHandle] = []
         """Heap of the punctual timers. Cancelled timers are removed when the heap is full."""
         self._timers_max = 64
         self._settling: list[asyncio.Future[None]] = []
@@ -94,11 +94,11 @@ class LeapingLoop(VirtualTimeLoop):
         timer = super().call_at(when, callback, *args, context=context)
         is_upkeep = IS_UPKEEP.get() if context is None else context.get(IS_UPKEEP, False)
         if not is_upkeep:
-            if len(self._timers) >= self._timers_max:
-                self._timers = [timer for timer in self._timers if not self._is_over(timer)]
-                heapq.heapify(self._timers)
-                self._timers_max = 2 * len(self._timers) + 64
-            heapq.heappush(self._timers, timer)
+            if len(self.timers) >= self._timers_max:
+                self.timers = [timer for timer in self.timers if not self._is_over(timer)]
+                heapq.heapify(self.timers)
+                self._timers_max = 2 * len(self.timers) + 64
+            heapq.heappush(self.timers, timer)
         return timer
 
     def run_in_executor(
@@ -172,9 +172,9 @@ class LeapingLoop(VirtualTimeLoop):
         if not self._waits or self._jobs or timeout is None:
             return False
         now_s = self.elapsed_s
-        while self._timers and self._is_over(self._timers[0]):
-            heapq.heappop(self._timers)
-        to_s = self._timers[0].when() if self._timers else now_s + timeout
+        while self.timers and self._is_over(self.timers[0]):
+            heapq.heappop(self.timers)
+        to_s = self.timers[0].when() if self.timers else now_s + timeout
         if to_s != self._target_s:
             self._target_s = to_s
             self._leap_s = max(LEAP_MIN_S, (to_s - now_s) / LEAPS)

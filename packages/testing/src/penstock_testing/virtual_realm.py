@@ -91,7 +91,7 @@ class VirtualRealm(Realm):
     @property
     def now(self) -> datetime:
         """The time of the realm's clock, in UTC."""
-        return moment_of(self._clock.now_us())
+        return moment_of(self.clock.now_us())
 
     def advance(
         self,
@@ -140,7 +140,7 @@ class VirtualRealm(Realm):
 
     async def _wait_until_settled(self, by_s: float) -> None:
         await asyncio.sleep(by_s)
-        await self._clock.settled()
+        await self.clock.settled()
 
     # --- asynchronous tests --------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class VirtualRealm(Realm):
         return Opening(self._open_session(user))
 
     async def _open_session(self, user: str) -> Session:
-        if asyncio.get_running_loop() is not self._clock:
+        if asyncio.get_running_loop() is not self.clock:
             raise IllegalState(
                 "aio_connect was called outside of run, on another loop than that of the realm; "
                 "pass the coroutine function that connects to run"
@@ -213,18 +213,18 @@ class VirtualRealm(Realm):
     # --- the realm -----------------------------------------------------------------------
 
     def _new_loop(self) -> LeapingThread:
-        self._clock = LeapingLoop(self._start_us)
-        self._thread = LeapingThread(self._clock)
+        self.clock = LeapingLoop(self._start_us)
+        self._thread = LeapingThread(self.clock)
         return self._thread
 
     async def _open(self) -> RunningRealm:
-        realm = await open_realm(self._directory, self.settings, clock=self._clock)
-        self._clock.next_due_us = lambda: realm.shard.timers.next_us
+        realm = await open_realm(self._directory, self.settings, clock=self.clock)
+        self.clock.next_due_us = lambda: realm.shard.timers.next_us
         return realm
 
     async def _stop(self) -> None:
         """Stop the realm. Time passes meanwhile, because connections that end wait for timers."""
-        with self._clock.time_passes():
+        with self.clock.time_passes():
             await super()._stop()
 
     def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -30,21 +30,21 @@ Spoil = Callable[[pytest.MonkeyPatch], None]
 
 def from_the_sending(patch: pytest.MonkeyPatch) -> None:
     """Latencies count from when an event was sent: what had to wait before is left out."""
-    whole, sent_us = LoadRun._publish, dict[int, int]()
+    whole, sent_us = LoadRun.publish, dict[int, int]()
 
     async def publish(
         run: LoadRun, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore
     ) -> None:
-        sent_us.update(dict.fromkeys(numbers.tolist(), run._at_us()))
+        sent_us.update(dict.fromkeys(numbers.tolist(), run.at_us()))
         await whole(run, channel, numbers, room=room)
 
     def count(run: LoadRun, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
-        steps = run._plan.steps_of(numbers)
+        steps = run.plan.steps_of(numbers)
         for number, step in zip(numbers.tolist(), steps.tolist(), strict=True):
             times[step].add(np.array([at_us - sent_us[number]]))
 
-    patch.setattr(LoadRun, "_publish", publish)
-    patch.setattr(LoadRun, "_count", count)
+    patch.setattr(LoadRun, "publish", publish)
+    patch.setattr(LoadRun, "count", count)
 
 
 def all_at_one_rate(patch: pytest.MonkeyPatch) -> None:

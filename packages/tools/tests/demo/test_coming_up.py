@@ -10,7 +10,7 @@ from typing import Any, cast
 from penstock_testing.loop import SimLoop, pass_time, simulated
 from penstock_tools.demo.actions import Action
 from penstock_tools.demo.processes import DemoProcesses
-from penstock_tools.demo.run import _Demo, _Ending
+from penstock_tools.demo.run import DemoEnding, DemoRun
 from penstock_tools.demo.screen import Picture
 from penstock_tools.demo.traffic import Traffic
 
@@ -40,14 +40,14 @@ async def test_it_is_up_when_an_event_is_acknowledged_and_its_owner_is_known() -
     processes: Any = SimpleNamespace(owner=None, nodes=[], url="", settings="realm.toml")
     traffic: Any = SimpleNamespace(ledger=SimpleNamespace(published=0), trouble="")
     display = Told()
-    demo = _Demo(
+    demo = DemoRun(
         cast("DemoProcesses", processes),
         cast("Traffic", traffic),
         display,
         clock=loop,
-        ending=_Ending(),
+        ending=DemoEnding(),
     )
-    coming = loop.create_task(demo._come_up())
+    coming = loop.create_task(demo.come_up())
 
     await pass_time(1)
     traffic.ledger.published = 1

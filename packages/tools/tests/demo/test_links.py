@@ -167,7 +167,9 @@ def test_where_nobody_listens_a_connection_ends(links: DemoLinks) -> None:
 
 
 def test_the_end_of_links_ends_every_connection_and_the_thread(port: int) -> None:
+    before = threading.enumerate()
     made = DemoLinks()
+    (thread,) = (each for each in threading.enumerate() if each not in before)
     with connected(made.open("n1", "e1", port)) as connection:
         connection.sendall(b"one")
         assert heard(connection, 3) == b"ONE"
@@ -175,4 +177,4 @@ def test_the_end_of_links_ends_every_connection_and_the_thread(port: int) -> Non
         made.close()
 
         assert connection.recv(1) == b""
-    assert not made._thread.is_alive()
+    assert not thread.is_alive()

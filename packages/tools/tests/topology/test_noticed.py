@@ -22,27 +22,27 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 def unseen_storage(patch: pytest.MonkeyPatch) -> None:
     """A plan does not compare how a store is kept."""
-    whole = planning._changes
+    whole = planning.definition_changes
 
     def without(found: Definition, wanted: Definition) -> Iterator[planning.Change]:
         return (each for each in whole(found, wanted) if not each[0].startswith("storage."))
 
-    patch.setattr(planning, "_changes", without)
+    patch.setattr(planning, "definition_changes", without)
 
 
 def forgotten_backoff(patch: pytest.MonkeyPatch) -> None:
     """A step makes a durable without the time to breathe that its file gives it."""
-    whole = applying._durable_arguments
+    whole = applying.durable_arguments
 
     def given_of_durable(durable: WantedDurable) -> dict[str, Any]:
         return {**whole(durable), "backoff": None}
 
-    patch.setattr(applying, "_durable_arguments", given_of_durable)
+    patch.setattr(applying, "durable_arguments", given_of_durable)
 
 
 def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
     """A file that is written of a realm leaves out what durables choose."""
-    whole = inventory._durable
+    whole = inventory.wanted_durable
 
     def durable(info: DurableInfo, definition: Definition) -> WantedDurable:
         found = whole(info, definition)
@@ -53,17 +53,17 @@ def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
             attributes=found.attributes,
         )
 
-    patch.setattr(inventory, "_durable", durable)
+    patch.setattr(inventory, "wanted_durable", durable)
 
 
 def stores_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A step makes a store without the time to live that its file gives it."""
-    whole = applying._store_arguments
+    whole = applying.store_arguments
 
     def given_of_store(store: WantedStore) -> dict[str, Any]:
         return {**whole(store), "ttl": 0}
 
-    patch.setattr(applying, "_store_arguments", given_of_store)
+    patch.setattr(applying, "store_arguments", given_of_store)
 
 
 MISTAKES: list[Mistake] = [

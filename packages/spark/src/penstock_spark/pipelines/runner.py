@@ -527,12 +527,12 @@ def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if not master.startswith(CONNECT):
         _quieten_accumulators(spark.sparkContext)
-    logging.getLogger().addFilter(_is_not_of_gateway)
+    logging.getLogger().addFilter(is_not_of_gateway)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
 
 
-def _is_not_of_gateway(record: logging.LogRecord) -> bool:
+def is_not_of_gateway(record: logging.LogRecord) -> bool:
     """Return False for records of py4j, on the root logger, about a broken connection to the
     JVM."""
     error = record.exc_info[1] if record.exc_info else None

@@ -324,7 +324,7 @@ def publish(
                     f"({error})"
                 ) from error
         # Safe to repeat: the failed commit published nothing, and the driver has the rows.
-        staged = _stage_again(options, staged)
+        staged = stage_again(options, staged)
 
 
 def _commit(
@@ -373,7 +373,7 @@ def _is_carried(messages: Sequence[Staged]) -> bool:
     return all(part.rows is not None for message in messages for part in message.parts)
 
 
-def _stage_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
+def stage_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
     """Stage the rows that the messages carry; return messages with the new stages."""
 
     def stage(session: Session, part: StagedPart, group: str) -> StagedPart:

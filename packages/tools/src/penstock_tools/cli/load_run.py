@@ -147,7 +147,7 @@ class LoadRun:
     """One load run; :meth:`run` may be called once."""
 
     def __init__(self, plan: LoadPlan, setup: LoadSetup, clock: Clock, ending: Ending) -> None:
-        self._plan = plan
+        self.plan = plan
         self._setup = setup
         self._clock = clock
         self._ending = ending
@@ -171,9 +171,9 @@ class LoadRun:
         setup = self._setup
         async with AsyncExitStack() as sessions:
             owner = await self._connected(sessions)
-            if max(self._plan.sizes) >= owner.event_bytes_max:
+            if max(self.plan.sizes) >= owner.event_bytes_max:
                 raise EventTooLarge(
-                    f"events with {max(self._plan.sizes):,} bytes of data are too large; this "
+                    f"events with {max(self.plan.sizes):,} bytes of data are too large; this "
                     f"realm allows events of {owner.event_bytes_max:,} bytes in all; "
                     "use a smaller --size"
                 )
@@ -239,25 +239,24 @@ class LoadRun:
 
     async def _pace(self, publishers: list[aio.Channel], under_way: asyncio.TaskGroup) -> None:
         """Publish events when they are due, without waiting for answers to earlier publishes."""
-        plan, turn = self._plan, 0
+        plan, turn = self.plan, 0
         room = asyncio.Semaphore(UNANSWERED_MAX * len(publishers))
         while self._sent < plan.count:
             await room.acquire()
             next_us = int(plan.due_us(np.array([self._sent]))[0])
-            await asyncio.sleep(max(PAUSE_S, (next_us - self._at_us()) / SECOND_US))
+            await asyncio.sleep(max(PAUSE_S, (next_us - self.at_us()) / SECOND_US))
             first = self._sent
-            end = min(plan.due_by(self._at_us()), first + plan.batch_events)
+            end = min(plan.due_by(self.at_us()), first + plan.batch_events)
             if end <= first:
                 room.release()
                 continue
             self._sent = end
             publisher = publishers[turn % len(publishers)]
-            under_way.create_task(self._publish(publisher, np.arange(first, end), room))
+            under_way.create_task(self.publish(publisher, np.arange(first, end), room))
             turn += 1
 
-    async def _publish(
-        self, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore
-    ) -> None:
+    async def publish(self, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore) -> None:
+        """Publish events of these numbers in one batch, and count what becomes of them."""
         try:
             ids = await channel.publish_table(self._table(numbers))
         except (CannotConnect, SessionClosed):
@@ -268,23 +267,23 @@ class LoadRun:
         except PenstockError as error:  # it is unknown whether the events are stored
             self._note(error)
         else:
-            at_us = self._at_us()
+            at_us = self.at_us()
             self._ledger.record_published(int(numbers[0]), ids)
-            self._count(self._publish_times, numbers, at_us)
+            self.count(self._publish_times, numbers, at_us)
             self._has_moved.set()
         finally:
             room.release()
 
     def _table(self, numbers: Int64s) -> pa.Table:
-        ends = np.concatenate(([0], np.cumsum(self._plan.sizes_of(numbers)))).astype(np.int32)
+        ends = np.concatenate(([0], np.cumsum(self.plan.sizes_of(numbers)))).astype(np.int32)
         data = np.resize(self._bytes, int(ends[-1]))
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
         columns = {
             "data": pa.Array.from_buffers(pa.binary(), len(numbers), buffers),
             "number": pa.array(numbers),
         }
-        if self._plan.keys:
-            columns["key"] = pa.array(numbers % self._plan.keys)
+        if self.plan.keys:
+            columns["key"] = pa.array(numbers % self.plan.keys)
         return pa.table(columns)
 
     # --- consuming ------------------------------------------------------------------------
@@ -303,12 +302,12 @@ class LoadRun:
                     # The realm delivers the events again whose acknowledgement was lost
 
     async def _settle(self, subscription: aio.DurableSubscription, batch: DeliveredBatch) -> None:
-        at_us = self._at_us()
+        at_us = self.at_us()
         column = batch.to_arrow().column("properties").field("number")
         numbers = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
         is_first = self._ledger.record_delivery(numbers, batch.event_ids)
-        self._count(self._delivery_times, numbers[is_first], at_us)
-        is_rolled_back = is_first & self._plan.rolls_back(numbers)
+        self.count(self._delivery_times, numbers[is_first], at_us)
+        is_rolled_back = is_first & self.plan.rolls_back(numbers)
         if is_rolled_back.any():
             self._ledger.record_rollback(numbers[is_rolled_back])
             for event, is_back in zip(batch, is_rolled_back.tolist(), strict=True):
@@ -379,15 +378,16 @@ class LoadRun:
 
     # --- measurements ---------------------------------------------------------------------
 
-    def _at_us(self) -> int:
+    def at_us(self) -> int:
+        """Return the microseconds since the run began."""
         return self._clock.steady_us() - self._began_us
 
-    def _count(self, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
+    def count(self, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
         """Add the latencies of events."""
         # They count from the due time, not from the send: events that become due while the realm
         # stalls are sent late, and that wait is part of their latency.
-        latencies = at_us - self._plan.due_us(numbers)
-        steps = self._plan.steps_of(numbers)
+        latencies = at_us - self.plan.due_us(numbers)
+        steps = self.plan.steps_of(numbers)
         for step in np.unique(steps).tolist():
             times[step].add(latencies[steps == step])
 
@@ -402,15 +402,15 @@ class LoadRun:
 
     def picture(self) -> LoadPicture:
         """Return the current progress; its rates cover the time since the last picture."""
-        at_us, ledger = self._at_us(), self._ledger
+        at_us, ledger = self.at_us(), self._ledger
         before_us, acknowledged, delivered = self._shown
         self._shown = (at_us, ledger.acknowledged, ledger.delivered)
         seconds = max(1, at_us - before_us) / SECOND_US
-        step = min(int(at_us / SECOND_US / self._plan.step_s), len(self._plan.rates) - 1)
-        due = self._sent if self._ending.requested.is_set() else self._plan.due_by(at_us)
+        step = min(int(at_us / SECOND_US / self.plan.step_s), len(self.plan.rates) - 1)
+        due = self._sent if self._ending.requested.is_set() else self.plan.due_by(at_us)
         return LoadPicture(
             at_s=at_us / SECOND_US,
-            rate=self._plan.rates[step],
+            rate=self.plan.rates[step],
             acknowledged_per_s=(ledger.acknowledged - acknowledged) / seconds,
             delivered_per_s=(ledger.delivered - delivered) / seconds,
             behind=due - ledger.acknowledged - self._refused,
@@ -432,7 +432,7 @@ class LoadRun:
             channel=self._setup.channel,
             is_kept=self._is_kept,
             seconds=(self._ended_us - self._began_us) / SECOND_US,
-            planned=self._plan.count,
+            planned=self.plan.count,
             acknowledged=ledger.acknowledged,
             refused=self._refused,
             unanswered=self._sent - ledger.acknowledged - self._refused,
@@ -445,7 +445,7 @@ class LoadRun:
             steps=tuple(
                 StepLine(rate, _line(publish), _line(delivery))
                 for rate, publish, delivery in zip(
-                    self._plan.rates, self._publish_times, self._delivery_times, strict=True
+                    self.plan.rates, self._publish_times, self._delivery_times, strict=True
                 )
             ),
         )

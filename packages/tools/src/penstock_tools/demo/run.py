@@ -61,14 +61,14 @@ def run_demo(
 async def _run(
     folder: Path, display: Display, script: Sequence[TimedAction], seconds: float | None
 ) -> Picture:
-    ending = _Ending()
+    ending = DemoEnding()
     loop = asyncio.get_running_loop()
     for number in _ENDS:
         loop.add_signal_handler(number, ending.request)
     try:
         with demo_processes(folder) as processes:
             clock = SystemClock()
-            demo = _Demo(
+            demo = DemoRun(
                 processes, Traffic(processes.url, clock), display, clock=clock, ending=ending
             )
             async with asyncio.TaskGroup() as tasks:
@@ -90,7 +90,7 @@ async def _run(
             loop.remove_signal_handler(number)
 
 
-class _Ending:
+class DemoEnding:
     """Requests to end a run. After the first, the run waits until the consumer has caught up; after
     the second, it ends at once."""
 
@@ -103,7 +103,7 @@ class _Ending:
         self.requested.set()
 
 
-class _Demo:
+class DemoRun:
     """One run."""
 
     def __init__(
@@ -112,7 +112,7 @@ class _Demo:
         traffic: Traffic,
         display: Display,
         clock: Clock,
-        ending: _Ending,
+        ending: DemoEnding,
     ) -> None:
         self.traffic = traffic
         self._processes = processes
@@ -177,12 +177,13 @@ class _Demo:
         """Show the state repeatedly after the first acknowledgement. Raises ``Unavailable`` if the
         cluster does not start."""
         self._display.listen(self.act, self._ending.request)
-        await self._come_up()
+        await self.come_up()
         while True:
             self._display.show(self.picture())
             await asyncio.sleep(self._display.every_s)
 
-    async def _come_up(self) -> None:
+    async def come_up(self) -> None:
+        """Wait until the first event is acknowledged and the owner is known."""
         self._display.tell("starting three engine servers and three nodes")
         started_us = self._clock.steady_us()
         with suppress(TimeoutError):

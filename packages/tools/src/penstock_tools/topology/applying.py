@@ -88,18 +88,18 @@ def _do_to_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
 def _do_to_store(session: Session, act: ActOfStores) -> None:
     match act:
         case StoreToCreate(store):
-            _stores(session, store.kind).create(store.name, **_store_arguments(store))
+            _stores(session, store.kind).create(store.name, **store_arguments(store))
         case StoreToEdit(kind, name, attributes):
             _stores(session, kind).get(name).edit(**attributes)
         case StoreToDelete(kind, name):
             _stores(session, kind).delete(name)
         case DurableToCreate(channel, durable):
             durables = session.channels.get(channel).durables
-            durables.create(durable.name, **_durable_arguments(durable))
+            durables.create(durable.name, **durable_arguments(durable))
         case DurableToDelete(channel, name):
             session.channels.get(channel).durables.delete(name)
         case PatternToCreate(durable):
-            session.durables.create(durable.pattern, durable.name, **_durable_arguments(durable))
+            session.durables.create(durable.pattern, durable.name, **durable_arguments(durable))
         case PatternToDelete(pattern, name):
             session.durables.delete(pattern, name)
         case _:
@@ -127,7 +127,8 @@ def _do_to_access(session: Session, act: ActOfAccess) -> None:
             assert_never(act)
 
 
-def _durable_arguments(durable: WantedDurable) -> dict[str, Any]:
+def durable_arguments(durable: WantedDurable) -> dict[str, Any]:
+    """Return the arguments with which a durable is created."""
     return {
         "type": durable.type,
         "start": durable.start,
@@ -142,7 +143,7 @@ def _stores(session: Session, kind: str) -> Any:
     return session.channels if kind == "channel" else session.queues
 
 
-def _store_arguments(store: WantedStore) -> dict[str, Any]:
+def store_arguments(store: WantedStore) -> dict[str, Any]:
     """Return the attributes of a new store that differ from their defaults."""
     attributes = unusual(store.definition, Definition())
     return {name: value for name, value in attributes.items() if name in attributes_of(store.kind)}

@@ -194,7 +194,7 @@ def topology_of(existing: Found) -> Topology:
                 name=name,
                 definition=_portable(store.definition),
                 durables=tuple(
-                    _durable(durable, store.definition)
+                    wanted_durable(durable, store.definition)
                     for _, durable in sorted(store.durables.items())
                     if not existing.gives(name, durable.name)
                 ),
@@ -251,7 +251,8 @@ def _portable(definition: Definition) -> Definition:
     return portable(definition, clusterable=rules().types[definition.type].clusterable)
 
 
-def _durable(info: DurableInfo, definition: Definition) -> WantedDurable:
+def wanted_durable(info: DurableInfo, definition: Definition) -> WantedDurable:
+    """Return an existing durable as a topology describes it."""
     usual = rules().types[definition.type].ids_survive
     return WantedDurable(
         name=info.name,

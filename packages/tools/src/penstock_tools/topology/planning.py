@@ -121,7 +121,7 @@ class _Planning:
 
     def _edit(self, store: WantedStore, existing_store: ExistingStore) -> PlannedStep | None:
         definition = comparable(store.definition, existing_store.definition)
-        changes = list(_changes(existing_store.definition, definition))
+        changes = list(definition_changes(existing_store.definition, definition))
         immovable = (*FIXED, *(("cluster_wide",) if self._existing.is_cluster else ()))  # SEM C5
         fixed = [_format_change(*change) for change in changes if change[0] in immovable]
         if fixed:
@@ -419,7 +419,8 @@ Change = tuple[str, Any, Any]
 """Name of an attribute, its value in the realm, and its wanted value."""
 
 
-def _changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
+def definition_changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
+    """Yield the attributes that differ, with their present and their wanted value."""
     for attribute in fields(Definition):
         if attribute.name not in ("kind", "storage") and getattr(
             existing, attribute.name
@@ -435,7 +436,7 @@ def _changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
 
 
 def _attribute_details(definition: Definition) -> Iterator[str]:
-    for name, _, value in _changes(Definition(), definition):
+    for name, _, value in definition_changes(Definition(), definition):
         yield f"{name} {_format_value(name, value)}"
 
 
