@@ -111,7 +111,7 @@ def test_arguments_take_precedence_over_the_environment() -> None:
 def test_files_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     missing = tmp_path / "missing.pem"
-    with pytest.raises(InvalidArgument, match=r"authorities .*missing\.pem"):
+    with pytest.raises(InvalidArgument, match=r"missing\.pem of certificate authorities"):
         tls_context(parse_url(f"penstocks://h?ca={missing}"))
     with pytest.raises(InvalidArgument, match=r"certificate .*missing\.pem"):
         tls_context(parse_url(f"penstocks://h?ca={authority.file}&certificate={missing}"))

@@ -212,7 +212,7 @@ async def _holder(world: ClusterWorld, name: str) -> None:
             async with durable.subscribe() as seat:
                 while not promises.end.is_set() and world.loop.time() < leaves_s:
                     if (batch := await seat.next_batch(timeout=0.5)) is not None:
-                        sitting = name, opens, seat.seat.generation
+                        sitting = name, opens, batch._generation
                         await _settle(world, sitting, batch)
         except DurableInUse:
             await pass_time(0.3)

@@ -57,7 +57,7 @@ class SeatOracle:
             assert self._has_left, f"{self._kind}: {name} got {ids}, and {self._holder} is there"
             self._holder, self._has_left = name, False
             self.changes += 1
-        mine = self._received[name, generation]
+        mine = self._received[name, batch._generation]
         mine.update(ids)
         before = {other for other in self._world.promises.acked if other < min(ids)}
         skipped = sorted(before - self._sent - mine)
@@ -294,7 +294,7 @@ async def _work(
     if batch is None or batch.is_stale:
         return
     ids = batch.event_ids.tolist()
-    oracle.begins(name, seat.seat.generation, batch, ids=ids)
+    oracle.begins(name, batch, ids)
     await pass_time(world.random.expovariate(10))
     if batch.is_stale:
         oracle.ends(name)

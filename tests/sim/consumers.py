@@ -91,7 +91,7 @@ class Seat:
                 if await self._is_done():
                     return True
                 continue
-            self._look(seat, batch)
+            self._look(batch)
             await pass_time(self.world.random.expovariate(20))
             try:
                 await self._settle(seat, batch)
@@ -101,13 +101,13 @@ class Seat:
                 self.receipts.going_back(batch.event_ids.tolist())
                 return False
 
-    def _look(self, seat: aio.DurableSubscription, batch: aio.DeliveredBatch) -> None:
+    def _look(self, batch: aio.DeliveredBatch) -> None:
         ids = batch.event_ids.tolist()
         counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
         stale = self.world.is_stale(self.program.name)
         self.receipts.delivered(ids, datas_of(batch), counts, stale=stale)
         self.world.note(f"delivered {self.program.name} {ids} {counts}")
-        place = (seat, seat.seat.generation)
+        place = (batch._seat, batch._generation)
         if place != self._place:
             self._place, self._last = place, -1
         if not self.receipts.counted:

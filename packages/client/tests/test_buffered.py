@@ -139,7 +139,7 @@ async def test_a_bound_of_nothing_is_refused(world: World) -> None:
 
 def held(seat: aio.DurableSubscription) -> int:
     """Bytes in the client that nobody has taken."""
-    return seat.seat.inbox.buffered.size
+    return seat._seat.inbox.buffered.size
 
 
 async def seated(session: aio.Session, **options: Any) -> aio.DurableSubscription:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Never
 
@@ -9,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from packages.client.tests.patience import eventually
 from penstock_core.api.channels import CreateChannel
 from penstock_core.api.publishing import DropStages
 from penstock_core.api.subscriptions import Attach, Bury
@@ -88,34 +94,42 @@ def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
         assert orders.publish(b"y") == 0
 
 
-def test_events_count_sixteen_bytes_at_least_while_they_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_events_count_sixteen_bytes_at_least_while_they_wait() -> None:
     """The count is limited as over HTTP and AMQP, because a small body may have very many
     events."""
     empty = [penstock.Event(b"")] * 1_000
-    with penstock.Realm() as realm, realm.connect() as session:
+    with penstock.Realm() as realm, realm.connect() as session, ThreadPoolExecutor() as pool:
         orders = session.channels.create("orders")
-        listener, running = realm.listener, realm.running
-        assert listener is not None
-        assert running is not None
-        seen: list[int] = []
-        publish, commit = running.publish, running.transactions.commit
 
-        def publishing(*given: Any, **more: Any) -> None:
-            seen.append(listener.pending_bytes)
-            publish(*given, **more)
+        def pending() -> int:
+            return realm.listener.pending_bytes
 
-        def committing(*given: Any, **more: Any) -> None:
-            seen.append(listener.pending_bytes)
-            commit(*given, **more)
+        with nothing_is_stored(realm, pool):
+            published = pool.submit(orders.publish_many, empty)
+            eventually(lambda: pending() == 16 * 1_000)
+        published.result()
+        both = session.transaction()
+        both.publish_many(orders, empty)
+        both.publish_many(orders, empty)
+        with nothing_is_stored(realm, pool):
+            committed = pool.submit(both.commit)
+            eventually(lambda: pending() == 2 * 16 * 1_000)
+        committed.result()
 
-        monkeypatch.setattr(running, "publish", publishing)
-        monkeypatch.setattr(running.transactions, "commit", committing)
-        orders.publish_many(empty)
-        with session.transaction() as both:
-            both.publish_many(orders, empty)
-            both.publish_many(orders, empty)
+        assert pending() == 0
 
-        assert seen == [16 * 1_000, 2 * 16 * 1_000]
-        assert listener.pending_bytes == 0
+
+@contextmanager
+def nothing_is_stored(realm: penstock.Realm, pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Keep the realm from storing anything meanwhile."""
+    held, go = threading.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await go.wait()
+
+    holding = pool.submit(realm.loop.call, realm.running.shard.exclusively(hold))
+    held.wait()
+    yield
+    realm.loop.soon(go.set)
+    holding.result()

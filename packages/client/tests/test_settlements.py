@@ -115,13 +115,13 @@ def test_who_lost_events_to_another_client_settles_the_next_ones_without_asking(
             events = await taken(one)
             await events[0].rollback()
             await one.flush()
-            assert one.seat.may_recall
+            assert one._seat.may_recall
             for event in (await taken(other)).values():
                 await event.ack()
             await other.flush()
 
             assert [*await taken(one)] == [4, 5, 6, 7]
 
-            assert not one.seat.may_recall
+            assert not one._seat.may_recall
 
     play(realm, story, type="serial", strict_order=True)

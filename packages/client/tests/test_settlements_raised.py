@@ -303,6 +303,8 @@ async def test_a_reader_neither_rejects_nor_extends_what_went_back_with_its_conn
     world: World,
 ) -> None:
     async with aio.connect(URL) as session:
+        heard: list[PenstockError | None] = []
+        session.on_interruption(heard.append)
         await session.channels.create("dead")
         queue = await session.queues.create("work", dead_event_store="dead")
         await queue.push(b"0")
@@ -312,8 +314,9 @@ async def test_a_reader_neither_rejects_nor_extends_what_went_back_with_its_conn
                 partial(reader.extend, time="1m"),
             ):
                 assert len(await reader.fetch(1, WAIT_S)) == 1
+                heard.clear()
                 world.end_of(session).abort()
-                await world.until(lambda: not session.is_connected)
+                await world.until(lambda: bool(heard))
 
                 with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):
                     await settle()

@@ -221,18 +221,18 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
         durable = await orders.durables.create("d", type="serial", strict_order=True)
         left = asyncio.get_running_loop().create_future()
         async with durable.subscribe(window=10) as seat:
-            request = seat.seat.request
+            request = seat._seat.request
 
             async def heard_late(*given: Any) -> Any:
                 answer = await request(*given)
                 batch = await seat.next_batch(30)
                 assert batch is not None
                 await batch[0].rollback()
-                await seat.seat.settlements.rolled_back()
+                await seat._seat.settlements.rolled_back()
                 left.set_result(batch)
                 return answer
 
-            monkeypatch.setattr(seat.seat, "request", heard_late)
+            monkeypatch.setattr(seat._seat, "request", heard_late)
             relay.cut()
             with realm.connect() as there:
                 there.channels.get("orders").publish_many([penstock.Event()] * 3)

@@ -282,17 +282,13 @@ async def test_the_first_identity_of_a_realm_stays() -> None:
 
 
 @on_a_loop
-async def test_an_engine_that_does_not_answer_at_the_start_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_engine_that_does_not_answer_at_the_start_is_not_waited_for_without_end() -> None:
     class Silent(MemoryEngine):
         async def check(self, shard: int) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("penstock_cluster.bootstrap.cluster.CHECK_TIMEOUT_S", 0.0)
-
     with pytest.raises(Unavailable, match="start a majority of its servers first"):
-        await check_engine(Silent(), 0)
+        await check_engine(Silent(), 0, timeout_s=0.0)
 
 
 def test_a_cluster_has_the_settings_of_its_nodes_by_name() -> None:

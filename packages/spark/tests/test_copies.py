@@ -17,7 +17,6 @@ from penstock.client.sync.sync import Channel, Session
 from penstock_core.columns.files.segments import SegmentBatch
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 from penstock_spark.options import source_options
-from penstock_spark.reading import copies
 from penstock_spark.reading.copies import (
     AHEAD,
     HOLE_BYTES,
@@ -233,10 +232,10 @@ def test_nobody_waits_long_for_a_store_that_does_not_answer(
 
 
 def test_a_store_that_failed_is_asked_again_later(
-    url: str, store: ObjectStore, names: list[str], monkeypatch: pytest.MonkeyPatch
+    url: str, store: ObjectStore, names: list[str]
 ) -> None:
     uri = store.uri("bucket/copy")
-    monkeypatch.setattr(copies, "PAUSE_S", 0.0)
+    copy_at(uri).pause_s = 0.0
     store.refuses = True
     assert numbers(read(url, files=uri)) == list(range(LAST))
     store.refuses = False

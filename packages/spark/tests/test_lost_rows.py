@@ -20,6 +20,7 @@ from penstock_spark.connections import disconnect
 from penstock_spark.options import REALM_RESTARTS
 from penstock_spark.source import PenstockSource
 from penstock_spark.writing import writing
+from penstock_spark.writing.writing import ChannelStreamWriter, StagingLimits
 
 ROW = StructType().add("channel", StringType()).add("n", LongType())
 
@@ -191,14 +192,14 @@ def _restarting_after_each(
 
 @pytest.mark.slow
 def test_rows_that_are_too_many_to_travel_fail_the_commit_and_the_next_try_succeeds(
-    realm: Restarting, monkeypatch: pytest.MonkeyPatch
+    realm: Restarting,
 ) -> None:
     writer = writer_of(realm)
     writer.commit([task(writer, 0, 1)], 0)
     again = task(writer, 0, 1)
     small = task(writer, 0, 2, batch=1)
-    monkeypatch.setattr(writing, "CARRIED_BYTES_MAX", 100)
-    large = task(writer, 1, *range(3, 103), batch=1)
+    limited = ChannelStreamWriter(writer.options, StagingLimits(carried_bytes_max=100))
+    large = task(limited, 1, *range(3, 103), batch=1)
     assert [part.rows for part in large.parts] == [None, None]
     realm.restart()
 

@@ -37,8 +37,7 @@ from penstock_spark.columns.rows import as_table
 from penstock_spark.connections import disconnect
 from penstock_spark.options import SinkOptions, Where
 from penstock_spark.source import PenstockSource
-from penstock_spark.writing import writing
-from penstock_spark.writing.writing import ChannelStreamWriter, Staged
+from penstock_spark.writing.writing import ChannelStreamWriter, Staged, StagingLimits
 
 ROW = StructType().add("data", BinaryType()).add("n", LongType())
 
@@ -62,6 +61,10 @@ def source(url: str, **options: str) -> PenstockSource:
 
 def stream_writer(url: str, **options: str) -> ChannelStreamWriter:
     return source(url, **options).streamWriter(ROW, overwrite=False)
+
+
+def limited_writer(url: str, **limits: int) -> ChannelStreamWriter:
+    return ChannelStreamWriter(stream_writer(url).options, StagingLimits(**limits))
 
 
 def task(writer: Any, partition: int, *numbers: int, query: str = "q-1") -> Staged:
@@ -105,11 +108,8 @@ def test_an_abort_after_a_commit_undoes_nothing(url: str, out: Channel) -> None:
     assert numbers(out) == [1, 2]
 
 
-def test_what_was_aborted_cannot_be_committed_and_is_written_anew(
-    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "CARRIED_BYTES_MAX", -1)
-    writer = stream_writer(url)
+def test_what_was_aborted_cannot_be_committed_and_is_written_anew(url: str, out: Channel) -> None:
+    writer = limited_writer(url, carried_bytes_max=-1)
     messages = [task(writer, 0, 1), None]
     writer.abort(messages, 0)
 
@@ -121,12 +121,13 @@ def test_what_was_aborted_cannot_be_committed_and_is_written_anew(
 
 @pytest.mark.parametrize("kind", ["stream", "batch"])
 def test_what_a_slower_try_has_staged_goes_with_the_commit(
-    url: str, out: Channel, kind: str, monkeypatch: pytest.MonkeyPatch
+    url: str, out: Channel, kind: str
 ) -> None:
-    monkeypatch.setattr(writing, "CARRIED_BYTES_MAX", -1)
     query = "q-1" if kind == "stream" else ""
     writer: Any = (
-        stream_writer(url) if kind == "stream" else source(url).writer(ROW, overwrite=False)
+        limited_writer(url, carried_bytes_max=-1)
+        if kind == "stream"
+        else source(url).writer(ROW, overwrite=False)
     )
     faster, slower = task(writer, 0, 1, query=query), task(writer, 0, 1, query=query)
     if kind == "stream":
@@ -166,11 +167,8 @@ def test_an_empty_micro_batch_publishes_nothing(url: str, out: Channel) -> None:
     assert numbers(out) == [1]
 
 
-def test_a_task_that_fails_half_way_leaves_nothing_behind(
-    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "PORTION_ROWS_MAX", 1)
-    writer = stream_writer(url)
+def test_a_task_that_fails_half_way_leaves_nothing_behind(url: str, out: Channel) -> None:
+    writer = limited_writer(url, portion_rows_max=1)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield batch(1)
@@ -183,11 +181,8 @@ def test_a_task_that_fails_half_way_leaves_nothing_behind(
     assert numbers(out) == [1, 2]
 
 
-def test_many_portions_are_one_publish(
-    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "PORTION_ROWS_MAX", 3)
-    writer = stream_writer(url)
+def test_many_portions_are_one_publish(url: str, out: Channel) -> None:
+    writer = limited_writer(url, portion_rows_max=3)
 
     message = written(writer, [batch(1, 2), batch(3), batch(), batch(4, 5), batch(6)])
     assert [len(part.stages) for part in message.parts] == [2]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock_cluster.storage.jetstream import connection as connection_module
 from penstock_cluster.storage.jetstream.connection import NatsConnection
 from penstock_core.vocabulary.errors import Unavailable
 from tests.contract.test_jetstream import ignore
@@ -44,10 +43,9 @@ async def a_server(*connections: Serve) -> AsyncIterator[str]:
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that says nothing is given up after a second."""
-    monkeypatch.setattr(connection_module, "ANSWER_TIMEOUT_S", 1.0)
+async def opened(urls: list[str], timeout_s: float = 15.0) -> NatsConnection:
+    """A connection that gives up a server that says nothing after a second."""
+    return await NatsConnection.open(urls, ignore, timeout_s, answer_timeout_s=1.0)
 
 
 class Silence:
@@ -65,7 +63,7 @@ async def test_each_attempt_to_reconnect_closes_the_one_before() -> None:
     """A frozen server accepts connections, and each attempt makes another."""
     silence = Silence()
     async with a_server(greet, silence) as url:
-        connection = await NatsConnection.open([url], ignore)
+        connection = await opened([url])
         assert await silence.ended.get() == b""
         await connection.close()
 
@@ -75,7 +73,7 @@ async def test_opening_that_is_given_up_closes_its_last_attempt() -> None:
     silence = Silence()
     async with a_server(silence, silence) as url:
         with pytest.raises(Unavailable):
-            await NatsConnection.open([url], ignore, timeout_s=1.5)
+            await opened([url], timeout_s=1.5)
         assert await silence.ended.get() == b""
         assert await silence.ended.get() == b""
 
@@ -87,17 +85,17 @@ async def test_closing_also_closes_a_connection_that_is_made_meanwhile(
     """``asyncio.wait_for`` of Python 3.11 takes what has come for more urgent than that it was
     cancelled."""
     silence = Silence()
-    opened = asyncio.open_connection
+    open_ = asyncio.open_connection
     ended: list[bool] = []
     async with a_server(greet, silence) as url, asyncio.TaskGroup() as tasks:
-        connection = await NatsConnection.open([url], ignore)
+        connection = await opened([url])
 
         async def close(reconnecting: asyncio.Task[Any]) -> None:
             await connection.close()
             ended.append(reconnecting.done())
 
         async def open_connection(*args: Any, **kwargs: Any) -> Any:
-            made = await opened(*args, **kwargs)
+            made = await open_(*args, **kwargs)
             (reconnecting,) = filter(is_reconnecting, asyncio.all_tasks())
             tasks.create_task(close(reconnecting))
             while not reconnecting.cancelling():  # noqa: ASYNC110 - it ends in that very turn

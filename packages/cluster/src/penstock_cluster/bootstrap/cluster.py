@@ -114,16 +114,19 @@ def _kind_of(engine: str) -> EngineKind:
     return kind
 
 
-async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
+async def check_engine(
+    engine: StorageEngine, shard: int, timeout_s: float = CHECK_TIMEOUT_S
+) -> EngineHealth:
     """Check that the engine keeps what it acknowledges, and has lost nothing. Raises
-    ``Unavailable``, naming the line to change, and ``NoQuorum`` if it does not answer now."""
+    ``Unavailable``, naming the line to change, and ``NoQuorum`` if it does not answer within
+    ``timeout_s``."""
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             await engine.check(shard)
             return await engine.health()
     except TimeoutError:
         raise NoQuorum(
-            f"the engine has not answered for {CHECK_TIMEOUT_S:.0f} s: start a majority of its "
+            f"the engine has not answered for {timeout_s:.0f} s: start a majority of its "
             f"servers first"
         ) from None
 

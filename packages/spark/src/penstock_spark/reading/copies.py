@@ -71,6 +71,7 @@ class Copy:
         self._until = 0.0
         self._warned = False
         self.answer_s = ANSWER_S
+        self.pause_s = PAUSE_S
 
     def __repr__(self) -> str:
         return f"Copy({shown(self._uri)!r})"
@@ -84,7 +85,7 @@ class Copy:
         """Open a file of the copy that must have at least ``size`` bytes.
 
         Raises ``MissingInCopy``, and ``OSError`` for a store that does not answer or refuses; for
-        ``PAUSE_S`` after that, it raises without a request to the store.
+        ``pause_s`` after that, it raises without a request to the store.
         """
         if self._failed and time.perf_counter() < self._until:
             raise OSError(self._failed)
@@ -132,7 +133,7 @@ class Copy:
         except (OSError, pa.ArrowException, InvalidArgument) as error:
             reason = without_secrets(first_line(error), self._uri)
         self._failed = f"option files: {name} cannot be read at {shown(self._uri)}: {reason}"
-        self._until = time.perf_counter() + PAUSE_S
+        self._until = time.perf_counter() + self.pause_s
         self._place = None
         self._warned = False
         raise OSError(self._failed)

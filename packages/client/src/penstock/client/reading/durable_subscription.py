@@ -83,15 +83,15 @@ class DurableSubscription(DeliveringLoops):
             auto_ack=auto_ack,
             bytes_max=0 if pull else buffer_bytes,  # with demands the client limits the events
         )
-        self.seat = DurableSeat(
+        self._seat = DurableSeat(
             connection,
             message,
             on_arrival,
             without=DeliveredBatch._without,
             channel_name=channel_name,
         )
-        super().__init__(self.seat, auto_ack=auto_ack)
-        self._settlements = self.seat.settlements
+        super().__init__(self._seat, auto_ack=auto_ack)
+        self._settlements = self._seat.settlements
         self._timeout = timeout_s(timeout)
         self._handler = handler
         self._handling: HandlerLoop | None = None
@@ -99,7 +99,7 @@ class DurableSubscription(DeliveringLoops):
         """Held while opening or closing, so that a seat is left before the next one is taken."""
 
     def __repr__(self) -> str:
-        seat = self.seat
+        seat = self._seat
         where = f"of channel {seat.channel_name!r} at {seat.connection.place}"
         return f"<DurableSubscription of durable {seat.durable!r} {where}>"
 
@@ -112,17 +112,17 @@ class DurableSubscription(DeliveringLoops):
         return self
 
     async def _open(self) -> None:
-        """Take the seat, and start the handler's task if a handler is set."""
-        if not self.seat.is_open:
-            self.seat.forget()  # an earlier use may have left events and an error
-            await self.seat.open(self.seat.route(self._delivered), self.seat.attach)
+        """Take the _seat, and start the handler's task if a handler is set."""
+        if not self._seat.is_open:
+            self._seat.forget()  # an earlier use may have left events and an error
+            await self._seat.open(self._seat.route(self._delivered), self._seat.attach)
             if self._handler is not None:
                 self._handling = HandlerLoop(
-                    self.seat, self._next, self._handler, auto_ack=self._auto_ack
+                    self._seat, self._next, self._handler, auto_ack=self._auto_ack
                 )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
-        seat = self.seat
+        seat = self._seat
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message) if message.redeliveries else None
         spans = received_spans(message, schema, body)
@@ -131,7 +131,7 @@ class DurableSubscription(DeliveringLoops):
 
     @property
     def _inbox(self) -> Inbox[DeliveredBatch]:
-        return self.seat.inbox
+        return self._seat.inbox
 
     # --- receiving -----------------------------------------------------------------------
 
@@ -139,13 +139,13 @@ class DurableSubscription(DeliveringLoops):
         """Return the next events; None if none arrive within ``timeout`` seconds (default: the
         subscription's timeout). Events that an iteration did not deliver come first."""
         timeout = timeout_s(timeout)
-        if not self.seat.is_open:
+        if not self._seat.is_open:
             await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
         """Return the next events that no rollback can recall any more; None at the timeout."""
-        seat, settlements = self.seat, self._settlements
+        _seat, settlements = self._seat, self._settlements
         for begun, count in reversed(self._loops.rests()):
             if (rest := begun._part(count)._current()) is not None:
                 seat.inbox.put_back(rest)
@@ -167,7 +167,7 @@ class DurableSubscription(DeliveringLoops):
         The events of one batch are settled together and return their credit together. Batches that
         are settled one by one would make the realm answer with ever smaller deliveries.
         """
-        seat = self.seat
+        seat = self._seat
         parts, rows = [batch], len(batch)
         while (following := seat.inbox.waiting()) is not None and rows < MERGED_ROWS_MAX:
             if not may_join(batch, following):
@@ -180,7 +180,7 @@ class DurableSubscription(DeliveringLoops):
     async def _fetch(self, count: int, timeout: float | None) -> list[DeliveredBatch]:
         """Return up to ``count`` events, as many as arrive within ``timeout`` seconds. If the call
         is cancelled, the next call returns the events that have arrived."""
-        seat, inbox = self.seat, self.seat.inbox
+        seat, inbox = self._seat, self._seat.inbox
         self._settlements.hurry()
         await seat.demand_ended.wait()  # a cancelled call may still be withdrawing its demand
         if self._settlements.in_order:
@@ -203,15 +203,15 @@ class DurableSubscription(DeliveringLoops):
 
     async def _demand(self, count: int, timeout: float | None) -> None:
         """Request ``count`` events, and wait until they have arrived or the time is up."""
-        self.seat.demand(count)
+        self._seat.demand(count)
         try:
             async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
-                await self.seat.demand_ended.wait()
+                await self._seat.demand_ended.wait()
         except TimeoutError:
-            self.seat.withdraw()
-            await self.seat.demand_ended.wait()
+            self._seat.withdraw()
+            await self._seat.demand_ended.wait()
         except BaseException:
-            self.seat.withdraw()
+            self._seat.withdraw()
             raise
 
     # --- settling ------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class DurableSubscription(DeliveringLoops):
         After a reconnect, acknowledged events that were delivered again and wait here are dropped.
         Raises ``IllegalState`` for an event that is not delivered here or was recalled (SEM D15).
         """
-        seat = self.seat
+        seat = self._seat
         await seat.settle(IdSet.from_ids(event_ids), previous=previous, on_done=seat.acknowledged)
 
     async def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
@@ -239,7 +239,7 @@ class DurableSubscription(DeliveringLoops):
         ids = IdSet.from_ids(event_ids)
         for batch in self._unreceived():
             ids.remove_all(ids.overlap(batch._ids()))
-        await self.seat.settle(ids, roll_back=True, delay_ms=delay_ms)
+        await self._seat.settle(ids, roll_back=True, delay_ms=delay_ms)
 
     def _unreceived(self) -> list[DeliveredBatch]:
         """Return the events that the application has not received: waiting batches, and the rests
@@ -252,12 +252,12 @@ class DurableSubscription(DeliveringLoops):
         ``time`` from now, in seconds or as a text such as ``"30s"`` (SEM D19). Return the number of
         events that are still delivered here. Raises ``IllegalState`` for an event that has returned
         to the durable."""
-        return await self.seat.extend(IdSet.from_ids(event_ids), self.seat.generation, time)
+        return await self._seat.extend(IdSet.from_ids(event_ids), self._seat.generation, time)
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
         """Send events by id to the dead event store at once, with the ``reason`` (SEM T11). Return
         their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
-        return await self.seat.reject(IdSet.from_ids(event_ids), self.seat.generation, reason)
+        return await self._seat.reject(IdSet.from_ids(event_ids), self._seat.generation, reason)
 
     async def flush(self) -> None:
         """Wait until the realm has stored all settlements so far.
@@ -275,9 +275,9 @@ class DurableSubscription(DeliveringLoops):
         self._settlements.raise_first()
 
     async def _close_quietly(self) -> None:
-        if not self.seat.is_open:
+        if not self._seat.is_open:
             return
-        self.seat.retire()
+        self._seat.retire()
         self._loops.closed()
         async with self._changing:
             try:
@@ -287,7 +287,7 @@ class DurableSubscription(DeliveringLoops):
                 await self._settlements.confirm()
             finally:
                 self._inbox.fail(SessionClosed("the subscription is closed"))
-                await self.seat.leave()
+                await self._seat.leave()
 
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()

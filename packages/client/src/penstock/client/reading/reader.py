@@ -149,8 +149,8 @@ class Reader(Closing):
             selector=selector,
             ack_timeout_ms=self._ack_timeout_ms,
         )
-        self.seat = SeatAttachment[DeliveredPart](connection, message)
-        self._settlements = self.seat.settlements
+        self._seat = SeatAttachment[DeliveredPart](connection, message)
+        self._settlements = self._seat.settlements
         self._held = IdSet()
         """Events received and not committed."""
         self._lost_ids = IdSet()
@@ -169,7 +169,7 @@ class Reader(Closing):
     async def open(self) -> Reader:
         """Take a seat at the queue and return the reader; ``async with``, iterating and fetching do
         so, too. Raises ``InvalidSelector``, ``AccessDenied``."""
-        seat = self.seat
+        seat = self._seat
         if not seat.is_open:
             seat.forget()
             route = seat.route(self._delivered)
@@ -186,7 +186,7 @@ class Reader(Closing):
 
     async def _close_quietly(self) -> None:
         """Close, and keep errors of settlements for the next flush or close."""
-        seat = self.seat
+        seat = self._seat
         if not seat.is_open:
             return
         seat.is_open = False
@@ -210,34 +210,34 @@ class Reader(Closing):
         events = ReceivedBatch(
             batch, counts or None, self._connection.replier, publishers=message.publishers
         )
-        self.seat.inbox.put(DeliveredPart(events, self.seat))
+        self._seat.inbox.put(DeliveredPart(events, self._seat))
 
     def _recalled(self, spans: Spans) -> None:
         """Forget events that the realm has recalled because they were not committed in time."""
         ids = IdSet(spans)
-        inbox = self.seat.inbox
+        inbox = self._seat.inbox
         inbox.reduce(lambda part: part.without(ids))
         self._timed_out_ids.add_all(self._held.remove_all(ids))
-        self.seat.recall(spans)
+        self._seat.recall(spans)
         inbox.wake()  # the window has room again
 
     def _connection_lost(self) -> None:
         """Count uncommitted events as returned to the queue, because the connection is lost."""
-        if self.seat.is_open:
+        if self._seat.is_open:
             self._lost_ids.add_all(self._held)
             self._held = IdSet()
-        self.seat.lost()
+        self._seat.lost()
 
     # --- receiving -----------------------------------------------------------------------
 
     @property
     def _room(self) -> int:
         """Number of events that the reader may request now."""
-        return self._window - len(self._held) - self.seat.inbox.rows
+        return self._window - len(self._held) - self._seat.inbox.rows
 
     def _demand(self, count: int) -> None:
         if not self._relayed:
-            self.seat.demand(count)
+            self._seat.demand(count)
 
     async def _change(self, deadline_s: float | None) -> bool:
         """Wait until a batch arrives or the seat changes. Return False at the deadline.
@@ -245,7 +245,7 @@ class Reader(Closing):
         At the deadline the demand is withdrawn. Events that the realm has sent by then arrive
         before its confirmation, so that even a timeout of 0 delivers events that are ready.
         """
-        seat = self.seat
+        seat = self._seat
         if await seat.inbox.changes(deadline_s):
             return True
         seat.withdraw()
@@ -254,7 +254,7 @@ class Reader(Closing):
 
     def _head(self) -> DeliveredPart | None:
         """Return the first waiting part with unreceived events, and drop those before it."""
-        inbox = self.seat.inbox
+        inbox = self._seat.inbox
         while (part := inbox.waiting()) is not None and (part.is_stale or not len(part)):
             inbox.take()
         return part
@@ -272,13 +272,13 @@ class Reader(Closing):
                 self._demand(room)
             if head is not None:
                 return head
-            self.seat.inbox.raise_failure()
+            self._seat.inbox.raise_failure()
             if not await self._change(deadline_s):
                 return None
 
     def _received(self, event_id: int, generation: int) -> None:
         """Count an event as received: hold it, or acknowledge it if the reader is plain."""
-        if generation != self.seat.generation:
+        if generation != self._seat.generation:
             # The connection has just been lost, so the realm delivers the event again.
             if self._transactional:
                 self._lost_ids.add(Span(event_id, event_id + 1))
@@ -305,7 +305,7 @@ class Reader(Closing):
     async def _looping(self) -> AsyncIterator[None]:
         """Close the reader at the end of a loop that has opened it. If the loop is left early,
         Python finalizes it, where an error could not be caught: errors are kept then."""
-        opened_here = not self.seat.is_open
+        opened_here = not self._seat.is_open
         try:
             yield
         except BaseException:
@@ -358,9 +358,9 @@ class Reader(Closing):
                 count -= len(batches[-1])
                 continue
             # Events received before a failure are returned; the next call raises it.
-            failed = self.seat.inbox.has_failed
+            failed = self._seat.inbox.has_failed
             if failed and not batches:
-                self.seat.inbox.raise_failure()
+                self._seat.inbox.raise_failure()
             self._demand(min(count, self._room) if self._transactional else count)
             if failed or not await self._change(deadline_s):
                 break
@@ -454,12 +454,12 @@ class Reader(Closing):
         self._check_returned()
         self._check_late(event)
         ids = self._held_of("reject", event, individual=individual)
-        held, generation = self._held.overlap(ids), self.seat.generation
+        held, generation = self._held.overlap(ids), self._seat.generation
         if ids:
             await self._settlements.reject(ids, reason)
-        if generation == self.seat.generation:
+        if generation == self._seat.generation:
             self._held.remove_all(held)
-        self.seat.inbox.wake()  # the window has room again
+        self._seat.inbox.wake()  # the window has room again
 
     def _check_returned(self) -> None:
         """Raise ``SessionClosed``, once, for events that have returned to the queue by closing."""
@@ -510,13 +510,13 @@ class Reader(Closing):
                 )
             return chosen
         is_lost = event_id in self._lost_ids  # a lost event may wait here again
-        if not is_lost and any(part.holds(event_id) for part in self.seat.inbox):
+        if not is_lost and any(part.holds(event_id) for part in self._seat.inbox):
             raise IllegalState(f"event {event_id} has not been received from this reader yet")
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
         """Settle events; those of a refused settlement are held again."""
-        held, generation = self._held.overlap(ids), self.seat.generation
+        held, generation = self._held.overlap(ids), self._seat.generation
         self._held.remove_all(held)
         if not ids:
             return
@@ -525,10 +525,10 @@ class Reader(Closing):
         except ConnectionLost:
             raise  # the events have returned to the queue
         except PenstockError:
-            if generation == self.seat.generation:
+            if generation == self._seat.generation:
                 self._held.add_all(held)
             raise
-        self.seat.inbox.wake()  # the window has room again
+        self._seat.inbox.wake()  # the window has room again
 
     async def flush(self) -> None:
         """Wait until the realm has stored the removal of all events that a plain reader has

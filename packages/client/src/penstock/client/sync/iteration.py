@@ -158,7 +158,7 @@ class ReaderIteration:
     _loop: LoopThread
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        opened_here = not self._inner.seat.is_open
+        opened_here = not self._inner._seat.is_open
         inner, loop = self._inner, self._loop
         with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
@@ -169,7 +169,7 @@ class ReaderIteration:
     def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over events in batches with Arrow columns. An iteration that has opened the
         reader closes it at its end."""
-        opened_here = not self._inner.seat.is_open
+        opened_here = not self._inner._seat.is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)

@@ -71,8 +71,9 @@ def _is_passing(failure: Exception) -> bool:
 class NatsConnection:
     """Sends requests to servers by subject. Reconnects by itself, to any server that answers."""
 
-    def __init__(self, client: AskingClient) -> None:
+    def __init__(self, client: AskingClient, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._client = client
+        self._answer_timeout_s = answer_timeout_s
 
     @classmethod
     async def open(
@@ -81,6 +82,7 @@ class NatsConnection:
         on_reconnect: Callable[[], Awaitable[None]],
         timeout_s: float = _OPEN_TIMEOUT_S,
         *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
         tls: SSLContext | None = None,
     ) -> NatsConnection:
         """Connect to one of the servers, with ``tls`` if they require it. Raises ``NoQuorum`` if
@@ -101,7 +103,7 @@ class NatsConnection:
                     tls=tls,
                     error_cb=note,
                     reconnected_cb=on_reconnect,
-                    connect_timeout=int(ANSWER_TIMEOUT_S),
+                    connect_timeout=int(answer_timeout_s),
                     reconnect_time_wait=_RECONNECT_WAIT_S,  # type: ignore[arg-type]  # it only sleeps
                     max_reconnect_attempts=-1,
                     ping_interval=_PING_INTERVAL_S,
@@ -122,7 +124,7 @@ class NatsConnection:
             raise kind(
                 f"no server of the engine answers at {', '.join(map(shown, servers))}: {reason}"
             ) from None
-        return cls(client)
+        return cls(client, answer_timeout_s)
 
     @property
     def payload_max(self) -> int:
@@ -139,7 +141,7 @@ class NatsConnection:
     ) -> bytes:
         """Send a request and return its answer. Raises ``Unanswered``, and ``JetStreamRefusal`` for
         an error."""
-        data = await self._client.ask(subject, request, headers, ANSWER_TIMEOUT_S)
+        data = await self._client.ask(subject, request, headers, self._answer_timeout_s)
         refused = _answers.decode(data).error
         if refused is None:
             return data
@@ -157,7 +159,7 @@ class NatsConnection:
             take(message)
 
         try:
-            await self._client.jetstream(timeout=ANSWER_TIMEOUT_S).subscribe(
+            await self._client.jetstream(timeout=self._answer_timeout_s).subscribe(
                 subject,
                 stream=stream,
                 cb=receive,
