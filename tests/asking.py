@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import penstock
-from penstock import aio
+from penstock.client.connection.connection import RealmConnection
 from penstock_core.api.requests import Request
 
 T = TypeVar("T")
 
 
-def on_its_loop(session: penstock.Session, step: Callable[[aio.Session], Awaitable[T]]) -> T:
-    """Take a step with the asynchronous session behind a blocking one, on the loop of both."""
+def on_its_loop(session: penstock.Session, step: Callable[[RealmConnection], Awaitable[T]]) -> T:
+    """Take a step with the connection of a blocking session, on the loop of both."""
 
     async def taken() -> T:
-        return await step(session._inner)
+        return await step(session.connection)
 
     return session._loop.call(taken())
 
 
 def ask(session: penstock.Session, request: Request[Any], *, waits: bool = True) -> Any:
     """The answer to any request of the native protocol. Raises what it is refused with."""
-    return on_its_loop(session, lambda own: own.connection.request(request, waits=waits))
+    return on_its_loop(session, lambda connection: connection.request(request, waits=waits))

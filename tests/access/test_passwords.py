@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import aio
+from penstock.client.connection.connection import RealmConnection
 from penstock_core.access.rights import Principal
 from penstock_core.api.access import (
     BeginPassword,
@@ -107,8 +107,8 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
     with connected(realm, "secret") as session:
         made = verifier("another", b"s" * 16, 4_096)
 
-        async def prove(own: aio.Session) -> SetPassword:
-            begun = await own.connection.ask(BeginPassword(), PasswordChallenge)
+        async def prove(connection: RealmConnection) -> SetPassword:
+            begun = await connection.ask(BeginPassword(), PasswordChallenge)
             message = password_change_message(begun.nonce, "alice", made)
             proof = proof_of("secret", begun.salt, begun.rounds, message=message)
             return SetPassword("alice", made, proof)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
-from penstock import aio
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.publishing import Publisher
 from penstock_core.api.channels import DescribeColumns, OpenSchedule
 from penstock_core.api.patterns import WatchChannels
@@ -164,8 +164,8 @@ def test_a_temporary_destination_is_published_to_by_its_name_and_not_by_its_numb
 def publish_to(session: penstock.Session, number: int) -> int:
     """Publish to a store by its number, without its name."""
 
-    def publish(own: aio.Session) -> Awaitable[int]:
-        return Publisher(own.connection, ChannelId(number)).publish_one(Event(b""))
+    def publish(connection: RealmConnection) -> Awaitable[int]:
+        return Publisher(connection, ChannelId(number)).publish_one(Event(b""))
 
     return on_its_loop(session, publish)
 

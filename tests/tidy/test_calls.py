@@ -31,7 +31,7 @@ HOT: Final = {
         penstock_core.channel.recall recalled_of
         penstock_core.channel.timeouts refuse_recalled
         penstock_core.durable.lanes self._wanted
-        penstock_server.runtime.delivery.delivery self._send
+        penstock_server.runtime.delivery.delivery self.send
     """,
     "events of a client: for each event or publish": """
         penstock.client.publishing.publishing self._send

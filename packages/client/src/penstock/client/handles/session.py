@@ -73,8 +73,8 @@ class Session:
     durables: PatternDurables
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
     connection: RealmConnection
-    """The connection below the session, which sends the requests of ``penstock_core.api``. Its
-    methods may change with any version."""
+    """The connection below the session, for requests of ``penstock_core.api`` that no method makes.
+    It belongs to the session's event loop, and may change with any version."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self.connection = connection

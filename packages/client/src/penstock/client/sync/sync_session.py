@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.publishing.transaction import Named
@@ -45,6 +46,9 @@ class Session(SessionEnd):
     """The retained messages and the MQTT sessions of the realm."""
     durables: PatternDurables
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
+    connection: RealmConnection
+    """The connection below the session, for requests of ``penstock_core.api`` that no method makes.
+    It belongs to the session's event loop, and may change with any version."""
 
     def __init__(
         self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
@@ -56,6 +60,7 @@ class Session(SessionEnd):
         self.joins = Joins(inner.joins, loop)
         self.mqtt = Mqtt(inner.mqtt, loop)
         self.durables = PatternDurables(inner.durables, loop)
+        self.connection = inner.connection
 
     def __repr__(self) -> str:
         return repr(self._inner)
