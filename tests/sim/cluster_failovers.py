@@ -47,7 +47,7 @@ class SeatOracle:
         """By client, and by how often it has been attached."""
         self.changes = 0
 
-    def begins(self, name: str, generation: int, batch: aio.DeliveredBatch, ids: list[int]) -> None:
+    def begins(self, name: str, batch: aio.DeliveredBatch, ids: list[int]) -> None:
         """A client has got events, and begins to work on them."""
         again = sorted(self._confirmed.intersection(ids))
         assert not again, f"{self._kind}: {again[:3]} came to {name} after they were confirmed"

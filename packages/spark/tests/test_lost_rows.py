@@ -17,7 +17,7 @@ from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import IllegalState, NoSuchStage
 from penstock_spark import connections
 from penstock_spark.connections import disconnect
-from penstock_spark.options import REALM_RESTARTS
+from penstock_spark.options import REALM_RESTARTS, sink_options
 from penstock_spark.source import PenstockSource
 from penstock_spark.writing import writing
 from penstock_spark.writing.writing import ChannelStreamWriter, StagingLimits
@@ -64,9 +64,12 @@ def realm(tmp_path: Path) -> Iterator[Restarting]:
         yield restarting_realm
 
 
+def options_of(realm: Restarting) -> dict[str, str]:
+    return {"url": realm.url, "channelColumn": "channel"}
+
+
 def writer_of(realm: Restarting, **options: str) -> Any:
-    all_options = {"url": realm.url, "channelColumn": "channel", **options}
-    return PenstockSource(all_options).streamWriter(ROW, overwrite=False)
+    return PenstockSource({**options_of(realm), **options}).streamWriter(ROW, overwrite=False)
 
 
 def task(writer: Any, partition: int, *numbers: int, batch: int = 0) -> writing.Staged:
@@ -198,7 +201,9 @@ def test_rows_that_are_too_many_to_travel_fail_the_commit_and_the_next_try_succe
     writer.commit([task(writer, 0, 1)], 0)
     again = task(writer, 0, 1)
     small = task(writer, 0, 2, batch=1)
-    limited = ChannelStreamWriter(writer.options, StagingLimits(carried_bytes_max=100))
+    limited = ChannelStreamWriter(
+        sink_options(options_of(realm)), StagingLimits(carried_bytes_max=100)
+    )
     large = task(limited, 1, *range(3, 103), batch=1)
     assert [part.rows for part in large.parts] == [None, None]
     realm.restart()

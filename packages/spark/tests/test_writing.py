@@ -35,7 +35,7 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_spark.columns.rows import as_table
 from penstock_spark.connections import disconnect
-from penstock_spark.options import SinkOptions, Where
+from penstock_spark.options import SinkOptions, Where, sink_options
 from penstock_spark.source import PenstockSource
 from penstock_spark.writing.writing import ChannelStreamWriter, Staged, StagingLimits
 
@@ -64,7 +64,7 @@ def stream_writer(url: str, **options: str) -> ChannelStreamWriter:
 
 
 def limited_writer(url: str, **limits: int) -> ChannelStreamWriter:
-    return ChannelStreamWriter(stream_writer(url).options, StagingLimits(**limits))
+    return ChannelStreamWriter(sink_options(source(url).options), StagingLimits(**limits))
 
 
 def task(writer: Any, partition: int, *numbers: int, query: str = "q-1") -> Staged:

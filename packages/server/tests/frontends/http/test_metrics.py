@@ -16,7 +16,8 @@ from packages.server.tests.frontends.http.asking import Web
 from packages.server.tests.frontends.http.samples import Samples, of, read, scraped
 from penstock_core.api.requesting import OpenReplyQueue
 from penstock_core.api.transfers import BeginBackup, EndBackup
-from tests.access.realms import ask, authority_in, realm_with_tls
+from tests.access.realms import authority_in, realm_with_tls
+from tests.asking import ask
 
 
 @pytest.mark.spec("H3")

@@ -135,23 +135,23 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgument(
                 "txnVersion is only for batch writes; a stream counts its micro-batches itself"
             )
-        self.options = options
+        self._options = options
         self._limits = limits
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage_rows(self.options, iterator, limits=self._limits)
+        return stage_rows(self._options, iterator, limits=self._limits)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         queries = {message.query for message in _staged_messages(messages)}
-        app = self.options.app or "".join(queries)
-        content = content_of(self.options.checkpoint, batchId)
+        app = self._options.app or "".join(queries)
+        content = content_of(self._options.checkpoint, batchId)
         with explaining(f"query {app}", batchId):
             publish(
-                self.options, messages, f"{LASTING_PREFIX}{app}", sequence=batchId, content=content
+                self._options, messages, f"{LASTING_PREFIX}{app}", sequence=batchId, content=content
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        forget(self.options, messages)
+        forget(self._options, messages)
 
 
 # --- in a task ------------------------------------------------------------------------------
