@@ -23,8 +23,8 @@ from penstock_core.api.publishing import PublishEvents
 from penstock_core.api.reading import WatchEvents
 from penstock_core.api.subscriptions import Attach, Subscribe
 from penstock_core.vocabulary.identities import ChannelId
+from tests.access.composed import CASES, Right
 from tests.access.realms import QUICK, requests_in
-from tests.access.test_composed import CASES, Right
 
 pytestmark = pytest.mark.spec("A2", "A3")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE, Api, Opened
+from tests.console.measures import FAINT, NARROW, SHIFTS, UNNAMED, WIDE
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
@@ -40,15 +40,6 @@ PAGES = {
     f"{ORDERS}/settings": "eu/orders",
 }
 """Each with its heading, which differs from that of the page before."""
-
-_HERE = Path(__file__).parent
-FAINT, UNNAMED, SHIFTS = (
-    (_HERE / f"{name}.js").read_text() for name in ("faint", "unnamed", "shifts")
-)
-NARROW = (320, 640)
-WIDE = """
-() => { const main = document.querySelector("main"); return main.scrollWidth - main.clientWidth; }
-"""
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from packages.mqtt.tests.clients import connected
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_testing.process import ServerProcess
 from tests.console.conftest import LAPTOP, PATIENCE_MS, Api, Opened
-from tests.console.test_reading import FAINT, NARROW, UNNAMED, WIDE
+from tests.console.measures import FAINT, NARROW, UNNAMED, WIDE
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)

@@ -14,7 +14,7 @@ from penstock_core.vocabulary.errors import Conflict, Damaged, NameDoesNotExist
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_testing.engine_contracts import FATES, Fates
 from penstock_testing.nats_servers import NatsServers
-from tests.contract.test_jetstream import Nodes, ignore
+from tests.contract.jetstream import Nodes, ignore
 from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.process

@@ -31,7 +31,7 @@ from penstock_core.vocabulary.ports import Block, DamagedBlock, EngineHealth
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_testing.contracts import blocks_of
 from penstock_testing.nats_servers import SERVERS, NatsServers
-from tests.contract.test_jetstream import ignore
+from tests.contract.jetstream import ignore
 from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.process

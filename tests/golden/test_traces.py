@@ -8,17 +8,11 @@ anew: ``python -m tests.golden.test_traces``.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
-GOLDEN: Final = Path(__file__).parent / "traces.txt"
+from tests.golden.traces import GOLDEN, recorded
+
 SEEDS: Final = 200
-
-
-def recorded() -> dict[int, str]:
-    """The hash of each recorded seed's trace."""
-    lines = GOLDEN.read_text(encoding="ascii").splitlines()
-    return {int(seed): trace for seed, trace in map(str.split, lines)}
 
 
 def test_the_first_seeds_are_recorded() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -182,14 +181,6 @@ def scraped(web: Web, metric: str) -> Iterator[tuple[str, float]]:
 
 def labels_of(text: str) -> dict[str, str]:
     return dict(re.findall(r'(\w+)="([^"]*)"', text))
-
-
-@pytest.fixture
-def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("there is no promtool: install Debian's package prometheus")
-    return found
 
 
 def fires(

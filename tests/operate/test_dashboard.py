@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.operate.test_alerts import promtool as promtool
 
 DASHBOARD: dict[str, Any] = json.loads(
     (ROOT / "packaging" / "grafana-dashboard.json").read_text(encoding="utf-8")

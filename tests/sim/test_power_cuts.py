@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden.test_traces import recorded
+from tests.golden.traces import recorded
 from tests.sim.scenes import SCENES
 from tests.sim.world import World, life_of
 

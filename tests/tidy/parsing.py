@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,14 @@ TEST_FOLDERS = (
     "tests",
 )
 """Folders with tests: those of each package, and those of several together."""
+
+
+def files_below(*folders: str) -> Iterator[Path]:
+    """Every file in these folders of the repository."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
 
 
 def files_of_tests() -> list[Path]:

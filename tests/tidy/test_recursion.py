@@ -7,8 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.tidy.parsing import SOURCE_FOLDERS, parsed
-from tests.tidy.test_tidy import ROOT, files_below
+from tests.tidy.parsing import ROOT, SOURCE_FOLDERS, files_below, parsed
 
 MALFORMED = frozenset(
     {

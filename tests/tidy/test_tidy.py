@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scripts.weight.source import statement_count
-from tests.tidy.parsing import files_of_tests, parsed
+from tests.tidy.parsing import files_below, files_of_tests, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,13 +97,6 @@ FOREIGN = {
 TEXT_SUFFIXES = frozenset((".py", ".md", ".toml", ".lock", ".sh", ".cfg", ".yml", ".properties"))
 TEXT_NAMES = frozenset(("Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"))
 TEXT_FOLDERS = ("packages", "bench", "tests", "docs", "examples", "scripts", ".ci")
-
-
-def files_below(*folders: str) -> Iterator[Path]:
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
 
 
 def modules() -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from packages.client.tests.test_all_durables import (
+from packages.client.tests.durable_lives import (
     CLIENTS,
     CUMULATIVE,
     KINDS,

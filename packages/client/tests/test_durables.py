@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import penstock
+from packages.client.tests.received_ids import ids
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock_core.vocabulary.errors import IllegalState
 
 WAIT_S = 30.0
-
-
-def ids(events: Iterable[penstock.Event]) -> list[int | None]:
-    return [event.event_id for event in events]
 
 
 @pytest.fixture

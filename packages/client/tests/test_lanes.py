@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from packages.client.tests.patience import eventually
-from packages.client.tests.test_durables import ids
+from packages.client.tests.received_ids import ids
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_durables import Durable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from packages.client.tests.test_durables import ids
+from packages.client.tests.received_ids import ids
 from penstock import aio
 from penstock.client.sync.sync import Channel
 from penstock.client.sync.sync_delivered import DeliveredEvent

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from packages.cluster.tests.machines import until
-from packages.cluster.tests.test_node import URL, Machine, end
+from packages.cluster.tests.nodes import URL, Machine, end
 from penstock import aio
 from penstock_cluster.nodes.blob_identity import (
     IDENTITIES,

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from packages.cluster.tests.mqtt_clients import connect
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_mqtt import connect
 from packages.server.tests.runtime.lives import Lives
 from penstock_cluster.serving.local import serve_mqtt
 from penstock_core.vocabulary.definitions import Definition

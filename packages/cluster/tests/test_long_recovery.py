@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from packages.cluster.tests.machines import until
-from packages.cluster.tests.test_node import URL, Machine, end
+from packages.cluster.tests.nodes import URL, Machine, end
 from penstock import aio
 from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, DamagedBlock
 from penstock_testing.engine import EngineJournal, EngineServers, MemoryEngine

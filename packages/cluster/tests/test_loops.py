@@ -13,7 +13,7 @@ import pytest
 
 from packages.cluster.tests.machines import NodeMachine, open_realm, owner_and_others, until
 from packages.cluster.tests.machines import end as end_all
-from packages.cluster.tests.test_node import URL, Machine, end, three
+from packages.cluster.tests.nodes import URL, Machine, end, three
 from packages.server.tests.runtime.living import Owning
 from penstock import aio
 from penstock_cluster.nodes.local_names import ClusterWideNames

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -16,120 +15,40 @@ from packages.cluster.tests.machines import (
     owner_and_others,
     until,
 )
+from packages.cluster.tests.mqtt_clients import (
+    CLIENT,
+    HOUR,
+    SECRET,
+    Client,
+    connect,
+    subscribe,
+    welcome,
+)
+from packages.cluster.tests.ordering import orders
+from packages.cluster.tests.relaying import connect as call
+from packages.cluster.tests.relaying import relaying
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_ordering import orders
-from packages.cluster.tests.test_relaying import connect as call
-from packages.cluster.tests.test_relaying import relaying
 from packages.core.tests.wire.test_websocket import masked
 from packages.mqtt.tests.internal_stores import replace_by_unfit
 from penstock import aio
 from penstock_core.wire.websocket import BINARY, frame_bytes
 from penstock_mqtt.connection import MqttConnection
-from penstock_mqtt.wire.framing import PacketReader
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
-    ConnackPacket,
     ConnectPacket,
-    Packet,
     PubackPacket,
     PubcompPacket,
     PublishPacket,
     PubrecPacket,
     PubrelPacket,
-    SubscribePacket,
-    TopicSubscription,
     Will,
 )
 from penstock_mqtt.wire.properties import PacketProperties
-from penstock_mqtt.wire.reading import packet_of
 from penstock_mqtt.wire.reasons import Reason
 from penstock_mqtt.wire.writing import packet_bytes
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
-from penstock_testing.network import MACHINE
-from tests.loops import the_loop
-
-CLIENT = "10.0.0.77"
-HOUR = PacketProperties(session_expiry_s=3_600)
-SECRET = b"s" * 32
-
-
-class Client(asyncio.Protocol):
-    """A client on a machine of its own, with one connection."""
-
-    def __init__(self, version: int = MQTT_5) -> None:
-        self.version = version
-        self.heard: list[Any] = []
-        self.has_ended = False
-        self.transport: asyncio.Transport
-        self._reader = PacketReader()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._reader.receive(data)
-        self.heard += [packet_of(*each, self.version) for each in self._reader.packets()]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.has_ended = True
-
-    def say(self, *packets: Packet) -> None:
-        self.transport.write(b"".join(packet_bytes(each, self.version) for each in packets))
-
-    async def hears(self, kind: type[Any]) -> Any:
-        """The next packet of a kind; others before it are passed over."""
-        await until(lambda: any(isinstance(each, kind) for each in self.heard) or self.has_ended)
-        while self.heard:
-            if isinstance(found := self.heard.pop(0), kind):
-                return found
-        raise AssertionError(f"the connection has ended without {kind.__name__}")
-
-
-async def reach(port: int, version: int = MQTT_5) -> Client:
-    """A connection from the machine of the client, once somebody listens."""
-    network, client = the_loop().network, Client(version)
-    network.hosts["the client"] = CLIENT
-    token = MACHINE.set("the client")
-    try:
-        while True:
-            try:
-                await the_loop().create_connection(lambda: client, HOST, port)
-            except ConnectionRefusedError:
-                await pass_time(0.05)
-            else:
-                return client
-    finally:
-        MACHINE.reset(token)
-
-
-async def connect(
-    port: int, client_id: str = "d", version: int = MQTT_5, **fields: Any
-) -> tuple[Client, ConnackPacket]:
-    """A client that has asked to be let in, with the answer."""
-    client = await reach(port, version)
-    client.say(ConnectPacket(client_id, version, **fields))
-    return client, await client.hears(ConnackPacket)
-
-
-async def welcome(port: int, client_id: str = "d", **fields: Any) -> tuple[Client, bool]:
-    """A client that tries until it is let in, and whether its session was there."""
-    while True:
-        client = await reach(port, fields.get("version", MQTT_5))
-        client.say(ConnectPacket(client_id, **fields))
-        await until(lambda: bool(client.heard) or client.has_ended)  # noqa: B023  waited for at once
-        if client.heard and client.heard[0].reason == 0:
-            return client, client.heard.pop(0).session_present
-        await pass_time(0.1)
-
-
-async def subscribe(client: Client, *filters: str, qos: int = 1) -> None:
-    wanted = tuple(TopicSubscription(each, qos) for each in filters)
-    client.say(SubscribePacket(1, wanted))
-    await until(lambda: bool(client.heard))
-    client.heard.pop(0)
 
 
 def hosts_at(machine: NodeMachine) -> list[tuple[str, str]]:

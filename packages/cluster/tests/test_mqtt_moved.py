@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from packages.cluster.tests.test_relocation import moved_in, moved_out, owned
+from packages.cluster.tests.relocation import moved_in, moved_out, owned
 from packages.mqtt.tests.clients import connected
 from packages.mqtt.tests.internal_stores import number_of
 from packages.mqtt.tests.test_sessions import HOUR, back

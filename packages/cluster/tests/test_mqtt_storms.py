@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from packages.cluster.tests.machines import NodeMachine, end, owner_and_others, until
+from packages.cluster.tests.mqtt_clients import HOUR, SECRET, Client, reach, subscribe, welcome
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_mqtt import HOUR, SECRET, Client, reach, subscribe, welcome
 from penstock import aio
 from penstock_core.vocabulary.ports import Offload
 from penstock_mqtt.wire.packets import (

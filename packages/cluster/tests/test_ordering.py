@@ -15,17 +15,13 @@ from packages.cluster.tests.machines import (
     owner_and_others,
     until,
 )
+from packages.cluster.tests.ordering import orders
 from penstock import aio
-from penstock_cluster.nodes.cluster_orders import ClusterOrders
 from penstock_cluster.nodes.cluster_view import observe
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
-
-
-def orders(servers: EngineServers) -> ClusterOrders:
-    return ClusterOrders(MemoryInspector(servers), servers.records, the_loop(), lease_s=LEASE_S)
 
 
 async def condition(servers: EngineServers, node: str) -> str:

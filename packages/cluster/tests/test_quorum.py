@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_roles import ask, call, performatives, say_hello
+from packages.cluster.tests.standby_clients import ask, call, performatives, say_hello
 from penstock import aio
 from penstock_amqp.wire import sasl
 from penstock_amqp.wire.performatives import encode_open

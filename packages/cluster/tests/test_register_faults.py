@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from packages.cluster.tests.machines import until
-from packages.cluster.tests.test_node import URL, Machine, end, three
+from packages.cluster.tests.nodes import URL, Machine, end, three
 from penstock import aio
 from penstock_cluster.owning.operator_orders import ORDERS_KEY
 from penstock_cluster.owning.register_records import MEMBERS, SHARDS

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ import msgspec
 import pytest
 
 import penstock
-from packages.server.tests.runtime.living import Owning, body, publish
+from packages.cluster.tests.relocation import CLUSTER, moved_in, moved_out, owned
+from packages.server.tests.runtime.living import body, publish
 from packages.server.tests.transfers.moving import events, halfway
 from penstock.client.copies.backup import restore
 from penstock.client.copies.backup_sinks import BackupFolder
 from penstock.client.sync.sync import Session
 from penstock_cluster.bootstrap import relocating
 from penstock_cluster.bootstrap.cluster_backup import BackupBlobs, ClusterBackup, back_up_cluster
-from penstock_cluster.bootstrap.relocating import RealmMoved, source_realm
+from penstock_cluster.bootstrap.relocating import source_realm
 from penstock_cluster.owning.arriving import refuse_half_a_realm
 from penstock_cluster.owning.register_records import ClaimRecord
 from penstock_core.vocabulary.errors import (
@@ -32,11 +32,8 @@ from penstock_core.vocabulary.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock_core.vocabulary.ports import inline
-from penstock_server.bootstrap import rules
-from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.clock import SystemClock
-from penstock_server.storage.memory import MemoryBlobs, MemoryPages
+from penstock_server.storage.memory import MemoryBlobs
 from penstock_testing.comparing import Contents, contents_of, differences
 from penstock_testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
 from tests.loops import on_a_loop
@@ -44,7 +41,6 @@ from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
-CLUSTER = "penstock"
 TYPES: tuple[penstock.ChannelType, ...] = (
     "mixed",
     "off_heap",
@@ -118,43 +114,6 @@ def filled(original: Path, tmp_path: Path) -> Path:
 async def contents(directory: Path) -> Contents:
     async with source_realm(directory) as realm:
         return await contents_of(realm.recovered, realm.stores.blobs, realm.access)
-
-
-async def moved_in(
-    directory: Path, servers: EngineServers, engine: MemoryEngine | None = None, **how: Any
-) -> RealmMoved:
-    async with source_realm(directory) as source:
-        return await relocating.import_realm(
-            source, engine or MemoryEngine(servers), SystemClock(), cluster=CLUSTER, **how
-        )
-
-
-async def moved_out(servers: EngineServers, directory: Path) -> RealmMoved:
-    records = await MemoryInspector(servers).records()
-    return await relocating.export_realm(
-        MemoryEngine(servers), records, directory, clock=SystemClock(), cluster=CLUSTER
-    )
-
-
-@asynccontextmanager
-async def owned(servers: EngineServers, epoch: int) -> AsyncIterator[RunningRealm]:
-    """The realm of a cluster, as the owner of this epoch runs it; it ends without a farewell."""
-    engine = MemoryEngine(servers)
-    await refuse_half_a_realm(await engine.registry())
-    realm = await RunningRealm.open(
-        await engine.journal(0, epoch),
-        await engine.blobs(0),
-        MemoryPages(),
-        rules(),
-        SystemClock(),
-        inline,
-        identity="i",
-        lease=Owning(epoch),
-    )
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(realm.run())
-        yield realm
-        running.cancel()
 
 
 @on_a_loop

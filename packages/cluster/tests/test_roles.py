@@ -3,18 +3,16 @@ deposed, loses the engine and has it again."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
+from packages.cluster.tests.standby_clients import ask, call, performatives, say_hello
 from penstock import aio
 from penstock_amqp.wire import sasl
 from penstock_amqp.wire.performatives import encode_open
-from penstock_amqp.wire.types import Described, read
 from penstock_core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
@@ -22,47 +20,9 @@ from penstock_core.vocabulary.errors import (
     PenstockError,
 )
 from penstock_core.wire.native import messages as wire
-from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
-
-
-class Caller(asyncio.Protocol):
-    """Says something, and keeps what it hears until the other side has ended."""
-
-    def __init__(self, said: bytes) -> None:
-        self._said = said
-        self.heard = b""
-        self.ended = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._said)
-
-    def data_received(self, data: bytes) -> None:
-        self.heard += data
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.ended.set()
-
-
-async def call(port: int, said: bytes) -> bytes:
-    """What is answered."""
-    caller = Caller(said)
-    await the_loop().create_connection(lambda: caller, HOST, port)
-    await caller.ended.wait()
-    return caller.heard
-
-
-async def say_hello(machine: NodeMachine) -> wire.FromServer:
-    hello = wire.Hello("an old client", "session")
-    heard = await call(machine.native, PREFACE + b"".join(map(bytes, frame(wire.encode(hello)))))
-    reader = FrameReader()
-    reader.receive(heard)
-    ((header, _),) = reader.frames()
-    return wire.decode_from_server(header)
-
 
 # --- standing by --------------------------------------------------------------------------
 
@@ -129,16 +89,6 @@ async def test_a_client_that_comes_while_nobody_serves_waits_for_the_one_that_wi
     await end(machine)
 
 
-async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, object]]:
-    """The status line, headers and document of an HTTP answer."""
-    heard = await call(port, f"{line} HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
-    head, _, body = heard.decode().partition("\r\n\r\n")
-    first, *lines = head.split("\r\n")
-    headers = dict(each.split(": ", 1) for each in lines)
-    assert int(headers["content-length"]) == len(body) or line.startswith("HEAD")
-    return first, headers, msgspec.json.decode(body) if body else {}
-
-
 @simulated
 async def test_over_http_a_node_that_stands_by_tells_its_health_and_who_serves() -> None:
     owner, (other,) = await owner_and_others(EngineServers())
@@ -179,17 +129,6 @@ async def test_over_http_a_page_of_the_console_is_found_at_the_owner() -> None:
 
 SIGN_IN = b"\x00\x00\x00\x19\x02\x01\x00\x00\x00SA\xc0\x0c\x01\xa3\x09ANONYMOUS"
 """A client's choice of a mechanism, as it travels."""
-
-
-def performatives(heard: bytes) -> list[Described]:
-    """Those of the AMQP frames in what was heard, without what came before."""
-    found, at = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
-    while at < len(heard):
-        value, _ = read(heard, at + 8)
-        assert isinstance(value, Described)
-        found.append(value)
-        at += int.from_bytes(heard[at : at + 4], "big")
-    return found
 
 
 @simulated

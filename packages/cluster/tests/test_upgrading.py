@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from packages.cluster.tests.machines import LEASE_S, Valve, until
-from packages.cluster.tests.test_node import Machine, end
+from packages.cluster.tests.nodes import Machine, end
 from penstock_cluster.nodes.node import ShardLease
 from penstock_cluster.nodes.upgrading import UpgradeState, finish_upgrade, upgrade_state
 from penstock_cluster.owning.register_records import FORMAT_KEY

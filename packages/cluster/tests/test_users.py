@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from packages.cluster.tests.machines import LEASE_S, NodeMachine, end, owner_and_others, until
+from packages.cluster.tests.relaying import SECRET, connect
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_relaying import SECRET, connect
 from penstock import aio
 from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed
 from penstock_testing.engine import EngineServers

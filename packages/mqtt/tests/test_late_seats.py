@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from packages.cluster.tests.machines import until
+from packages.cluster.tests.mqtt_clients import HOUR, Client, reach, subscribe
 from packages.cluster.tests.serving import HOST
-from packages.cluster.tests.test_mqtt import HOUR, Client, reach, subscribe
 from packages.server.tests.runtime.living import living, publish
 from penstock_core.vocabulary.ports import Buffer
 from penstock_mqtt.hub import MqttHub

@@ -27,8 +27,8 @@ from tests.faults.cluster.oracles import (
 )
 from tests.faults.cluster.pauses import Pauses
 from tests.faults.cluster.report import ClusterLoop, table
+from tests.faults.journal_lines import EVENTS, done, got, published, stored
 from tests.faults.journals import Diary, Received, read_published, read_received
-from tests.faults.test_checking import EVENTS, done, got, published, stored
 
 
 def claimed(epoch: int) -> Mapping[str, Any]:

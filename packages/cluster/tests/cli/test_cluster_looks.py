@@ -4,61 +4,30 @@ they are looked at."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from packages.cluster.tests.cli.engines import ENGINE, SETTINGS, Renewing, fill
 from penstock_cluster.bootstrap import cluster
 from penstock_cluster.cli.cluster_checks import checks_of, how_it_is
 from penstock_cluster.nodes.cluster_view import ClusterExamined, PortReached
 from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen
-from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
 from penstock_core.vocabulary.ports import (
     EngineCheck,
     EngineHealth,
     EngineServer,
-    VersionedRecord,
 )
 from penstock_server.cli.checks.checks import Check
 from penstock_server.cli.program import app
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.settings.loading import load
-from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.engine import EngineServers
 
-ENGINE = "nats://a,b,c"
-SETTINGS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}
 MINUTE_US = 60_000_000
-
-
-class Renewing(MemoryInspector):
-    """Each look finds every node renewed, but for those whose record says that they do not."""
-
-    looks = 0
-
-    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        found = await super().records(prefix)
-        if prefix != "node/":
-            return found
-        self.looks += 1
-        wall_us = SystemClock().now_us()
-        return {
-            key: record if is_silent(record) else _renewed(record, self.looks, wall_us)
-            for key, record in found.items()
-        }
-
-
-def is_silent(record: VersionedRecord) -> bool:
-    """Whether the node of a record renews nothing."""
-    return msgspec.json.decode(record.value).get("renews") is False
-
-
-def _renewed(record: VersionedRecord, counter: int, wall_us: int) -> VersionedRecord:
-    member = msgspec.json.decode(record.value, type=MemberRecord)
-    renewed = msgspec.structs.replace(member, counter=counter, wall_us=wall_us)
-    return VersionedRecord(record.version, msgspec.json.encode(renewed))
 
 
 Run = Callable[..., Result]
@@ -77,16 +46,6 @@ def run(servers: EngineServers, monkeypatch: pytest.MonkeyPatch) -> Run:
         return CliRunner().invoke(app, ["cluster", *arguments, "--cluster", ENGINE])
 
     return ran
-
-
-async def fill(servers: EngineServers, **more: Any) -> None:
-    """Two nodes, of which the first one owns."""
-    for name in ("n1", "n2"):
-        record = MemberRecord(name, f"{name}!", serves={}, version="1.0", settings=SETTINGS, **more)
-        await servers.records.cas(f"node/{name}", 0, msgspec.json.encode(record))
-    claim = ClaimRecord("n1", "n1!", 4, format=1, confirmed=1, settings=SETTINGS)
-    await servers.records.cas("shard/0", 0, msgspec.json.encode(claim))
-    await servers.records.cas("cluster/format", 0, b"1")
 
 
 @pytest.fixture

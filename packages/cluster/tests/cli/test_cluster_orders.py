@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from packages.cluster.tests.cli.test_cluster_looks import ENGINE, Renewing, fill
+from packages.cluster.tests.cli.engines import ENGINE, Renewing, fill
 from penstock_cluster.bootstrap import cluster
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.owning.operator_orders import ORDERS_KEY, MoveOrder, Orders

@@ -12,7 +12,7 @@ import pytest
 
 from penstock_cluster.storage.jetstream.connection import NatsConnection
 from penstock_core.vocabulary.errors import Unavailable
-from tests.contract.test_jetstream import ignore
+from tests.contract.jetstream import ignore
 from tests.loops import on_a_loop
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

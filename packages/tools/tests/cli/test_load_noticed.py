@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 
 from packages.client.tests.simulated import World, in_world
-from packages.tools.tests.cli.test_load_run import run_of
-from packages.tools.tests.cli.test_load_run import (
-    test_a_realm_that_stalls_has_kept_all_waiting_that_were_due_meanwhile as a_realm_stalls,
-)
-from packages.tools.tests.cli.test_load_run import (
-    test_each_event_comes_once_and_the_channel_is_gone as each_comes_once,
-)
+from packages.tools.tests.cli.load_runs import a_realm_stalls, each_comes_once, run_of
 from penstock import aio
 from penstock_core.channel import decide
 from penstock_core.channel.decided import Decided
@@ -54,7 +48,7 @@ def all_at_one_rate(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "story"),
-    [(from_the_sending, a_realm_stalls), (all_at_one_rate, each_comes_once)],
+    [(from_the_sending, in_world(a_realm_stalls)), (all_at_one_rate, in_world(each_comes_once))],
     ids=["from the sending", "all at one rate"],
 )
 def test_a_run_that_measures_wrongly_is_noticed(

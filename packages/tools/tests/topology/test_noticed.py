@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from packages.tools.tests.topology.test_convergence import changes
-from packages.tools.tests.topology.test_convergence import (
-    test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do as as_the_file_says,
-)
+from packages.tools.tests.topology.converging import changes, check_convergence
 from penstock_core.api.durables import DurableInfo
 from penstock_core.vocabulary.definitions import Definition
 from penstock_tools.topology import applying, inventory, planning
@@ -93,4 +90,4 @@ def test_a_mistake_is_noticed(mistake: Mistake, monkeypatch: pytest.MonkeyPatch)
     suppress_health_check=list(HealthCheck),
 )
 def _some_realms(files: tuple[Topology, Topology]) -> None:
-    as_the_file_says.hypothesis.inner_test(files)
+    check_convergence(files)

@@ -1,0 +1,72 @@
+"""Clients of a node that stands by."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from packages.cluster.tests.machines import NodeMachine
+from packages.cluster.tests.serving import HOST
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Described, read
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from tests.loops import the_loop
+
+
+class Caller(asyncio.Protocol):
+    """Says something, and keeps what it hears until the other side has ended."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self.heard = b""
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._said)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+
+async def call(port: int, said: bytes) -> bytes:
+    """What is answered."""
+    caller = Caller(said)
+    await the_loop().create_connection(lambda: caller, HOST, port)
+    await caller.ended.wait()
+    return caller.heard
+
+
+async def say_hello(machine: NodeMachine) -> wire.FromServer:
+    hello = wire.Hello("an old client", "session")
+    heard = await call(machine.native, PREFACE + b"".join(map(bytes, frame(wire.encode(hello)))))
+    reader = FrameReader()
+    reader.receive(heard)
+    ((header, _),) = reader.frames()
+    return wire.decode_from_server(header)
+
+
+async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, object]]:
+    """The status line, headers and document of an HTTP answer."""
+    heard = await call(port, f"{line} HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
+    head, _, body = heard.decode().partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    headers = dict(each.split(": ", 1) for each in lines)
+    assert int(headers["content-length"]) == len(body) or line.startswith("HEAD")
+    return first, headers, msgspec.json.decode(body) if body else {}
+
+
+def performatives(heard: bytes) -> list[Described]:
+    """Those of the AMQP frames in what was heard, without what came before."""
+    found, at = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
+    while at < len(heard):
+        value, _ = read(heard, at + 8)
+        assert isinstance(value, Described)
+        found.append(value)
+        at += int.from_bytes(heard[at : at + 4], "big")
+    return found
