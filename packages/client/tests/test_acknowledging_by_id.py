@@ -10,7 +10,6 @@ import pytest
 from packages.client.tests.simulated import URL, World, in_world
 from penstock import aio
 from penstock_core.vocabulary.errors import IllegalState
-from penstock_testing.loop import pass_time
 
 pytestmark = pytest.mark.spec("D13", "D15")
 
@@ -45,8 +44,7 @@ async def come_again(
     batch = await subscription.next_batch(1.0)
     assert batch is not None
     world.end_of(session).abort()
-    await world.until(lambda: batch.is_stale)
-    await pass_time(5)
+    await world.until(lambda: batch.is_stale and subscription._inbox.rows == COUNT)
     return [int(event_id) for event_id in batch.event_ids]
 
 

@@ -43,7 +43,7 @@ and compares. Steps that only some publishes need follow after "Only some".
 10. Answer. Only now is the answer sent to the publisher
    (``penstock_server.frontends.native.connection.Connection.send``).
 11. Offer. Events are granted to subscribers, if there are any
-   (``penstock_server.runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with
+   (``penstock_server.runtime.writer.shard.Shard.offer``). Only some: durables grant to seats with
    credit, plain subscribers follow (``penstock_core.channel.channel.ChannelMachine.offer``), and
    the columns are sent as they came, with their ids
    (``penstock_server.runtime.delivery.delivery.Dispatch.perform``). A transient event is offered
