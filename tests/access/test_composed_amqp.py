@@ -16,7 +16,7 @@ from proton.utils import LinkDetached
 import penstock
 import penstock_amqp
 from packages.amqp.tests.clients import WAIT_S, Client
-from packages.amqp.tests.test_transactions import TRANSACTIONAL, Transaction
+from packages.amqp.tests.transactions import TRANSACTIONAL, Transaction
 from penstock_core.api.channels import CreateChannel
 from penstock_core.api.durables import CreateDurable, DeleteDurable
 from penstock_core.api.publishing import PublishEvents

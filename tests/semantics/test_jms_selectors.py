@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.engines.test_jms import conserved, gone, jms, live
+from packages.core.tests.engines.jms_channels import conserved, gone, jms, live
 from packages.core.tests.plays import play_of
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.durables import AddDurable

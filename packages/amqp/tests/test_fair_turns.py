@@ -10,8 +10,8 @@ import pytest
 from packages.amqp.tests.dialogue import attach_sender
 from packages.amqp.tests.frames import AMQP, BEGIN, OPEN, TRANSFER, said, terminus
 from packages.client.tests.simulated import World, in_world
-from packages.server.tests.frontends.test_connection import Wire
-from packages.server.tests.frontends.test_fair_turns import Publisher
+from packages.server.tests.frontends.publishers import Publisher
+from packages.server.tests.frontends.wires import Wire
 from penstock_amqp.connection import LATELY_S, TURN_BYTES, AmqpHub
 from penstock_amqp.wire.types import UInt, UShort
 from penstock_core.vocabulary.definitions import Definition

@@ -15,6 +15,15 @@ from cproton_ffi import lib
 from proton._wrapper import Wrapper
 
 import penstock
+from packages.amqp.tests.abandoned import DECLARATION, DECLARED, ENDS, HALF_SENT, KEPT, LINKS
+from packages.amqp.tests.coordinators import (
+    BROKEN,
+    coordinator,
+    declare,
+    discharge,
+    granted,
+    in_transaction,
+)
 from packages.amqp.tests.dialogue import attach_sender, talk
 from packages.amqp.tests.frames import (
     DETACH,
@@ -28,15 +37,6 @@ from packages.amqp.tests.frames import (
 )
 from packages.amqp.tests.pairs import Pair
 from packages.amqp.tests.peers import Peer
-from packages.amqp.tests.test_leaks import DECLARATION, DECLARED, ENDS, HALF_SENT, KEPT, LINKS
-from packages.amqp.tests.test_standard_ends import (
-    BROKEN,
-    coordinator,
-    declare,
-    discharge,
-    granted,
-    in_transaction,
-)
 from penstock.client.sync.sync import Session
 from penstock_amqp import kept as keeping
 from penstock_amqp.flows import key_of

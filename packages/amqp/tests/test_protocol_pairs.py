@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from packages.amqp.tests.test_messages import NOW_MS, event, message
+from packages.amqp.tests.sample_messages import NOW_MS, event, message
 from penstock_amqp.conditions import condition_of
 from penstock_amqp.incoming import batches_of
 from penstock_amqp.modified import take_delivery_time

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from packages.amqp.tests.test_messages import (
+from packages.amqp.tests.sample_messages import (
     APPLICATION,
     BODIES,
     FULL,

@@ -4,11 +4,21 @@ AMQP 1.0, transport, 2.4 to 2.8)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import penstock
+from packages.amqp.tests.coordinators import (
+    BROKEN,
+    INVALID,
+    by_link,
+    check_session_lives,
+    coordinator,
+    declare,
+    discharge,
+    granted,
+    in_transaction,
+)
 from packages.amqp.tests.dialogue import (
     Dialogue,
     attach_receiver,
@@ -28,8 +38,10 @@ from packages.amqp.tests.frames import (
     DISPOSITION,
     END,
     FLOW,
+    NULL,
     OPEN,
     TRANSFER,
+    YES,
     Raw,
     frame,
     message,
@@ -46,7 +58,6 @@ IN_USE = "amqp:session:handle-in-use"
 STOLEN = "amqp:link:stolen"
 DELETED = "amqp:resource-deleted"
 DECODE = "amqp:decode-error"
-INVALID = "amqp:invalid-field"
 
 
 @pytest.fixture
@@ -54,18 +65,6 @@ def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialo
     session.queues.create("work")
     with talk(realm) as found:
         yield found
-
-
-def granted(dialogue: Dialogue) -> None:
-    """There is credit for a sender."""
-    dialogue.hear(FLOW, lambda each: each.values[4] is not None)
-
-
-def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
-    """Another session of the connection is served."""
-    dialogue.say(begin(channel), on(channel, attach_sender("alive", 0)))
-    assert dialogue.hear(BEGIN).values[0] == channel
-    by_link(dialogue, "alive")
 
 
 # --- sessions -----------------------------------------------------------------------------
@@ -213,12 +212,6 @@ def test_2_4_what_belongs_to_no_session_ends_the_connection(
 # --- links --------------------------------------------------------------------------------
 
 
-def by_link(dialogue: Dialogue, name: str) -> tuple[int, int]:
-    """Channel and handle of the realm's attach of a link."""
-    found = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
-    return found.channel, found.handle
-
-
 @pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
 def test_2_6_1_a_link_is_stolen_by_one_of_its_name(
     dialogue: Dialogue, session: penstock.Session, channel: int
@@ -353,8 +346,6 @@ def test_2_8_16_a_message_before_there_is_credit_ends_its_link(dialogue: Dialogu
 
 # --- messages -----------------------------------------------------------------------------
 
-BROKEN = section(0x70, b"\x45") + encode("between the sections") + section(0x77, encode("x"))
-
 
 def test_3_4_3_a_message_that_cannot_be_read_is_rejected(dialogue: Dialogue) -> None:
     dialogue.say(attach_sender("s", 0))
@@ -381,27 +372,6 @@ def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(dialogue: Dialogue) ->
 # --- transactions -------------------------------------------------------------------------
 
 
-def coordinator(handle: int, *outcomes: str) -> bytes:
-    said_of = [None] * 9 + [Symbol(each) for each in outcomes]
-    source = Raw(performative(0x28, *map(encode, said_of)) if outcomes else performative(0x28))
-    target = Raw(performative(0x30, encode(Symbol("amqp:local-transactions"))))
-    modes = UByte(0), UByte(0)
-    return said(ATTACH, "tx", UInt(handle), False, *modes, source, target, None, None, UInt(0))
-
-
-def declare(*values: Any) -> bytes:
-    return section(0x77, performative(0x31, *map(encode, values)))
-
-
-def discharge(*values: Any) -> bytes:
-    return section(0x77, performative(0x32, *map(encode, values)))
-
-
-def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
-    more = [performative(outcome)] if outcome else []
-    return Raw(performative(0x34, encode(txn), *more))
-
-
 @pytest.mark.parametrize(
     ("asked", "condition"),
     [
@@ -409,7 +379,7 @@ def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
         (discharge(None), DECODE),
         (discharge(UInt(0)), DECODE),
         (discharge(b"t", "no"), DECODE),
-        (discharge(b"t", True, None), DECODE),
+        (section(0x77, performative(0x32, encode(b"t"), YES, NULL)), DECODE),
         (discharge(bytes(33)), INVALID),
         (discharge(b"another"), "amqp:transaction:unknown-id"),
         (declare(None, None), DECODE),

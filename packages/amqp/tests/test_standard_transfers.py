@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 import penstock
+from packages.amqp.tests.coordinators import (
+    INVALID,
+    by_link,
+    check_session_lives,
+    coordinator,
+    declare,
+    discharge,
+    granted,
+    in_transaction,
+)
 from packages.amqp.tests.dialogue import (
     Dialogue,
     Heard,
@@ -33,16 +43,6 @@ from packages.amqp.tests.frames import (
     said,
     terminus,
     transfer,
-)
-from packages.amqp.tests.test_standard_ends import (
-    INVALID,
-    by_link,
-    check_session_lives,
-    coordinator,
-    declare,
-    discharge,
-    granted,
-    in_transaction,
 )
 from penstock_amqp.wire.sections import section
 from penstock_amqp.wire.types import Described, Symbol, UByte, UInt, ULong, encode, encode_list

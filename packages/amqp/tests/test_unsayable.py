@@ -13,8 +13,8 @@ from proton import Message, symbol
 import penstock
 from packages.amqp.tests.clients import WAIT_S, texts
 from packages.amqp.tests.conftest import Connect
-from packages.amqp.tests.test_messages import NOW_MS, message, of_native
-from packages.amqp.tests.test_messages import event as stored_event
+from packages.amqp.tests.sample_messages import NOW_MS, message, of_native
+from packages.amqp.tests.sample_messages import event as stored_event
 from packages.server.tests.frontends.http.asking import Web
 from penstock_amqp import incoming, message_header
 from penstock_amqp.conditions import condition_of

@@ -28,7 +28,7 @@ from packages.cluster.tests.ordering import orders
 from packages.cluster.tests.relaying import connect as call
 from packages.cluster.tests.relaying import relaying
 from packages.cluster.tests.serving import HOST
-from packages.core.tests.wire.test_websocket import masked
+from packages.core.tests.wire.frames import masked
 from packages.mqtt.tests.internal_stores import replace_by_unfit
 from penstock import aio
 from penstock_core.wire.websocket import BINARY, frame_bytes

@@ -10,7 +10,7 @@ import penstock
 from packages.cluster.tests.relocation import moved_in, moved_out, owned
 from packages.mqtt.tests.clients import connected
 from packages.mqtt.tests.internal_stores import number_of
-from packages.mqtt.tests.test_sessions import HOUR, back
+from packages.mqtt.tests.persistent_sessions import HOUR, back
 from packages.server.tests.runtime.living import body, publish
 from penstock_mqtt.hub import MqttHub
 from penstock_mqtt.wire.packets import (

@@ -18,7 +18,7 @@ import penstock
 from packages.cluster.tests import processes
 from packages.cluster.tests.processes import addresses, refusal
 from packages.mqtt.tests.clients import connected
-from packages.mqtt.tests.test_sessions import HOUR, back
+from packages.mqtt.tests.persistent_sessions import HOUR, back
 from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,

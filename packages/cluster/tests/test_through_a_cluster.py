@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import connected
-from packages.mqtt.tests.test_sessions import HOUR, back
+from packages.mqtt.tests.persistent_sessions import HOUR, back
 from tests.patience import PATIENCE_S, until
 from tests.through_a_cluster import ClusterRealm, all_through_a_cluster
 

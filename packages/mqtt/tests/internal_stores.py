@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import penstock
 from penstock_core.columns.events.body import body_of
@@ -106,3 +107,10 @@ async def replace_by_unfit(realm: RunningRealm, name: str) -> None:
         group.realm_fact(0, ChannelCreated(realm.directory.next_channel_id, name, definition))
 
     await realm.shard.act(replace)
+
+
+GUARDED: dict[str, Any] = {
+    "access__mode": "mandatory",
+    "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
+}

@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
-from packages.mqtt.tests.test_sessions import HOUR, back, settled, stored
+from packages.mqtt.tests.handshakes import Again, publish_wholly, take
+from packages.mqtt.tests.persistent_sessions import HOUR, back, stored
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
@@ -33,24 +34,6 @@ def publish(client: PacketClient, topic: str, payload: bytes, packet_id: int = 1
     """Publish with QoS 2, and give the first answer."""
     client.send(PublishPacket(topic, payload, 2, packet_id=packet_id))
     return client.receive()
-
-
-def publish_wholly(client: PacketClient, topic: str, payload: bytes, **fields: Any) -> None:
-    client.send(PublishPacket(topic, payload, 2, packet_id=1, **fields))
-    assert client.receive() == PubrecPacket(1)
-    client.send(PubrelPacket(1))
-    assert client.receive() == PubcompPacket(1)
-
-
-def take(client: PacketClient) -> bytes:
-    """Receive a message of QoS 2 to the end."""
-    message = client.receive()
-    assert isinstance(message, PublishPacket)
-    assert message.qos == 2
-    client.send(PubrecPacket(message.packet_id))
-    assert client.receive() == PubrelPacket(message.packet_id)
-    client.send(PubcompPacket(message.packet_id))
-    return message.payload
 
 
 @VERSIONS
@@ -163,25 +146,6 @@ def realms(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
     found = Again(tmp_path, restarts=request.param == "server")
     yield found
     found.close()
-
-
-class Again:
-    def __init__(self, folder: Path, *, restarts: bool) -> None:
-        self._folder = folder
-        self._restarts = restarts
-        self.realm = penstock.Realm(folder)
-        self.url = self.realm.listen_mqtt()
-
-    def come_back(self) -> str:
-        settled(self.realm)
-        if self._restarts:
-            self.realm.close()
-            self.realm = penstock.Realm(self._folder)
-            self.url = self.realm.listen_mqtt()
-        return self.url
-
-    def close(self) -> None:
-        self.realm.close()
 
 
 @VERSIONS

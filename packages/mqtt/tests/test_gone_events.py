@@ -11,9 +11,9 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
+from packages.mqtt.tests.handshakes import Again, publish_wholly, take
 from packages.mqtt.tests.internal_stores import stored_in
-from packages.mqtt.tests.test_exactly_once import Again, publish_wholly, take
-from packages.mqtt.tests.test_sessions import back, settled
+from packages.mqtt.tests.persistent_sessions import back, settled
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import connected, heard
-from packages.mqtt.tests.test_outbox import VERSIONS, LastingLine, Line
+from packages.mqtt.tests.lines import KIB, VERSIONS, LastingLine, Line
 from penstock_mqtt import held_bytes, session
 from penstock_mqtt.held_bytes import (
     STEP_BYTES,
@@ -23,8 +23,6 @@ from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.packets import PubackPacket, PublishPacket
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
 from penstock_mqtt.wire.reasons import Reason
-
-KIB = b"x" * 1_024
 
 
 @VERSIONS

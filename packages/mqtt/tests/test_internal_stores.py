@@ -13,13 +13,14 @@ import pytest
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected
 from packages.mqtt.tests.internal_stores import (
+    GUARDED,
     definition_of,
     made_before,
     number_of,
     put_into,
     stored_in,
 )
-from packages.mqtt.tests.test_sessions import HOUR, back, settled, stored
+from packages.mqtt.tests.persistent_sessions import HOUR, back, settled, stored
 from penstock_core.access.rights import Principal
 from penstock_core.api.channels import PurgeChannel
 from penstock_core.api.operations import COLUMNS, READ, REQUESTS, Numbered
@@ -44,11 +45,6 @@ from penstock_server.runtime.operations.callers import Caller
 
 HOUR_US = 3_600_000_000
 OWN = ("mqtt-retained", "mqtt-sessions")
-GUARDED: dict[str, Any] = {
-    "access__mode": "mandatory",
-    "access__password_rounds": 4_096,
-    "access__password_length_min": 1,
-}
 USES: list[Callable[[penstock.Session, str], object]] = [
     lambda session, name: session.channels.get(name),
     lambda session, name: session.channels.delete(name),

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
-from packages.mqtt.tests.test_sessions import back, durables, take
+from packages.mqtt.tests.persistent_sessions import back, durables, take
 from penstock_mqtt.durable_feed import durable_of
 from penstock_mqtt.wire.packets import PubackPacket, UnsubscribePacket
 from penstock_mqtt.wire.properties import PacketProperties

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected
-from packages.mqtt.tests.test_shared_turns import hub
+from packages.mqtt.tests.hubs import hub
 from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
 from penstock_mqtt.mqtt_realm import (

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected
-from packages.mqtt.tests.test_internal_stores import GUARDED
+from packages.mqtt.tests.internal_stores import GUARDED
 from penstock_mqtt.wire.reasons import Reason
 
 pytestmark = pytest.mark.spec("M5")

@@ -9,8 +9,8 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient
-from packages.mqtt.tests.test_internal_stores import GUARDED
-from packages.mqtt.tests.test_sessions import HOUR, back, settled
+from packages.mqtt.tests.internal_stores import GUARDED
+from packages.mqtt.tests.persistent_sessions import HOUR, back, settled
 from penstock_mqtt.wire.packets import Will
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
-from packages.mqtt.tests.test_sessions import back, durables, settled, take
+from packages.mqtt.tests.persistent_sessions import back, durables, settled, take
 from penstock_mqtt.durable_feed import shared_durable_of
 from penstock_mqtt.wire.packets import (
     MQTT_3,

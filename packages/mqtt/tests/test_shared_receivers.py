@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected, heard
-from packages.mqtt.tests.test_held_bytes import KIB
-from packages.mqtt.tests.test_outbox import LastingLine, plain
+from packages.mqtt.tests.lines import KIB, LastingLine, plain
 from penstock_mqtt import fan_out, held_bytes
 from penstock_mqtt.connection import MqttConnection
 from penstock_mqtt.durable_feed import SHARED_WINDOW, WINDOW

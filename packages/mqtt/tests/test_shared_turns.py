@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from packages.server.tests.runtime.living import living
+from packages.mqtt.tests.hubs import hub
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidEvent, PenstockError
 from penstock_mqtt.hub import MqttHub
@@ -18,8 +15,6 @@ from penstock_mqtt.messages import Gathered, GatheredTogether, Received
 from penstock_mqtt.wire.packets import PublishPacket
 from penstock_mqtt.wire.plain_messages import PlainMessage
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
-from penstock_server.frontends.native.listener import NativeLimits, NativeListener
-from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
 
 
@@ -58,22 +53,6 @@ class Unreachable(Publisher):
         raise ValueError
 
     stored_together = stored  # type: ignore[assignment]
-
-
-@asynccontextmanager
-async def hub(**channels: Definition) -> AsyncIterator[MqttHub]:
-    async with living(MemoryJournal(), MemoryBlobs()) as realm:
-        listener, ready = NativeListener(realm, "1", NativeLimits()), asyncio.Event()
-        running = asyncio.get_running_loop().create_task(listener.run(ready))
-        await ready.wait()
-        for name, definition in channels.items():
-            await realm.create_channel(name, definition)
-        made = MqttHub(listener, "mqtt")
-        await made.mqtt.open_channel()
-        await made.sessions.load()
-        yield made
-        await listener.close()
-        running.cancel()
 
 
 @pytest.mark.spec("M14")

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
-from packages.mqtt.tests.test_exactly_once import Again, publish_wholly
-from packages.mqtt.tests.test_exactly_once import take as take_wholly
-from packages.mqtt.tests.test_sessions import back, settled, take
+from packages.mqtt.tests.handshakes import Again, publish_wholly
+from packages.mqtt.tests.handshakes import take as take_wholly
+from packages.mqtt.tests.persistent_sessions import back, settled, take
 from penstock_mqtt.wire.packets import PubackPacket
 
 pytestmark = pytest.mark.spec("M6", "M12")

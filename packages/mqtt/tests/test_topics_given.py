@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from packages.mqtt.tests.test_internal_stores import GUARDED
+from packages.mqtt.tests.internal_stores import GUARDED
 from penstock_tools.topology import apply, look, parse, plan
 
 pytestmark = [pytest.mark.spec("M12", "A3")]

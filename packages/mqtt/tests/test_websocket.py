@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from packages.core.tests.wire.test_websocket import masked
+from packages.core.tests.wire.frames import masked
 from packages.mqtt.tests.clients import WAIT_S, connected
 from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, FrameReader, frame

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.server.tests.runtime.test_compressed_files import (
+from packages.server.tests.runtime.compressed_batches import (
     PACKED,
     rows,
     with_a_batch_that_cannot_be_unpacked,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from packages.server.tests.runtime.files import on_disk
 from packages.server.tests.runtime.living import SINGLE, body, living, publish, sealed
-from packages.server.tests.runtime.test_single_file import on_disk
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.subscriptions.locations import locate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from packages.core.tests.columns.test_archives import stored
+from packages.core.tests.columns.stored_rows import stored
 from penstock.tables import Table
 from penstock_core.columns.files.archives import ArchiveLayout
 from penstock_core.columns.schema.schema import ChannelSchema

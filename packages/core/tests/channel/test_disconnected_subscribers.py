@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.engines.test_jms import conserved, gone, jms, live
+from packages.core.tests.engines.jms_channels import conserved, gone, jms, live
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.seats import Detach, TakeSeat
 from penstock_core.messages.settlements import Ack

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.engines.test_jms import conserved, gone, jms, live, written
+from packages.core.tests.engines.jms_channels import conserved, gone, jms, live, written
 from packages.core.tests.plays import outstanding
 from penstock_core.channel.interest import unwanted, wanted_of
 from penstock_core.durable.durable import Durable

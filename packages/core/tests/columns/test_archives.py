@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packages.core.tests.columns.stored_rows import Rows, stored
 from penstock.tables.kinds import conformed, stored_schema, united
 from penstock_core.columns.events.batch import EventBatch, stamp
-from penstock_core.columns.events.body import body_of, body_of_columns
+from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.events.origin import for_join
 from penstock_core.columns.files.archives import DAY, ArchiveLayout, from_archive, identity_of
@@ -24,13 +24,6 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed
-
-Rows = list[dict[str, Any]]
-
-
-def stored(rows: Rows, first: int = 0) -> pa.RecordBatch:
-    body = body_of_columns([b""] * len(rows), properties=rows)
-    return stamp(body, Span(first, first + len(rows)), 0)
 
 
 def through_archive(batches: list[pa.RecordBatch]) -> tuple[pa.Schema, pa.RecordBatch]:

@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import pytest
 
-from packages.core.tests.plays import outstanding, play_of
+from packages.core.tests.engines.jms_channels import conserved, gone, jms, live, written
+from packages.core.tests.plays import outstanding
 from penstock_core.engines.jms import ENGINE
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.delivery import SetDemand
 from penstock_core.messages.durables import AddDurable, RemoveDurable
-from penstock_core.messages.publishing import Appended, IdsReserved, Publish
+from penstock_core.messages.publishing import IdsReserved, Publish
 from penstock_core.messages.retention import PurgeEvents
 from penstock_core.messages.seats import Detach, TakeSeat
 from penstock_core.messages.settlements import Ack, RollBack
 from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
 from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.digest import Digest
-from penstock_testing.play import Play, delivered, publish, span
+from penstock_testing.play import delivered, publish, span
 
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 INDIVIDUAL = ("shared", "serial", "shared_queued")
-
-
-def jms(*, events: int = 0, **attributes: Any) -> Play:
-    return play_of(engine="jms", events=events, **attributes)
-
-
-def live(play: Play) -> list[int]:
-    return list(play.channel.state.stored)
-
-
-def gone(play: Play) -> dict[str, int]:
-    """How many events left, by why."""
-    found: Counter[str] = Counter()
-    for removed in play.removed:
-        found[removed.cause.value] += sum(part.size for part in removed.spans)
-    return dict(found)
-
-
-def conserved(play: Play) -> bool:
-    counters = play.channel.state.counters
-    return counters.published == len(play.channel.state.stored) + counters.departed_count
-
-
-def written(play: Play) -> list[Appended]:
-    return [fact for fact in play.recorded if isinstance(fact, Appended)]
 
 
 # --- J2: interest ---------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from packages.core.tests.realm.directories import at_a_node, create
 from penstock_core.channel.apply import apply
 from penstock_core.channel.decide import decide
 from penstock_core.channel.recovery import snapshot
@@ -34,10 +35,6 @@ def directory(*names: str) -> Directory:
     for name in names:
         create(made, name)
     return made
-
-
-def create(found: Directory, name: str, **attributes: Any) -> None:
-    found.apply(found.decide_create(name, Definition(**attributes)))
 
 
 def delete(found: Directory, name: str) -> None:
@@ -364,10 +361,6 @@ def test_joins_and_dead_event_stores_do_not_lead_to_a_local_channel_or_from_it(
         found.decide_join(*ends, "", archive=False)
     with pytest.raises(InvalidArgument, match="the dead event store readings is a local channel"):
         create(found, "a", dead_event_store="readings")
-
-
-def at_a_node() -> Directory:
-    return Directory(replace(rules(), local_to="n2"))
 
 
 @pytest.mark.spec("N8")

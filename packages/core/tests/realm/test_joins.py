@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.realm.test_directory import at_a_node, create
+from packages.core.tests.realm.directories import at_a_node, create
 from penstock_core.messages.joins import Join, JoinCreated
 from penstock_core.realm.directory import Directory
 from penstock_core.realm.joins import JoinTable

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packages.core.tests.wire.frames import MASK, masked
 from penstock_core.wire.websocket import (
     BINARY,
     CLOSE,
@@ -22,17 +23,6 @@ from penstock_core.wire.websocket import (
     is_key,
 )
 from tests.thorough import examples
-
-MASK = b"\x01\x02\xf3\x04"
-
-
-def masked(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
-    """A frame as a client sends it."""
-    plain = frame_bytes(opcode, payload)
-    head = bytes((plain[0] if is_last else plain[0] & 0x7F, plain[1] | 0x80))
-    extra = plain[2 : len(plain) - len(payload)]
-    hidden = bytes(each ^ MASK[at % 4] for at, each in enumerate(payload))
-    return head + extra + MASK + hidden
 
 
 def read(*received: bytes) -> list[Piece]:

@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from packages.mqtt.tests.wire.drawn import NAMES, drawn, filters, properties_of
-from packages.mqtt.tests.wire.test_packets import read
+from packages.mqtt.tests.wire.packet_pieces import read
 from penstock_core.vocabulary.topics import topic_matches as matches
 from penstock_mqtt.wire.packets import MQTT_5, ConnectPacket
 from penstock_mqtt.wire.primitives import Cursor

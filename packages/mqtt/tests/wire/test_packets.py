@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packages.mqtt.tests.wire.drawn import drawn
+from packages.mqtt.tests.wire.packet_pieces import read
 from penstock_mqtt.wire.framing import PacketReader
 from penstock_mqtt.wire.packets import (
     MQTT_3,
@@ -18,7 +19,6 @@ from penstock_mqtt.wire.packets import (
     ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
-    Packet,
     PubackPacket,
     PublishPacket,
     SubackPacket,
@@ -35,16 +35,6 @@ from penstock_mqtt.wire.writing import (
 from tests.thorough import examples
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
-
-
-def read(data: bytes, version: int, pieces: list[int] | None = None) -> list[Packet]:
-    reader, found = PacketReader(), []
-    places = [0, *sorted(at for at in pieces or [] if at <= len(data)), len(data)]
-    for begin, end in pairwise(places):
-        reader.receive(data[begin:end])
-        found += [packet_of(first, body, version) for first, body in reader.packets()]
-    assert reader.held_bytes == 0
-    return found
 
 
 @VERSIONS

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from packages.server.tests.runtime.files import files, ids_in, on_disk
 from packages.server.tests.runtime.living import (
     EAGER,
     SINGLE,
@@ -21,7 +22,6 @@ from packages.server.tests.runtime.living import (
     publish,
     sealed,
 )
-from packages.server.tests.runtime.test_single_file import files, ids_in, on_disk
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import Damaged, IllegalState, StorageFailed
 from penstock_core.vocabulary.identities import ChannelId

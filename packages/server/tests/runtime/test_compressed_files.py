@@ -5,14 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
-from xxhash import xxh3_64_intdigest
 
+from packages.server.tests.runtime.compressed_batches import (
+    PACKED,
+    rows,
+    with_a_batch_that_cannot_be_unpacked,
+)
 from packages.server.tests.runtime.living import EAGER, body, events, living, publish, sealed
 from penstock_core.columns.files import segments
 from penstock_core.columns.files.growing_segment import end_of_batches, extended, started
 from penstock_core.columns.files.segments import (
     UNPACKED_MAX,
-    SegmentIndex,
     SegmentReader,
     encode_segment,
 )
@@ -30,14 +33,7 @@ from penstock_testing.loop import pass_time, simulated
 
 pytestmark = pytest.mark.spec("S")
 
-PACKED: tuple[Compression, ...] = ("zstd", "lz4")
 ALIKE = [b"flight from here to there " * 40] * 100
-
-
-def rows(first: int, count: int) -> pa.RecordBatch:
-    ids = pa.array(range(first, first + count), pa.int64())
-    data = pa.array([b"%d " % number * 50 for number in range(first, first + count)], pa.binary())
-    return pa.RecordBatch.from_arrays([ids, data], names=["event_id", "data"])
 
 
 def channel(compression: Compression, *, single: bool) -> Definition:
@@ -182,17 +178,6 @@ async def test_a_rewritten_file_has_the_compression_that_its_channel_has_now() -
         data = pa.py_buffer(await blobs.get(info.name))
         [place] = file.index.batches
         assert is_compressed(data.slice(place.offset, place.length))
-
-
-def with_a_batch_that_cannot_be_unpacked(compression: Compression) -> tuple[bytes, SegmentIndex]:
-    """A file of three batches; the second passes its checksum."""
-    image = encode_segment([rows(0, 300)], rows_per_batch=100, compression=compression)
-    file = bytearray(memoryview(image.buffer))
-    first, bad, last = image.index.batches
-    file[bad.offset + bad.length - 400 : bad.offset + bad.length] = bytes(400)
-    message = bytes(file[bad.offset : bad.offset + bad.length])
-    wrong = replace(bad, checksum=xxh3_64_intdigest(message))
-    return bytes(file), replace(image.index, batches=(first, wrong, last))
 
 
 @pytest.mark.parametrize("compression", PACKED)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from packages.server.tests.runtime.lives import Lives, clock_now, datas
-from packages.server.tests.runtime.test_selector_queue import (
+from packages.server.tests.runtime.expensive_selectors import (
     LETTERS,
     Elsewhere,
     costly,
     expected,
     outstanding,
 )
+from packages.server.tests.runtime.lives import Lives, clock_now, datas
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import PenstockError

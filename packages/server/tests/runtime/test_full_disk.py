@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packages.server.tests.runtime.lives import Lives, body_from_events, datas, named
-from packages.server.tests.runtime.test_staged_parts import commit
+from packages.server.tests.runtime.staged_parts import commit
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.errors import AlreadyCommitted, StorageFailed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from packages.server.tests.runtime.files import files, on_disk
 from packages.server.tests.runtime.living import EAGER, body, events, living, publish, sealed
-from packages.server.tests.runtime.test_single_file import files, on_disk
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.identities import ChannelId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from packages.server.tests.runtime.damaged_pages import living_on
 from packages.server.tests.runtime.living import body, events, publish
-from packages.server.tests.runtime.test_damaged_pages import living_on
 from penstock_core.vocabulary.definitions import Definition
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.loop import simulated

@@ -4,17 +4,22 @@ missed or out of order (SEM F5)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
+from packages.server.tests.runtime.expensive_selectors import (
+    LETTERS,
+    Elsewhere,
+    costly,
+    expected,
+    outstanding,
+)
 from packages.server.tests.runtime.lives import Lives, Outlet, datas
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.selectors import Selector
-from penstock_core.columns.selectors.patterns import _Walk
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.errors import LimitReached, PenstockError
@@ -26,45 +31,12 @@ from tests.protocols import shop
 
 pytestmark = pytest.mark.spec("F5")
 
-LETTERS = "abcdefgh"
-
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selector_queue, "BESIDE_ABOVE", 100_000)
     monkeypatch.setattr(selector_queue, "SLICE_BYTES", 200_000)
     monkeypatch.setattr(selector_queue, "PART_BYTES", 20_000)
-
-
-class Elsewhere:
-    """An offload that counts the evaluations in the thread, and those on the loop."""
-
-    def __init__(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
-        self.on_loop = 0
-        """Evaluations of patterns with wildcards on the loop."""
-        self.paused: asyncio.Event | None = None
-        self._is_away = False
-        lives.realm.shard.selector_queue._offload = self
-        lives.realm.dispatch.choosing._offload = self
-        fits = _Walk._fits
-
-        def counted(walk: _Walk, *given: Any) -> bool:
-            self.on_loop += not self._is_away
-            return fits(walk, *given)
-
-        monkeypatch.setattr(_Walk, "_fits", counted)
-
-    async def __call__(self, call: Callable[[], Any], /) -> Any:
-        self.calls += 1
-        if self.paused is not None:
-            await self.paused.wait()
-        self._is_away = True
-        try:
-            result = call()
-        finally:
-            self._is_away = False
-        return await asyncio.sleep(0, result)
 
 
 def large(count: int, seed: int = 1) -> list[Event]:
@@ -74,26 +46,6 @@ def large(count: int, seed: int = 1) -> list[Event]:
         Event(b"%d" % n, properties={"n": n, "s": "".join(random.choices(LETTERS, k=1_000))})
         for n in range(count)
     ]
-
-
-def costly(number: ChannelId) -> str:
-    """A selector that has to walk through every text."""
-    one, two = LETTERS[number % 8], LETTERS[number // 8 % 8]
-    return f"s LIKE '%{one}_{two}h_{one}%{two}%'"
-
-
-async def outstanding(lives: Lives, name: str, durable: str) -> list[int]:
-    outlet = Outlet()
-    await lives.realm.subscriptions.browse_durable(
-        ChannelId(lives.number(name)), durable, outlet, credit=1 << 30
-    )
-    await outlet.at_end.wait()
-    return outlet.ids
-
-
-async def expected(lives: Lives, name: str, selector: str) -> list[int]:
-    """Return the matching ids of the stored events."""
-    return [event.event_id for event in (await lives.stored(name, selector)).copy()]  # type: ignore[misc]
 
 
 @pytest.mark.slow

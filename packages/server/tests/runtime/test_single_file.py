@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from packages.server.tests.runtime.files import files, ids_in, on_disk
 from packages.server.tests.runtime.living import (
     EAGER,
     SINGLE,
@@ -22,26 +23,10 @@ from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.upkeep.sealer import SealingLimits
-from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.embedded import Embedded
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.loop import pass_time, simulate, simulated
 from penstock_testing.stores import open_store
-
-
-def files(directory: Path) -> list[Path]:
-    return sorted((directory / "segments").rglob("*.arrow"))
-
-
-def on_disk(directory: Path) -> Embedded:
-    return open_store(str(directory), RealDisk())
-
-
-def ids_in(file: Path) -> list[int]:
-    """Return the rows that plain Arrow reads."""
-    with pa.memory_map(str(file)) as source:
-        ids: list[int] = pa.ipc.open_file(source).read_all().column("event_id").to_pylist()
-    return ids
 
 
 @simulated

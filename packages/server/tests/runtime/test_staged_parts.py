@@ -18,6 +18,7 @@ from packages.server.tests.runtime.lives import (
     datas,
     named,
 )
+from packages.server.tests.runtime.staged_parts import commit
 from penstock_core.channel.producers import LASTING_REMEMBERED_MAX
 from penstock_core.columns.events.event import Event
 from penstock_core.ids.ids import Span
@@ -47,21 +48,6 @@ def stage(lives: Lives, name: str, *events: Event) -> tuple[int, list[str]]:
         names.append(next(_names))
         lives.realm.stages.put(names[-1], lives.number(name), [body_from_events([event])])
     return lives.number(name), names
-
-
-async def commit(
-    lives: Lives, parts: Sequence[tuple[int, Sequence[str]]], sequence: int, producer: str = "txn:q"
-) -> Spans:
-    done: asyncio.Future[Spans] = asyncio.get_running_loop().create_future()
-
-    def reply(spans: Spans, error: BaseException | None) -> None:
-        if error is None:
-            done.set_result(spans)
-        else:
-            done.set_exception(error)
-
-    lives.realm.transactions.commit_staged(parts, producer, sequence, reply=reply)
-    return await done
 
 
 async def write(lives: Lives, sequence: int, parts: Mapping[str, Sequence[Event]]) -> Spans:

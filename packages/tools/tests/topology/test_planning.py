@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from packages.mqtt.tests.test_sessions import back
+from packages.mqtt.tests.persistent_sessions import back
 from penstock.client.sync.sync import Session
 from penstock_core.api.access import Me
 from penstock_core.vocabulary.definitions import Definition

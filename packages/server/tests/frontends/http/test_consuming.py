@@ -13,42 +13,29 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from packages.server.tests.frontends.http.asking import Reply, Web
+from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.disconnecting import ask, hang_up
+from packages.server.tests.frontends.http.fetches import (
+    ARROW,
+    JSON,
+    LONG_MS,
+    NDJSON,
+    TEAM,
+    fetch,
+    publish,
+    settle,
+)
 from packages.server.tests.frontends.http.known import Known
-from packages.server.tests.frontends.http.test_hanging_up import ask, hang_up
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
 from penstock_server.runtime.subscriptions import lease_book
 from penstock_server.runtime.subscriptions.lease_fetch import ChannelFetch
 from tests.patience import until
 
-ARROW = "application/vnd.apache.arrow.stream"
-NDJSON = "application/x-ndjson"
-JSON = "application/json"
-TEAM = "channels/orders/durables/team"
-LONG_MS = 600_000
-
 
 @pytest.fixture
 def orders(session: penstock.Session) -> penstock.Channel:
     return session.channels.create("orders")
-
-
-def publish(channel: penstock.Channel | penstock.Queue, many: int) -> None:
-    events = [penstock.Event(f"e{n}".encode(), properties={"n": n}) for n in range(many)]
-    if isinstance(channel, penstock.Queue):
-        channel.push_many(events)
-    else:
-        channel.publish_many(events)
-
-
-def fetch(web: Web, where: str = TEAM, **body: Any) -> Any:
-    body.setdefault("lease_ms", LONG_MS)
-    return web.send("POST", f"{where}/fetch", body)
-
-
-def settle(web: Web, lease: str, how: str, where: str = TEAM, **body: Any) -> Reply:
-    return web.ask("POST", f"{where}/leases/{lease}/{how}", body)
 
 
 def ids(told: Any) -> list[int]:

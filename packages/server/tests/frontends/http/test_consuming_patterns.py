@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Reply, Web, part
-from packages.server.tests.frontends.http.known import Known
-from packages.server.tests.frontends.http.test_consuming import (
+from packages.server.tests.frontends.http.disconnecting import ask, hang_up
+from packages.server.tests.frontends.http.fetches import (
     ARROW,
     JSON,
     LONG_MS,
@@ -22,7 +22,7 @@ from packages.server.tests.frontends.http.test_consuming import (
     publish,
     settle,
 )
-from packages.server.tests.frontends.http.test_hanging_up import ask, hang_up
+from packages.server.tests.frontends.http.known import Known
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
 from penstock_server.runtime.subscriptions import lease_fetch

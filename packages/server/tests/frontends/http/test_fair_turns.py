@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from packages.client.tests.simulated import World, in_world
-from packages.server.tests.frontends.test_connection import Wire
-from packages.server.tests.frontends.test_fair_turns import publishers
+from packages.server.tests.frontends.publishers import publishers
+from packages.server.tests.frontends.wires import Wire
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.frontends.http.http_service import HttpLimits
 from penstock_server.frontends.http.server import HttpConnection, HttpServer

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import threading
 from typing import Any
 
-import msgspec
 import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.disconnecting import TIMEOUT_S, ask, hang_up
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_server.runtime.access.askers import asker
 from penstock_server.runtime.delivery import choosers
 from penstock_server.runtime.delivery.selection import Choosing
 from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.transfer.exports import Exports
-
-TIMEOUT_S = 30.0
 
 
 class Endless:
@@ -48,24 +44,6 @@ def orders(session: penstock.Session) -> penstock.Channel:
     channel = session.channels.create("orders")
     channel.publish_many([penstock.Event(b"", properties={"n": n, "s": "ab"}) for n in range(9)])
     return channel
-
-
-def ask(web: Web, method: str, path: str, body: Any = None) -> socket.socket:
-    """A request on a connection of its own."""
-    peer = socket.create_connection(web.address, timeout=TIMEOUT_S)
-    content = b"" if body is None else msgspec.json.encode(body)
-    head = (
-        f"{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-    )
-    peer.sendall(head.encode() + content)
-    return peer
-
-
-def hang_up(peer: socket.socket) -> None:
-    """As a client whose process has died does."""
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    peer.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""Directories of a realm and of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.bootstrap import rules
+
+
+def create(found: Directory, name: str, **attributes: Any) -> None:
+    found.apply(found.decide_create(name, Definition(**attributes)))
+
+
+def at_a_node() -> Directory:
+    return Directory(replace(rules(), local_to="n2"))

@@ -1,0 +1,58 @@
+"""Clients that resume their session, and what the realm keeps for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import penstock
+from packages.mqtt.tests.clients import PacketClient
+from penstock_mqtt.wire.packets import (
+    MQTT_5,
+    PubackPacket,
+)
+from penstock_mqtt.wire.properties import PacketProperties
+
+HOUR = PacketProperties(session_expiry_s=3_600)
+
+
+def back(
+    url: str, client_id: str, version: int = MQTT_5, *, present: bool = True, **fields: Any
+) -> PacketClient:
+    """A client that goes on with its session, or finds none."""
+    if version == MQTT_5:
+        fields.setdefault("properties", HOUR)
+    client = PacketClient(url, version)
+    answer = client.connect(client_id, clean_start=False, **fields)
+    assert (answer.reason, answer.session_present) == (0, present)
+    return client
+
+
+def take(client: PacketClient, count: int) -> list[bytes]:
+    """Receive messages of QoS 1, and acknowledge them."""
+    found = []
+    for _ in range(count):
+        message = client.receive()
+        client.send(PubackPacket(message.packet_id))
+        found.append(message.payload)
+    return found
+
+
+def durables(realm: penstock.Realm) -> list[str]:
+    with realm.connect() as session:
+        return [each.name for each in session.channels.get("mqtt").durables.list()]
+
+
+def stored(realm: penstock.Realm, topic: str) -> list[bytes]:
+    with realm.connect() as session:
+        channel = session.channels.get("mqtt")
+        return [each.data for each in channel.browse(selector=f"topic = '{topic}'")]
+
+
+def settled(realm: penstock.Realm) -> None:
+    """Wait until everything that was told to the realm is done."""
+
+    async def wait() -> None:
+        for _ in range(3):  # a message, what follows from it, and what follows from that
+            await realm.running.answered()
+
+    realm.loop.call(wait())

@@ -1,0 +1,21 @@
+"""Packets that arrive in pieces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
+    Packet,
+)
+from penstock_mqtt.wire.reading import packet_of
+
+
+def read(data: bytes, version: int, pieces: list[int] | None = None) -> list[Packet]:
+    reader, found = PacketReader(), []
+    places = [0, *sorted(at for at in pieces or [] if at <= len(data)), len(data)]
+    for begin, end in pairwise(places):
+        reader.receive(data[begin:end])
+        found += [packet_of(first, body, version) for first, body in reader.packets()]
+    assert reader.held_bytes == 0
+    return found
