@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from packages.amqp.tests.dialogue import attach_sender
 from packages.amqp.tests.frames import AMQP, BEGIN, OPEN, TRANSFER, said, terminus
 from packages.client.tests.simulated import World, in_world
-from packages.server.tests.frontends.publishers import Publisher
+from packages.server.tests.frontends.publishers import Publisher, watched
 from packages.server.tests.frontends.wires import Wire
 from penstock_amqp.connection import LATELY_S, TURN_BYTES, AmqpHub
 from penstock_amqp.wire.types import UInt, UShort
 from penstock_core.vocabulary.definitions import Definition
-from penstock_core.vocabulary.identities import ChannelId
-from penstock_testing.loop import pass_time
+from penstock_testing.loop import pass_time, simulated
 
 MESSAGES = 2_000
 MESSAGE = b"\x00\x53\x75\xa0\x64" + b"x" * 100
@@ -71,60 +69,44 @@ async def publishers(world: World) -> tuple[AmqpPublisher, AmqpPublisher, Publis
     return *both_publishers, native
 
 
-def arrivals(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The channels and events of publishes, as they come."""
-    counts: list[tuple[int, int]] = []
-    publish = world.listener.realm.publish
-
-    def noted(number: int, bodies: Any, *given: Any, **named: Any) -> None:
-        counts.append((number, sum(body.rows for body in bodies)))
-        publish(ChannelId(number), bodies, *given, **named)
-
-    monkeypatch.setattr(world.listener.realm, "publish", noted)
-    return counts
-
-
 async def stored(world: World, name: str) -> int:
     return (await world.listener.realm.describe_channel(name, "channel")).events
 
 
 @pytest.mark.parametrize("kind", ["amqp", "native"])
-@in_world
-async def test_others_have_their_turn_between_pieces_of_a_flood(
-    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flooding, amqp, native = await publishers(world)
-    other = amqp if kind == "amqp" else native
-    order = arrivals(world, monkeypatch)
-    other.publish(1)
-    flooding.publish(MESSAGES)
-    assert not flooding.wire.is_read, "it is not read while there is a rest"
-    other.publish(1)
-    await pass_time(1.0)
+@simulated
+async def test_others_have_their_turn_between_pieces_of_a_flood(kind: str) -> None:
+    async with watched() as (world, realm):
+        flooding, amqp, native = await publishers(world)
+        other = amqp if kind == "amqp" else native
+        other.publish(1)
+        flooding.publish(MESSAGES)
+        assert not flooding.wire.is_read, "it is not read while there is a rest"
+        other.publish(1)
+        await pass_time(1.0)
 
-    events = [count for number, count in order if number == 1]
-    assert sum(events) == MESSAGES
-    assert max(events) <= TURN_BYTES // len(MESSAGE)
-    second = [number for number, _ in order].index(2, 1)
-    overtaking = sum(count for number, count in order[:second] if number == 1)
-    assert overtaking <= 2 * TURN_BYTES // len(MESSAGE)
-    assert flooding.wire.is_read
-    assert (await stored(world, "flooded"), await stored(world, "quiet")) == (MESSAGES, 2)
+        order = realm.arrivals
+        events = [count for number, count in order if number == 1]
+        assert sum(events) == MESSAGES
+        assert max(events) <= TURN_BYTES // len(MESSAGE)
+        second = [number for number, _ in order].index(2, 1)
+        overtaking = sum(count for number, count in order[:second] if number == 1)
+        assert overtaking <= 2 * TURN_BYTES // len(MESSAGE)
+        assert flooding.wire.is_read
+        assert (await stored(world, "flooded"), await stored(world, "quiet")) == (MESSAGES, 2)
 
 
-@in_world
-async def test_where_nobody_else_is_heard_all_is_taken_in_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flooding, other, _ = await publishers(world)
-    order = arrivals(world, monkeypatch)
-    other.publish(1)
-    await pass_time(2 * LATELY_S)
-    flooding.publish(MESSAGES)
-    await asyncio.sleep(0)
+@simulated
+async def test_where_nobody_else_is_heard_all_is_taken_in_at_once() -> None:
+    async with watched() as (world, realm):
+        flooding, other, _ = await publishers(world)
+        other.publish(1)
+        await pass_time(2 * LATELY_S)
+        flooding.publish(MESSAGES)
+        await asyncio.sleep(0)
 
-    assert order == [(2, 1), (1, MESSAGES)]
-    assert flooding.wire.is_read
+        assert realm.arrivals == [(2, 1), (1, MESSAGES)]
+        assert flooding.wire.is_read
 
 
 @in_world

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,8 +25,7 @@ from packages.amqp.tests.frames import (
     transfer,
 )
 from packages.amqp.tests.peers import Peer
-from penstock_amqp import connection
-from penstock_amqp.limits import AmqpLimits
+from packages.amqp.tests.serving import listen_with
 from penstock_amqp.wire.frames import Frame
 from penstock_amqp.wire.types import UByte, UInt
 
@@ -261,12 +259,11 @@ def test_a_session_that_begins_has_no_more_to_say(peer: Peer) -> None:
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_credit_for(
-    monkeypatch: pytest.MonkeyPatch, settled: bool
+    settled: bool,
 ) -> None:
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, credit=3))
     target = terminus(0x29, "jobs", capability="queue")
     with penstock.Realm() as realm, realm.connect() as session:
-        peer = Peer(realm.listen_amqp())
+        peer = Peer(listen_with(realm, credit=3))
         peer.say(opened() + sender("s", 0, target))
         peer.next(ATTACH)
         assert of_link(peer.next(FLOW)) == (0, 0, 3, False)
@@ -283,11 +280,10 @@ def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_
     assert found == [b"m0", b"m1", b"m2"]
 
 
-def test_all_credit_may_be_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, credit=3))
+def test_all_credit_may_be_used_at_once() -> None:
     target = terminus(0x29, "jobs", capability="queue")
     with penstock.Realm() as realm, realm.connect() as session:
-        peer = Peer(realm.listen_amqp())
+        peer = Peer(listen_with(realm, credit=3))
         peer.say(opened() + sender("s", 0, target))
         for first in (0, 3):
             assert of_link(peer.next(FLOW)) == (0, first, 3, False)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from proton import Message, Timeout
 
+import penstock
 from packages.amqp.tests.clients import WAIT_S
 from packages.amqp.tests.conftest import Connect
-from penstock_amqp import kept_messages
+from packages.amqp.tests.serving import listen_with
 from penstock_amqp.kept_messages import (
     ConnectionKept,
     KeptMessages,
@@ -41,9 +42,9 @@ def received(receiver: Any) -> list[int]:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_receiver_gets_no_more_bytes_until_it_settles_some(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+    realm: penstock.Realm, connect: Connect, *, durable: bool
 ) -> None:
-    monkeypatch.setattr(kept_messages, "KEPT_BYTES_MAX", 64_000)
+    listen_with(realm, kept_bytes_max=64_000)
     client = connect("me")
     receiver = client.receiver("news", "topic", credit=100, name="sub", durable=durable)
     other = client.receiver("news", "topic", credit=100, name="other", durable=durable)
@@ -64,9 +65,9 @@ def test_a_receiver_gets_no_more_bytes_until_it_settles_some(
 
 
 def test_connections_of_a_user_share_their_room_and_each_goes_on(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, connect: Connect
 ) -> None:
-    monkeypatch.setattr(kept_messages, "USER_KEPT_BYTES_MAX", 20_000)
+    listen_with(realm, user_kept_bytes_max=20_000)
     one, other = connect("one"), connect("other")
     hoards = one.receiver("news", "topic", credit=100)
     send(one, *range(10))
@@ -85,9 +86,9 @@ def test_connections_of_a_user_share_their_room_and_each_goes_on(
 
 
 def test_a_message_larger_than_all_room_comes_when_nothing_else_is_kept(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, connect: Connect
 ) -> None:
-    monkeypatch.setattr(kept_messages, "KEPT_BYTES_MAX", 1_000)
+    listen_with(realm, kept_bytes_max=1_000)
     client = connect()
     receiver = client.receiver("news", "topic", credit=100)
     send(client, 0, 1, 2)

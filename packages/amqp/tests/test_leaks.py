@@ -10,8 +10,8 @@ import pytest
 import penstock
 from packages.amqp.tests.abandoned import DECLARATION, DECLARED, ENDS, HALF_SENT, LINKS
 from packages.amqp.tests.peers import Peer
+from packages.amqp.tests.serving import listen_with
 from penstock.client.sync.sync import Session
-from penstock_amqp import connection
 from penstock_amqp.connection import AmqpConnection
 from penstock_amqp.engine import AmqpEngine
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
@@ -45,13 +45,12 @@ def is_free(session: Session, queues: set[str]) -> bool:
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_nothing_stays_of_a_peer_whose_connection_ends(
-    realm: penstock.Realm, session: Session, monkeypatch: pytest.MonkeyPatch, end: bytes
+    realm: penstock.Realm, session: Session, end: bytes
 ) -> None:
     # Until its next look at the time a connection that is over is remembered.
-    monkeypatch.setattr(connection, "TICK_S_MAX", 0.05)
     session.queues.create("work").push(b"held")
     session.channels.create("news", engine="jms")
-    url = realm.listen_amqp()
+    url = listen_with(realm, tick_s_max=0.05)
     queues: set[str] = set()
     for _ in range(ROUNDS):
         peer = Peer(url)

@@ -8,44 +8,30 @@ from typing import Any
 
 import proton
 import pytest
-from cproton_ffi import ffi
-from cproton_ffi import lib as pn
 from proton import Endpoint, Message
 from proton.utils import LinkDetached
 
 import penstock
 from packages.amqp.tests.clients import WAIT_S
 from packages.amqp.tests.conftest import Connect
-from penstock_amqp import connection as connection_module
+from penstock_amqp.connection import AmqpConnection
 from penstock_amqp.engine import AmqpEngine
 from penstock_server.runtime.realm import RunningRealm
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[AmqpEngine]:
-    """The engines of arriving connections."""
-    created: list[AmqpEngine] = []
-
-    class Known(AmqpEngine):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            super().__init__(*args, **more)
-            created.append(self)
-
-    monkeypatch.setattr(connection_module, "AmqpEngine", Known)
-    return created
-
-
-async def sessions_of(engine: AmqpEngine) -> int:
-    """How many sessions the engine has. Only its own thread may look: it changes the list."""
-    count, session = 0, pn.pn_session_head(engine.connection._impl, 0)
-    while session != ffi.NULL:
-        count, session = count + 1, pn.pn_session_next(session, 0)
+async def sessions_of(realm: penstock.Realm) -> int:
+    """How many sessions the engine of the only AMQP connection has. Only its own thread may look:
+    it changes the list."""
+    (connection,) = (
+        each for each in realm.listener.connections if isinstance(each, AmqpConnection)
+    )
+    count, session = 0, connection.engine.connection.session_head(0)
+    while session is not None:
+        count, session = count + 1, session.next(0)
     return count
 
 
-def test_sessions_that_are_over_take_no_memory(
-    realm: penstock.Realm, connect: Connect, engines: list[AmqpEngine]
-) -> None:
+def test_sessions_that_are_over_take_no_memory(realm: penstock.Realm, connect: Connect) -> None:
     client = connect()
     client.sender("jobs").send(Message(body="a"))
     wait: Callable[..., None] = client.blocking.wait
@@ -60,7 +46,7 @@ def test_sessions_that_are_over_take_no_memory(
         wait(lambda own=session: own.state & Endpoint.REMOTE_CLOSED)
     client.sender("jobs").send(Message(body="b"))  # whatever was said is done
 
-    assert realm.loop.call(sessions_of(engines[0])) == 1
+    assert realm.loop.call(sessions_of(realm)) == 1
 
 
 def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(

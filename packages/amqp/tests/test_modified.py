@@ -30,6 +30,7 @@ from packages.amqp.tests.frames import (
 )
 from packages.amqp.tests.frames import flow as credit
 from packages.amqp.tests.peers import Peer
+from packages.amqp.tests.serving import service_of
 from penstock_amqp.modified import BYTES_MAX, Modifications, added_by, annotated
 from penstock_amqp.wire.sections import (
     DATA,
@@ -289,29 +290,22 @@ def test_long_names_do_not_fill_memory() -> None:
 
 
 def test_what_is_settled_is_forgotten(
-    peers: tuple[Peer, Peer], session: penstock.Session, monkeypatch: pytest.MonkeyPatch
+    peers: tuple[Peer, Peer], realm: penstock.Realm, session: penstock.Session
 ) -> None:
-    made: list[Modifications] = []
-    note = Modifications.note
-
-    def noted(self: Modifications, *args: Any) -> None:
-        made.append(self)
-        note(self, *args)
-
-    monkeypatch.setattr(Modifications, "note", noted)
+    modifications = service_of(realm).modifications
     one, _ = peers
     session.queues.get("jobs").push(b"a")
     one.say(credit(0, 5))
     one.next(TRANSFER)
     one.say(modified(0, annotations={Symbol("x"): 1}))
     one.next(TRANSFER)
-    assert len(made[0]) == 1
+    assert len(modifications) == 1
     accepted = Raw(performative(0x24))
     one.say(said(DISPOSITION, True, UInt(1), UInt(1), True, accepted))
     one.say(said(FLOW, UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, None, True))
     one.next(FLOW)
 
-    assert len(made[0]) == 0
+    assert len(modifications) == 0
 
 
 # --- when it is to come again ----------------------------------------------------------------

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-import pytest
+from msgspec.structs import replace
 from proton import Message
 
 import penstock
 from packages.amqp.tests.clients import WAIT_S, Client, texts
-from penstock_server.frontends.native import listener
 
 
 def test_the_native_port_understands_amqp() -> None:
@@ -47,10 +46,10 @@ def test_without_amqp_the_native_port_speaks_its_own_language_only() -> None:
             assert b"native Penstock port" in stranger.recv(4_096)
 
 
-def test_who_has_not_said_what_it_speaks_takes_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_not_said_what_it_speaks_takes_a_place() -> None:
     """Who comes beyond that is dropped at once, not after its time to say something."""
-    monkeypatch.setattr(listener, "REFUSABLE_MAX", 2)
     with penstock.Realm(listen__connections_max=1, listen__hello_timeout_s=600.0) as realm:
+        realm.listener.limits = replace(realm.listener.limits, refusable_max=2)
         realm.listen_amqp()
         address = "127.0.0.1", int(realm.listen().rpartition(":")[2])
         with ExitStack() as stack:

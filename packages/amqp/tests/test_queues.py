@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from proton import Delivery, Message, Timeout
 from proton.reactor import Copy
@@ -12,8 +10,7 @@ from proton.utils import LinkDetached, SendException
 import penstock
 from packages.amqp.tests.clients import WAIT_S, Client, plain, texts
 from packages.amqp.tests.conftest import Connect
-from penstock_amqp import connection
-from penstock_amqp.limits import AmqpLimits
+from packages.amqp.tests.serving import listen_with
 from penstock_core.vocabulary.temporary import SESSION_STORES_MAX
 from tests.named import TRICKY
 
@@ -207,11 +204,8 @@ def test_a_sender_with_much_on_its_way_waits_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 @pytest.mark.parametrize("state", [Delivery.ACCEPTED, Delivery.RELEASED])
-def test_who_settles_nothing_gets_no_more(
-    monkeypatch: pytest.MonkeyPatch, kind: str, state: int
-) -> None:
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, unsettled_max=2))
-    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+def test_who_settles_nothing_gets_no_more(kind: str, state: int) -> None:
+    with penstock.Realm() as realm, Client(listen_with(realm, unsettled_max=2)) as client:
         sender, receiver = client.sender("jobs", kind), client.receiver("jobs", kind)
         for text in ("a", "b", "c"):
             sender.send(Message(body=text))

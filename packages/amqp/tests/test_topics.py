@@ -14,8 +14,8 @@ from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 import penstock
 from packages.amqp.tests.clients import WAIT_S, Client, texts
 from packages.amqp.tests.conftest import Connect
+from packages.amqp.tests.serving import service_of
 from packages.client.tests.patience import eventually
-from penstock_amqp.amqp_service import AttachedDurables
 from penstock_amqp.consumers import Consumer
 from penstock_amqp.engine import AmqpEngine
 from penstock_core.vocabulary.definitions import Definition
@@ -114,26 +114,19 @@ def test_a_subscription_others_have_made_anew_is_not_compared_with_the_former(
 
 
 def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
-    connect: Connect, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, realm: penstock.Realm, session: penstock.Session
 ) -> None:
-    used: set[AttachedDurables] = set()
-    note = AttachedDurables.note_terms
-
-    def note_too(self: AttachedDurables, *args: Any, **more: Any) -> None:
-        used.add(self)
-        note(self, *args, **more)
-
-    monkeypatch.setattr(AttachedDurables, "note_terms", note_too)
+    durables = service_of(realm).durables
     client = connect("me")
     for number in range(3):
         client.receiver("news", "topic", name=f"sub{number}", durable=True)
+    assert len(durables.terms) == 3
     client.close()
     for number in range(3):
         session.channels.get("news").durables.delete(f"me:sub{number}")
     gc.collect()
 
-    (durables,) = used
-    assert len(durables._terms) == 0
+    assert len(durables.terms) == 0
 
 
 def test_after_a_restart_a_subscription_goes_on_with_the_selector_it_is_given(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from proton.utils import LinkDetached
 import penstock
 from packages.amqp.tests.clients import WAIT_S, Client, plain, texts
 from packages.amqp.tests.conftest import Connect
+from packages.amqp.tests.serving import listen_with
 from packages.amqp.tests.transactions import TRANSACTIONAL, Coordinator, Transaction
-from penstock_amqp import connection
-from penstock_amqp.limits import AmqpLimits
 
 
 @contextmanager
@@ -140,9 +138,8 @@ def test_what_no_coordinator_is_told_is_refused(connect: Connect) -> None:
         assert delivery.remote_state == Delivery.REJECTED
 
 
-def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transactions_max=2))
-    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+def test_only_so_many_are_open_at_once() -> None:
+    with penstock.Realm() as realm, Client(listen_with(realm, transactions_max=2)) as client:
         first, _ = Transaction(client), Transaction(client)
         coordinator = client.blocking.create_sender(None, name="tx", options=Coordinator())
 
@@ -155,12 +152,9 @@ def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         Transaction(client)
 
 
-def test_those_of_all_connections_of_a_user_hold_only_so_many_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
+def test_those_of_all_connections_of_a_user_hold_only_so_many_bytes() -> None:
     with penstock.Realm() as realm:
-        url = realm.listen_amqp()
+        url = listen_with(realm, transaction_bytes_max=10_000)
         with Client(url) as first, Client(url) as second:
             open_one, open_two = Transaction(first), Transaction(second)
             assert open_one.send(first.sender("jobs"), "x" * 6_000) == TRANSACTIONAL
@@ -177,10 +171,12 @@ def test_those_of_all_connections_of_a_user_hold_only_so_many_bytes(
             assert [text[0] for text in texts(third.receiver("jobs"), 2)] == ["x", "a"]
 
 
-def test_they_hold_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_hold_only_so_many_bytes() -> None:
     """One that has passed the limit cannot be committed; the next one starts from nothing."""
-    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
-    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+    with (
+        penstock.Realm() as realm,
+        Client(listen_with(realm, transaction_bytes_max=10_000)) as client,
+    ):
         sender = client.sender("jobs")
         for _ in range(2):
             full = Transaction(client)

@@ -14,6 +14,7 @@ from packages.server.tests.runtime.living import living
 from penstock import aio
 from penstock_server.frontends.native.connection import Connection
 from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import SimLoop, pass_time, simulated
 from penstock_testing.network import Door, SimTransport
@@ -62,11 +63,19 @@ class World:
 
 @asynccontextmanager
 async def served(
-    loop: SimLoop, journal: MemoryJournal, blobs: MemoryBlobs, *, orderly: bool = True
+    loop: SimLoop,
+    journal: MemoryJournal,
+    blobs: MemoryBlobs,
+    *,
+    orderly: bool = True,
+    realm_class: type[RunningRealm] = RunningRealm,
 ) -> AsyncIterator[World]:
     """A realm of this store that clients connect to; closed at the end, or just stopped, as that
     of an owner is whom another has deposed."""
-    async with living(journal, blobs, orderly=orderly) as realm, asyncio.TaskGroup() as group:
+    async with (
+        living(journal, blobs, orderly=orderly, realm_class=realm_class) as realm,
+        asyncio.TaskGroup() as group,
+    ):
         listener = NativeListener(realm, "test", NativeLimits())
         ready = asyncio.Event()
         listening = group.create_task(listener.run(ready))

@@ -12,6 +12,7 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.mqtt_realm import MqttLimits
 from penstock_mqtt.outbox import Outbox
 from penstock_mqtt.reasons import reason_of
 from penstock_mqtt.wire.framing import PacketReader
@@ -27,6 +28,7 @@ from penstock_mqtt.wire.reasons import Reason
 from penstock_server.runtime.access.open_connections import MessageCounts
 from penstock_testing.stores import StillClock
 
+DEFAULTS = MqttLimits()
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 
 
@@ -37,7 +39,7 @@ class Line:
     is_open = True
     takes_more = True
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, limits: MqttLimits = DEFAULTS) -> None:
         self.version = version
         self.counts = MessageCounts()
         self.clock = StillClock()
@@ -48,12 +50,12 @@ class Line:
         self.settled: list[tuple[str, str, int]] = []
         self.settle_calls = 0
         self.counted_bytes = 0
-        self.outbox = Outbox(cast("Any", self), self.counts, self.clock)
-        self._filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", 1), None)]
+        self.outbox = Outbox(cast("Any", self), self.counts, self.clock, limits=limits)
+        self.filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", 1), None)]
 
     def qos(self, qos: int) -> None:
         """Subscribe with another QoS."""
-        self._filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", qos), None)]
+        self.filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", qos), None)]
 
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
@@ -77,7 +79,7 @@ class Line:
                     "a", payload, qos, client_id="", ends_us=ends_us, properties=NO_PROPERTIES
                 )
             ],
-            self._filters,
+            self.filters,
         )
 
     def give_of_durable(self, *messages: TopicMessage, first_id: int = 7) -> None:
@@ -86,7 +88,7 @@ class Line:
             MessageSource("a", event_id, channel="c")
             for event_id, _ in enumerate(messages, start=first_id)
         ]
-        self.outbox.give(messages, self._filters, sources=sources)
+        self.outbox.give(messages, self.filters, sources=sources)
 
     def got(self) -> list[Any]:
         return [packet_of(first, body, self.version) for first, body in self.sent.packets()]

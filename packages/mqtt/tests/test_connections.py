@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected
+from packages.mqtt.tests.limited import limited
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
@@ -177,11 +178,10 @@ def test_what_comes_together_is_stored_in_its_order(
 
 @VERSIONS
 def test_more_messages_than_it_may_end_a_connection_and_the_others_are_stored(
-    realm: penstock.Realm, url: str, version: int, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, url: str, version: int
 ) -> None:
-    monkeypatch.setattr("penstock_mqtt.incoming.RECEIVE_MAXIMUM", 2)
     topic = f"hasty/{version}"
-    with connected(url, version=version) as client:
+    with limited(realm, receive_maximum=2), connected(url, version=version) as client:
         client.send(*(PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 2, 3)))
         why = Reason.RECEIVE_MAXIMUM_EXCEEDED if version == MQTT_5 else None
         assert ended(client) == why

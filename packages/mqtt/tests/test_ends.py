@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected
-from penstock_mqtt import outbox
+from packages.mqtt.tests.limited import limited
 from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, DisconnectPacket
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason
@@ -49,14 +49,15 @@ def test_a_client_is_silent_for_one_and_a_half_times_its_keep_alive_at_most(vers
             assert not free.publish("a").reason
 
 
-def test_who_lets_messages_wait_is_told_why_it_loses_its_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(outbox, "WAITING_MAX", 3)
+def test_who_lets_messages_wait_is_told_why_it_loses_its_connection() -> None:
     with penstock.Realm() as realm:
         url = realm.listen_mqtt()
         slow = PacketProperties(receive_maximum=1)
-        with connected(url, "slow", properties=slow) as client, connected(url) as other:
+        with (
+            limited(realm, waiting_max=3),
+            connected(url, "slow", properties=slow) as client,
+            connected(url) as other,
+        ):
             client.subscribe("a")
             for _ in range(5):
                 other.publish("a")

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
 from packages.mqtt.tests.handshakes import Again, publish_wholly, take
+from packages.mqtt.tests.limited import limited
 from packages.mqtt.tests.persistent_sessions import HOUR, back, stored
 from penstock_mqtt.wire.packets import (
     MQTT_3,
@@ -131,10 +132,9 @@ def test_a_client_that_refuses_a_message_does_not_get_it_again(url: str) -> None
 
 
 def test_too_many_messages_that_are_not_released_end_the_connection(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, url: str
 ) -> None:
-    monkeypatch.setattr("penstock_mqtt.incoming.RECEIVE_MAXIMUM", 2)
-    with connected(url) as client:
+    with limited(realm, receive_maximum=2), connected(url) as client:
         for number in (1, 2):
             assert publish(client, "many", b"", packet_id=number) == PubrecPacket(number)
         assert publish(client, "many", b"", packet_id=3).reason == Reason.RECEIVE_MAXIMUM_EXCEEDED

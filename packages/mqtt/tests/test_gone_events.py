@@ -13,6 +13,7 @@ import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
 from packages.mqtt.tests.handshakes import Again, publish_wholly, take
 from packages.mqtt.tests.internal_stores import stored_in
+from packages.mqtt.tests.limited import limited
 from packages.mqtt.tests.persistent_sessions import back, settled
 from penstock_mqtt.wire.packets import (
     MQTT_3,
@@ -96,12 +97,10 @@ def test_a_client_that_does_not_answer_is_told_again(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_ids_of_what_is_gone_are_used_again(
-    realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch, qos: int
-) -> None:
-    monkeypatch.setattr("penstock_mqtt.outbox._IDS", 1)
+def test_ids_of_what_is_gone_are_used_again(realm: penstock.Realm, url: str, qos: int) -> None:
     name = f"used-again-{qos}"
-    packet_id = in_flight(url, name, qos)
+    with limited(realm, packet_ids=1):
+        packet_id = in_flight(url, name, qos)
     purge(realm, name)
     with back(url, name) as client, connected(url) as other:
         if qos == 2:

@@ -9,8 +9,8 @@ import pytest
 
 import penstock
 from packages.mqtt.tests.clients import connected, heard
+from packages.mqtt.tests.limited import limited
 from packages.mqtt.tests.lines import KIB, VERSIONS, LastingLine, Line
-from penstock_mqtt import held_bytes, session
 from penstock_mqtt.held_bytes import (
     STEP_BYTES,
     ClientBytes,
@@ -20,6 +20,7 @@ from penstock_mqtt.held_bytes import (
 )
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.mqtt_realm import MqttLimits
 from penstock_mqtt.wire.packets import PubackPacket, PublishPacket
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
 from penstock_mqtt.wire.reasons import Reason
@@ -27,10 +28,9 @@ from penstock_mqtt.wire.reasons import Reason
 
 @VERSIONS
 def test_a_client_that_acknowledges_nothing_loses_its_connection_by_bytes(
-    version: int, monkeypatch: pytest.MonkeyPatch
+    version: int,
 ) -> None:
-    monkeypatch.setattr(held_bytes, "CLIENT_BYTES_MAX", 100 * 1_024)
-    line = Line(version)
+    line = Line(version, MqttLimits(client_bytes_max=100 * 1_024))
     while not line.ended:
         line.give(KIB)
         assert len(line.outbox.in_flight) < 101
@@ -40,10 +40,9 @@ def test_a_client_that_acknowledges_nothing_loses_its_connection_by_bytes(
 
 @VERSIONS
 def test_a_single_message_is_sent_however_large_it_is(
-    version: int, monkeypatch: pytest.MonkeyPatch
+    version: int,
 ) -> None:
-    monkeypatch.setattr(held_bytes, "CLIENT_BYTES_MAX", 100)
-    line = Line(version)
+    line = Line(version, MqttLimits(client_bytes_max=100))
     for _ in range(3):
         line.give(KIB)
         (message,) = line.got()
@@ -73,7 +72,7 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
                 properties=NO_PROPERTIES,
             )
             source = MessageSource("a", published) if chance.random() < 0.7 else None
-            outbox.give([message], line._filters, sources=[source])
+            outbox.give([message], line.filters, sources=[source])
         elif step == 4 and outbox.in_flight:
             packet_id = chance.choice(list(outbox.in_flight))
             outbox.acknowledged([packet_id])
@@ -101,7 +100,7 @@ class Client:
 
     def __init__(self, users: UserBytes, user: str) -> None:
         self.user = user
-        self.bytes = ClientBytes(lambda change: users.add(user, change))
+        self.bytes = ClientBytes(lambda change: users.add(user, change), 1 << 30)
         self.is_ended = False
 
     def end(self, reason: object) -> None:
@@ -109,13 +108,11 @@ class Client:
         self.bytes.close()
 
 
-def test_of_a_users_clients_the_one_with_most_is_disconnected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(held_bytes, "USER_BYTES_MAX", 10 * STEP_BYTES)
+def test_of_a_users_clients_the_one_with_most_is_disconnected() -> None:
     clients: list[Client] = []
     users = UserBytes(
-        lambda user: [HeldMessages(each.bytes, each.end) for each in clients if each.user == user]
+        lambda user: [HeldMessages(each.bytes, each.end) for each in clients if each.user == user],
+        bytes_max=10 * STEP_BYTES,
     )
     clients += [Client(users, each) for each in ("ann", "ann", "ann", "bob")]
     small, large, late, other = clients
@@ -142,10 +139,9 @@ def test_the_size_of_a_message_includes_its_properties() -> None:
 @pytest.mark.spec("M6")
 @pytest.mark.parametrize("filters", [["b/#"], ["b/#", "b/+", "+/c"]])
 def test_a_lasting_session_is_given_events_by_their_bytes(
-    realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch, filters: list[str]
+    realm: penstock.Realm, url: str, filters: list[str]
 ) -> None:
     """All of its subscriptions share the room, and what is acknowledged makes room for the rest."""
-    monkeypatch.setattr(session, "SEAT_BYTES_MAX", 40 * 1_024)
     own = PacketProperties(session_expiry_s=3_600)
     name = f"bytes-{len(filters)}"
     with connected(url, name, clean_start=False, properties=own) as client:
@@ -154,7 +150,10 @@ def test_a_lasting_session_is_given_events_by_their_bytes(
         channel = publishing.channels.get("mqtt")
         for at in range(60):
             channel.publish(b"%02d" % at + KIB * 4, properties={"topic": "b/c"})
-    with connected(url, name, clean_start=False, properties=own) as client:
+    with (
+        limited(realm, seat_bytes_max=40 * 1_024),
+        connected(url, name, clean_start=False, properties=own) as client,
+    ):
         first = client.receive()
         held = [first, *heard(client)]
         assert len(held) < 60

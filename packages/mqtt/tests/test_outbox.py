@@ -9,7 +9,7 @@ import pytest
 from packages.mqtt.tests.lines import VERSIONS, LastingLine, Line, plain
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.messages import TopicMessage
-from penstock_mqtt.outbox import WAITING_MAX
+from penstock_mqtt.mqtt_realm import WAITING_MAX
 from penstock_mqtt.wire.packets import (
     MQTT_5,
     PubrelPacket,
@@ -56,7 +56,7 @@ def test_what_was_sent_once_does_not_expire(version: int, qos: int) -> None:
 def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> None:
     line = LastingLine()
     message = TopicMessage("a", b"", 2, client_id="", ends_us=0, properties=NO_PROPERTIES)
-    line.outbox.give([message], line._filters, sources=[MessageSource("a", 7)])
+    line.outbox.give([message], line.filters, sources=[MessageSource("a", 7)])
     if was_sent:
         line.stored()
     assert len(line.got()) == was_sent
@@ -150,7 +150,7 @@ def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in
     line.give(b"first")
     for from_retained in (True, False):
         source = MessageSource("a", 7, from_retained=from_retained)
-        line.outbox.give([plain(b"%d" % from_retained)], line._filters, sources=[source])
+        line.outbox.give([plain(b"%d" % from_retained)], line.filters, sources=[source])
     line.outbox.recall("a", frozenset([7]))
     (first,) = line.got()
     line.outbox.acknowledged([first.packet_id])

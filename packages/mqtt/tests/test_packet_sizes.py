@@ -224,7 +224,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         for connection, _ in lines[1:]:
             connection.connection_lost(None)
 
-        assert made.mqtt.listener.incomplete._held == {}
+        assert made.mqtt.listener.incomplete.held == {}
 
 
 @pytest.mark.spec("M1")

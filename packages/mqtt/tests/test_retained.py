@@ -17,9 +17,10 @@ from packages.mqtt.tests.internal_stores import (
     stored_in,
     take_away,
 )
+from packages.mqtt.tests.limited import limited
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidArgument, NameAlreadyBound
-from penstock_mqtt import outbox, retained, retained_delivery
+from penstock_mqtt import retained
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
@@ -30,7 +31,6 @@ from penstock_mqtt.wire.packets import (
 )
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
 from penstock_mqtt.wire.reasons import Reason
-from penstock_server.runtime.reading import stretches
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M5")
@@ -230,15 +230,15 @@ def test_topics_are_found_without_a_search(
 
 
 def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, url: str
 ) -> None:
-    monkeypatch.setattr(outbox, "WAITING_MAX", 3)
-    monkeypatch.setattr(stretches, "PAGE", 10)
-    monkeypatch.setattr(retained_delivery, "FLUSH_BYTES", 100)
     topics = {f"many/{number}": b"x" * 30 for number in range(45)}
     retain(url, topics)
     slow = PacketProperties(receive_maximum=2)
-    with connected(url, properties=slow) as client:
+    with (
+        limited(realm, waiting_max=3, page_max=10, flush_bytes=100),
+        connected(url, properties=slow) as client,
+    ):
         client.subscribe("many/+")
         found = []
         for _ in topics:
@@ -251,9 +251,8 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
 
 @VERSIONS
 def test_whoever_wants_everything_with_qos_0_is_given_it(
-    version: int, monkeypatch: pytest.MonkeyPatch
+    version: int,
 ) -> None:
-    monkeypatch.setattr(retained_delivery, "TOGETHER", 3)
     with penstock.Realm() as realm:
         url = realm.listen_mqtt()
         messages = {f"all/{each}": b"%d" % each for each in range(8)}
@@ -265,7 +264,10 @@ def test_whoever_wants_everything_with_qos_0_is_given_it(
         own = PacketProperties(maximum_packet_bytes=200) if version == MQTT_5 else NO_PROPERTIES
         large = {} if version == MQTT_5 else {"all/large": b"x" * 300}
         wanted = messages | large | {"all/typed": b"t", "all/brief": b"b"}
-        with connected(url, version=version, properties=own) as client:
+        with (
+            limited(realm, together=3),
+            connected(url, version=version, properties=own) as client,
+        ):
             client.subscribe("#", qos=0)
             found = {each.topic: each for each in got(client, len(wanted))}
             assert heard(client) == []
@@ -286,12 +288,15 @@ def test_several_filters_find_them_too(url: str) -> None:
 
 
 def test_a_newer_message_that_came_meanwhile_is_not_followed_by_the_older_one(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    realm: penstock.Realm, url: str
 ) -> None:
-    monkeypatch.setattr(outbox, "WAITING_MAX", 10)
     retain(url, {"order/a": b"1", "order/b": b"1", "order/c": b"1", "order/d": b"1"})
     slow = PacketProperties(receive_maximum=1)
-    with connected(url, properties=slow) as client, connected(url) as watcher:
+    with (
+        limited(realm, waiting_max=10),
+        connected(url, properties=slow) as client,
+        connected(url) as watcher,
+    ):
         client.subscribe("order/+")
         found = got(client, 1)
         watcher.subscribe("order/d", retain_handling=2)
@@ -448,13 +453,11 @@ def test_retained_messages_need_no_more_than_the_rights_of_the_channel() -> None
             assert reader.receive().payload == b"1"
 
 
-def test_a_client_that_goes_meanwhile_is_forgotten(
-    realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stretches, "PAGE", 2)
+def test_a_client_that_goes_meanwhile_is_forgotten(realm: penstock.Realm, url: str) -> None:
     retain(url, {f"going/{number}": b"1" for number in range(10)})
     twin = count()
-    with connected(url, "twin", properties=PacketProperties(receive_maximum=1)) as client:
+    slow = PacketProperties(receive_maximum=1)
+    with limited(realm, page_max=2), connected(url, "twin", properties=slow) as client:
         client.subscribe("going/+")
         assert client.receive().packet_id == 1
         with connected(url, "twin") as newer:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_core.vocabulary.topics import filter_fault, topic_matches
-from penstock_mqtt import topic_index
 from penstock_mqtt.topic_index import TopicIndex
 from tests.thorough import examples
 
 
-def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "MATCHES_MAX", 100)
-    index: TopicIndex[int] = TopicIndex()
+def test_what_is_remembered_of_topics_is_bounded() -> None:
+    index: TopicIndex[int] = TopicIndex(matches_max=100)
     for whose in range(10):
         index.add("#", whose)
     for at in range(50):
         assert len(index.find(f"a/{at}")) == 10
         assert len(index.find("x" * 1_000 + str(at))) == 10
-        assert sum(map(len, index._known.values())) <= 100
-    assert all(len(topic) < 300 for topic in index._known)
+        assert sum(map(len, index.cached.values())) <= 100
+    assert all(len(topic) < 300 for topic in index.cached)
 
 
 LEVELS = st.sampled_from(["a", "b", "", "$a"])
@@ -50,4 +47,4 @@ def test_whose_filters_take_a_topic(
             found = sorted(index.find(topic))
             assert found == [w for w, t in there.items() if topic_matches(t, topic)]
 
-    assert index._root.is_empty, "nothing is left of what was removed"
+    assert index.is_empty, "nothing is left of what was removed"

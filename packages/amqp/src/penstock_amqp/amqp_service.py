@@ -31,7 +31,7 @@ class AttachedDurables:
     def __init__(self, listener: NativeListener) -> None:
         self._listener = listener
         self._realm = listener.realm
-        self._terms: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
+        self.terms: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
         """Digest of the selector (which may be long) and no-local of the last attach, by durable
         identity."""
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
@@ -42,7 +42,7 @@ class AttachedDurables:
         """Return True if a durable's last attach since the realm's start had this selector and
         no-local, or if no attach is recorded. A durable that was deleted and created again has a
         new identity, so no record."""
-        last_terms = self._terms.get(durable.identity)
+        last_terms = self.terms.get(durable.identity)
         if durable.type.stores_selector:
             return durable.selector == selector and (
                 last_terms is None or last_terms[1] == no_local
@@ -51,7 +51,7 @@ class AttachedDurables:
 
     def note_terms(self, durable: DurableView, selector: str, *, no_local: bool) -> None:
         """Record the selector and no-local of a durable's attach."""
-        self._terms[durable.identity] = _digest_of(selector), no_local
+        self.terms[durable.identity] = _digest_of(selector), no_local
 
     def keep(self, number: ChannelId, name: str) -> None:
         """Keep a shared subscription whose last client has lost its connection; the client may
@@ -107,7 +107,7 @@ class AmqpService:
         """Return the account of the bytes kept for a user."""
         user_kept = self._kept.get(user)
         if user_kept is None:
-            user_kept = self._kept[user] = UserKept()
+            user_kept = self._kept[user] = UserKept(self.limits.user_kept_bytes_max)
         return user_kept
 
 

@@ -69,8 +69,6 @@ UNSENT_MAX: Final = 8 << 20
 """Maximum bytes of messages that wait for the peer's session window; above it, the connection gets
 no more events."""
 TICK_S_MIN: Final = 0.01
-TICK_S_MAX: Final = 5.0
-"""Maximum seconds between two checks for timeouts."""
 
 P = ParamSpec("P")
 
@@ -404,7 +402,8 @@ class AmqpConnection(HostedConnection):
             self.engine.excuse(now_s)
         again_s = self.engine.tick(now_s)
         self.flush()
-        pause_s = min(TICK_S_MAX, again_s - now_s) if again_s else TICK_S_MAX
+        tick_s_max = self.service.limits.tick_s_max
+        pause_s = min(tick_s_max, again_s - now_s) if again_s else tick_s_max
         self._ticking = self._loop.call_later(max(TICK_S_MIN, pause_s), self._tick)
 
     # --- links ---------------------------------------------------------------------------
@@ -423,7 +422,9 @@ class AmqpConnection(HostedConnection):
     @cached_property
     def kept_bytes(self) -> ConnectionKept:
         """The account of the bytes of messages that receivers have not settled."""
-        return ConnectionKept(self.service.kept_by(self.principal.user))
+        return ConnectionKept(
+            self.service.kept_by(self.principal.user), self.service.limits.kept_bytes_max
+        )
 
     # --- rights --------------------------------------------------------------------------
 
@@ -600,16 +601,16 @@ class AmqpHub(FrontEndService):
     """Creates AMQP connections, and accepts them on ports."""
 
     def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
-        self._service = AmqpService(listener, limits or AmqpLimits())
+        self.service = AmqpService(listener, limits or AmqpLimits())
 
     def connection(self) -> AmqpConnection:
         """Create the asyncio protocol of a new connection."""
-        return AmqpConnection(self._service)
+        return AmqpConnection(self.service)
 
     async def listen(self, host: str, port: int) -> int:
         """Accept AMQP connections on this port, on the native port and in WebSockets of the HTTP
         port. Return the port number."""
-        realm, listener = self._service.realm, self._service.listener
+        realm, listener = self.service.realm, self.service.listener
         await realm.reply_queues.remove_ended(realm.access)
         listener.offer("amqp", self.connection, first_bytes=FIRST_BYTES)
         return await listener.listen(host, port, self.connection)

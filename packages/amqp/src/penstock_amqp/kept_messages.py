@@ -27,14 +27,15 @@ to build the message again. A plain tuple, because one is created for each messa
 class UserKept:
     """The account of bytes kept for all connections of a user."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = USER_KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self.bytes = 0
         self._held_back: dict[LinkRoom, None] = {}
         """Links whose messages the realm holds back, the longest waiting first."""
 
     @property
     def free(self) -> int:
-        return USER_KEPT_BYTES_MAX - self.bytes
+        return self._bytes_max - self.bytes
 
     def hold_back(self, room: LinkRoom) -> None:
         """Register a link to be woken when it has room again."""
@@ -54,13 +55,14 @@ class UserKept:
 class ConnectionKept:
     """The account of bytes kept for all links of a connection."""
 
-    def __init__(self, user: UserKept) -> None:
+    def __init__(self, user: UserKept, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.user = user
+        self.bytes_max = bytes_max
         self.bytes = 0
 
     @property
     def free(self) -> int:
-        return KEPT_BYTES_MAX - self.bytes
+        return self.bytes_max - self.bytes
 
 
 class LinkRoom(RoughRoom):
@@ -74,7 +76,7 @@ class LinkRoom(RoughRoom):
 
     def __init__(self, connection: ConnectionKept, wake: Callable[[], None]) -> None:
         """``wake`` is called when a link that had no room has room again."""
-        super().__init__(KEPT_BYTES_MAX)
+        super().__init__(connection.bytes_max)
         self._connection = connection
         self.wake = wake
 

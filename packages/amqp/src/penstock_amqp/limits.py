@@ -6,11 +6,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock_amqp.kept_messages import KEPT_BYTES_MAX, USER_KEPT_BYTES_MAX
+
 LINKS_MAX: Final = 1_000
 UNSETTLED_MAX: Final = 100_000
 PARTS_BYTES_MAX: Final = 64 << 20
 TRANSACTIONS_MAX: Final = 100
 TRANSACTION_BYTES_MAX: Final = 256 << 20
+TICK_S_MAX: Final = 5.0
 
 
 class AmqpLimits(Struct, frozen=True):
@@ -26,3 +29,7 @@ class AmqpLimits(Struct, frozen=True):
     """Maximum open transactions of one connection."""
     transaction_bytes_max: int = TRANSACTION_BYTES_MAX
     """Maximum bytes of messages in the open transactions of one connection."""
+    kept_bytes_max: int = KEPT_BYTES_MAX
+    user_kept_bytes_max: int = USER_KEPT_BYTES_MAX
+    tick_s_max: float = TICK_S_MAX
+    """Maximum seconds between two checks for timeouts."""

@@ -48,7 +48,9 @@ class FreedMemory:
     hundred megabytes of freed events keeps all of these.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trim_bytes_min: int = TRIM_BYTES_MIN) -> None:
+        self.trim_bytes_min = trim_bytes_min
+        """Freed bytes that are worth returning."""
         self.bytes = 0
         """Estimated bytes freed since memory was last returned."""
         self._written = 0
@@ -58,7 +60,7 @@ class FreedMemory:
         memory may block other threads that allocate for some milliseconds, so a busy realm
         postpones it."""
         before, self._written = self._written, written
-        return self.bytes >= TRIM_BYTES_MIN and abs(written - before) < QUIET_BYTES
+        return self.bytes >= self.trim_bytes_min and abs(written - before) < QUIET_BYTES
 
     def give_back(self) -> None:
         """Return all memory that the C library knows to be free."""

@@ -6,7 +6,6 @@ import pytest
 
 from packages.core.tests.plays import play_of
 from penstock_core.access.name_owners import owned, with_content
-from penstock_core.channel import producers as module
 from penstock_core.channel.producers import (
     FORGET_AFTER_US,
     LASTING_FORGET_AFTER_US,
@@ -189,11 +188,8 @@ def test_contents_are_forgotten_with_their_publishes() -> None:
         producers.stored_as(with_content("txn:query", "c1"), 1)
 
 
-def test_producers_silent_for_longest_keep_their_newest_publishes_above_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "ALL_REMEMBERED_MAX", 200)
-    producers = Producers()
+def test_producers_silent_for_longest_keep_their_newest_publishes_above_the_limit() -> None:
+    producers = Producers(all_max=200)
     for name in "abc":
         for sequence in range(80):
             producers.stored(name, sequence, Span(sequence, sequence + 1), at_us=ord(name))
@@ -204,11 +200,8 @@ def test_producers_silent_for_longest_keep_their_newest_publishes_above_the_limi
         producers.stored_as("a", 0)
 
 
-def test_a_channel_remembers_a_bounded_number_of_publishes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "ALL_REMEMBERED_MAX", 200)
-    producers = Producers()
+def test_a_channel_remembers_a_bounded_number_of_publishes() -> None:
+    producers = Producers(all_max=200)
     for producer in range(50):
         for sequence in range(60):
             producers.stored(f"p{producer}", sequence, Span(0, 1), at_us=producer)

@@ -7,7 +7,6 @@ import pytest
 from penstock_core.access.name_owners import owned
 from penstock_core.ids.ids import Span
 from penstock_core.messages.transactions import Ended
-from penstock_core.realm import transactions as module
 from penstock_core.realm.transactions import (
     OPEN_MAX_US,
     OPEN_OF_ONE_MAX,
@@ -151,11 +150,8 @@ def test_one_user_has_only_so_many_open_and_keeps_nobody_out() -> None:
 
 
 @pytest.mark.spec("X2")
-def test_the_oldest_outcomes_of_a_user_are_forgotten_above_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "ENDED_OF_ONE_MAX", 20)
-    transactions = ledger()
+def test_the_oldest_outcomes_of_a_user_are_forgotten_above_the_limit() -> None:
+    transactions = TransactionTable(ended_of_one_max=20)
     transactions.apply(Ended(owned("first", "bob"), NOW, committed=True))
     for number in range(25):
         name = owned(f"t{number}", "alice")

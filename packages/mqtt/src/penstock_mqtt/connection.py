@@ -16,7 +16,7 @@ from penstock_core.vocabulary.errors import ConnectionLost, PenstockError
 from penstock_core.vocabulary.topics import name_fault
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.held_bytes import ReceivedBytes
-from penstock_mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM, Incoming
+from penstock_mqtt.incoming import ALIASES_MAX, Incoming
 from penstock_mqtt.reasons import (
     connack_reason,
     ending_reason,
@@ -410,7 +410,7 @@ class MqttConnection(HostedConnection):
         offered = replace(
             proof,
             assigned_client_id=None if packet.client_id else self.client_id,
-            receive_maximum=RECEIVE_MAXIMUM,
+            receive_maximum=self._mqtt.limits.receive_maximum,
             topic_alias_maximum=ALIASES_MAX,
             retain_available=1,
             maximum_packet_bytes=most,

@@ -15,16 +15,11 @@ from penstock_mqtt.wire.properties import NO_PROPERTIES
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_server.frontends.shared.buffers import Buffers
 
-CLIENT_BYTES_MAX: Final = 64 << 20
-"""Most bytes of messages that wait for one client or for its acknowledgements. A single message may
-be larger."""
 USER_BYTES_MAX: Final = 256 << 20
 """Most bytes of messages held for all clients of a user. Up to `STEP_BYTES` of each client are not
 counted."""
 STEP_BYTES: Final = 1 << 16
 """Change of a client's held bytes that updates the sum of its user."""
-SEAT_BYTES_MAX: Final = 16 << 20
-"""Most bytes of durables' events at one client; the realm holds back further events."""
 _MESSAGE_BYTES: Final = 500
 """Approximate bytes of a message in memory without its payload, topic and properties."""
 
@@ -42,11 +37,11 @@ def size_of(message: TopicMessage) -> int:
 class ClientBytes:
     """The bytes of messages that are held for one client."""
 
-    __slots__ = ("_tell", "counted", "held")
+    __slots__ = ("_bytes_max", "_tell", "counted", "held")
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[int], None], bytes_max: int) -> None:
         """``tell`` is called with each change of the client's share in the sum of its user."""
-        self._tell = tell
+        self._tell, self._bytes_max = tell, bytes_max
         self.held = 0
         self.counted = 0
         """Bytes that the sum of the user contains."""
@@ -67,9 +62,9 @@ class ClientBytes:
     def fault(self, size: int) -> str:
         """Return why the client may not hold so many bytes, or an empty text. ``size`` is that of
         the newest message."""
-        if self.held <= CLIENT_BYTES_MAX or self.held <= size:
+        if self.held <= self._bytes_max or self.held <= size:
             return ""
-        return f"{self.held} bytes wait to be acknowledged; at most {CLIENT_BYTES_MAX} may"
+        return f"{self.held} bytes wait to be acknowledged; at most {self._bytes_max} may"
 
 
 class HeldMessages(NamedTuple):
@@ -83,29 +78,33 @@ class HeldMessages(NamedTuple):
 class UserBytes:
     """The sums of all clients, by user."""
 
-    def __init__(self, clients_of: Callable[[str], Iterable[HeldMessages]]) -> None:
+    def __init__(
+        self,
+        clients_of: Callable[[str], Iterable[HeldMessages]],
+        bytes_max: int = USER_BYTES_MAX,
+    ) -> None:
         """``clients_of`` returns the messages held for each client of a user."""
-        self._clients_of = clients_of
+        self._clients_of, self._bytes_max = clients_of, bytes_max
         self._held: Counter[str] = Counter()
 
     def add(self, user: str, change: int) -> None:
-        """Change the sum of a user. Above `USER_BYTES_MAX` disconnect the user's client with the
+        """Change the sum of a user. Above the limit disconnect the user's client with the
         most held bytes."""
         self._held[user] += change
         if self._held[user] <= 0:
             del self._held[user]
-        elif change > 0 and self._held[user] > USER_BYTES_MAX:
+        elif change > 0 and self._held[user] > self._bytes_max:
             self._relieve(user)
 
     def _relieve(self, user: str) -> None:
         clients = list(self._clients_of(user))
         self._held[user] = sum(client.bytes.counted for client in clients)
         connected = [(client.bytes.held, client.end) for client in clients if client.end]
-        if self._held[user] > USER_BYTES_MAX and connected:
+        if self._held[user] > self._bytes_max and connected:
             held, end = max(connected, key=itemgetter(0))
             text = (
                 f"{held} bytes wait to be acknowledged, and more than "
-                f"{USER_BYTES_MAX} of all clients of the user; acknowledge sooner, or take less"
+                f"{self._bytes_max} of all clients of the user; acknowledge sooner, or take less"
             )
             end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
 

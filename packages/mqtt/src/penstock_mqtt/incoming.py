@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
     from penstock_mqtt.session import MqttSession
 
-RECEIVE_MAXIMUM: Final = 1_000
-"""Messages of QoS 1 and 2 that a client may send before the first is acknowledged completely."""
 ALIASES_MAX: Final = 100
 
 
@@ -83,8 +81,10 @@ class Incoming(ConnectionPart[PublishingConnection]):
             confirmed = int(messages[0][2] > 0)
         else:
             confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
-        is_within = self.unanswered + len(self._unreleased) + confirmed <= RECEIVE_MAXIMUM
-        if not (is_within and (self._access.is_open or self._may_publish(messages))):
+        if not (
+            self.unanswered + len(self._unreleased) + confirmed <= self._mqtt.limits.receive_maximum
+            and (self._access.is_open or self._may_publish(messages))
+        ):
             for message in messages:
                 if not connection.is_ending:
                     self.received(plain_packet(*message))
@@ -118,9 +118,12 @@ class Incoming(ConnectionPart[PublishingConnection]):
                 connection.send(PubrecPacket(packet.packet_id))
             return
         if packet.qos:
-            if self.unanswered + len(self._unreleased) >= RECEIVE_MAXIMUM:
-                text = f"more than {RECEIVE_MAXIMUM} messages are not acknowledged"
-                raise MqttViolation(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+            most = self._mqtt.limits.receive_maximum
+            if self.unanswered + len(self._unreleased) >= most:
+                raise MqttViolation(
+                    Reason.RECEIVE_MAXIMUM_EXCEEDED,
+                    f"more than {most} messages are not acknowledged",
+                )
             self.unanswered += 1
         entries: tuple[Entry, ...] = ()
         if packet.qos == 2:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from penstock_core.access.rights import Principal
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
@@ -36,6 +38,35 @@ UNKNOWN_SMALL_BYTES: Final = 4_096
 """Bytes of each of these clients that are not counted."""
 
 
+RECEIVE_MAXIMUM: Final = 1_000
+WAITING_MAX: Final = 10_000
+CLIENT_BYTES_MAX: Final = 64 << 20
+SEAT_BYTES_MAX: Final = 16 << 20
+
+
+class MqttLimits(Struct, frozen=True):
+    """Limits for MQTT clients."""
+
+    receive_maximum: int = RECEIVE_MAXIMUM
+    """Messages of QoS 1 and 2 that a client may send before the first is acknowledged
+    completely."""
+    waiting_max: int = WAITING_MAX
+    """Most messages of QoS 1 and 2 that wait until the client acknowledges earlier ones."""
+    packet_ids: int = 65_535
+    """Packet ids for the messages to a client."""
+    client_bytes_max: int = CLIENT_BYTES_MAX
+    """Most bytes of messages that wait for one client or for its acknowledgements. A single message
+    may be larger."""
+    seat_bytes_max: int = SEAT_BYTES_MAX
+    """Most bytes of durables' events at one client; the realm holds back further events."""
+    page_max: int | None = None
+    """Most retained messages that are read at once; None: as many as of other events."""
+    together: int = 256
+    """Most retained messages in one write to a client."""
+    flush_bytes: int = 1 << 16
+    """Bytes of payload of retained messages after which pending output is sent."""
+
+
 class MqttRealm:
     """The state that all MQTT clients of a realm share."""
 
@@ -46,6 +77,7 @@ class MqttRealm:
         self.realm = listener.realm
         self.loop = asyncio.get_running_loop()
         self.held = held
+        self.limits = MqttLimits()
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
         """Bytes received from clients that are not signed in."""
         self.packet_bytes_max = self.realm.limits.event_bytes_max + ROOM_BYTES

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 from weakref import proxy
 
 from penstock_core.vocabulary.ports import Clock
@@ -22,11 +22,8 @@ from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_mqtt.wire.writing import packet_bytes
 
 if TYPE_CHECKING:
+    from penstock_mqtt.mqtt_realm import MqttLimits
     from penstock_server.runtime.access.open_connections import MessageCounts
-
-WAITING_MAX: Final = 10_000
-"""Most messages of QoS 1 and 2 that wait until the client acknowledges earlier ones."""
-_IDS: Final = 65_535
 
 
 class OutboxSession(Protocol):
@@ -78,15 +75,21 @@ class Outbox:
     """The messages being delivered to one client. Those of a lasting session outlive its
     connection."""
 
-    def __init__(self, session: OutboxSession, counts: MessageCounts, clock: Clock) -> None:
+    def __init__(
+        self,
+        session: OutboxSession,
+        counts: MessageCounts,
+        clock: Clock,
+        limits: MqttLimits,
+    ) -> None:
         session = proxy(session)  # it has the outbox: no cycle
         self._session = session
         self._counts = counts
-        self._clock = clock
+        self._clock, self._limits = clock, limits
         self.newer_topics: list[set[str]] = []
         """One set for each running delivery of retained messages, with the topics that have sent
         the client a newer message since it began."""
-        self.in_flight_max = _IDS
+        self.in_flight_max = limits.packet_ids
         """Most messages of QoS 1 and 2 that the client accepts before it acknowledges the first."""
         self.in_flight: dict[int, InFlight] = {}
         """Messages by packet id, in the order of their first sending."""
@@ -94,7 +97,9 @@ class Outbox:
         self._sent: set[int] = set()
         """Packet ids sent over this connection that count against `in_flight_max`."""
         self._waiting: deque[WaitingMessage] = deque()
-        self.bytes = ClientBytes(lambda change: session.count_bytes(change))
+        self.bytes = ClientBytes(
+            lambda change: session.count_bytes(change), limits.client_bytes_max
+        )
         """Bytes of messages that wait, or are in flight and may be sent again."""
         self._last_id = 0
         self._room = asyncio.Event()
@@ -161,10 +166,10 @@ class Outbox:
     def _check_held(self, newest: WaitingMessage, connection: ClientConnection) -> None:
         """End the connection if too many messages or bytes are held for its client. Messages of
         durables do not count, because the realm limits them."""
-        is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(newest.size)
-        if is_many or fault:
-            text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
-            connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+        fault, waiting_max = self.bytes.fault(newest.size), self._limits.waiting_max
+        if fault or len(self._waiting) > waiting_max:
+            why = fault or f"{waiting_max} messages wait to be acknowledged"
+            connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, why))
 
     def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
         kept = deque(waiting for waiting in self._waiting if keep(waiting.source))
@@ -202,7 +207,7 @@ class Outbox:
         while (
             queue
             and len(sent) < self.in_flight_max
-            and len(in_flight) < _IDS
+            and len(in_flight) < self._limits.packet_ids
             and connection.takes_more
         ):
             self._begin(queue.popleft())
@@ -219,9 +224,9 @@ class Outbox:
         if source is not None and (earlier_id := self._known.get(source)) is not None:
             self._resend(earlier_id, waiting)
             return
-        packet_id = self._last_id % _IDS + 1
+        packet_id = self._last_id % self._limits.packet_ids + 1
         while packet_id in self.in_flight:
-            packet_id = packet_id % _IDS + 1
+            packet_id = packet_id % self._limits.packet_ids + 1
         self._last_id = packet_id
         is_whole = source is None
         is_stored = is_whole or qos == 1

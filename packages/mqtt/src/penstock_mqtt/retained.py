@@ -39,15 +39,15 @@ class RetainedMessages(KeyedChannel):
         return changes
 
     async def pages(
-        self, filters: Sequence[str], counts: MessageCounts
+        self, filters: Sequence[str], counts: MessageCounts, page_max: int | None = None
     ) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
         """Yield the current retained messages that may match one of the filters, with their event
-        ids, page by page. The cost grows with the number of matches."""
+        ids, in pages of at most ``page_max``. The cost grows with the number of matches."""
         channel = await self.open_channel()
         if EVERY in filters:
-            pages = batches_of(self._realm, channel)
+            pages = batches_of(self._realm, channel, page_max=page_max)
         else:
-            pages = batches_at(self._realm, channel, self._event_ids(filters))
+            pages = batches_at(self._realm, channel, self._event_ids(filters), page_max=page_max)
         async for page in pages:
             messages: list[tuple[int, TopicMessage]] = []
             for batch in page:

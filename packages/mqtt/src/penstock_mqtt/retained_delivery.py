@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_mqtt.expressing import TOO_LARGE, give_up
@@ -20,11 +20,6 @@ from penstock_mqtt.wire.writing import publish_parts
 if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
     from penstock_mqtt.session import MqttSession
-
-TOGETHER: Final = 256
-"""Most messages in one write to a client."""
-FLUSH_BYTES: Final = 1 << 16
-"""Bytes of payload after which pending output is sent."""
 
 
 class ReadingConnection(ClientConnection, Protocol):
@@ -64,7 +59,7 @@ class RetainedDelivery:
         for wanted in self._wanted:
             wanted.retained.begin_search()
         try:
-            async for page in mqtt.retained.pages(self._texts, mqtt.counts):
+            async for page in mqtt.retained.pages(self._texts, mqtt.counts, mqtt.limits.page_max):
                 if not await self._give(page):
                     return
             for wanted in self._wanted:
@@ -78,11 +73,12 @@ class RetainedDelivery:
         """Send a page of messages. Return False if the client has disconnected."""
         connection = self._connection
         if len(self._wanted) == 1 and self._takes_together(self._wanted[0]):
-            for begin in range(0, len(page), TOGETHER):
+            together = self._mqtt.limits.together
+            for begin in range(0, len(page), together):
                 await self._session.outbox.room()
                 if not connection.is_open:
                     return False
-                rest = self._give_together(page[begin : begin + TOGETHER], self._wanted[0])
+                rest = self._give_together(page[begin : begin + together], self._wanted[0])
                 if not await self._give_each(rest):
                     return False
                 await asyncio.sleep(0)  # let other tasks run
@@ -142,7 +138,7 @@ class RetainedDelivery:
                 ):
                     self._put(event_id, message, wanted)
                     unsent += len(message.payload)
-            if unsent > FLUSH_BYTES:
+            if unsent > self._mqtt.limits.flush_bytes:
                 unsent = 0
                 connection.flush()
                 await asyncio.sleep(0)

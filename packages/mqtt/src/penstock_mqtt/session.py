@@ -16,7 +16,7 @@ from penstock_mqtt.durable_feed import (
     shared_durable_of,
 )
 from penstock_mqtt.filters import ClientConnection, Filter
-from penstock_mqtt.held_bytes import SEAT_BYTES_MAX, HeldMessages
+from penstock_mqtt.held_bytes import HeldMessages
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.outbox import Outbox
 from penstock_mqtt.session_store import (
@@ -133,10 +133,10 @@ class MqttSession:
         self.filters: dict[str, Filter] = {}
         self._away: dict[str, StoredFilter] = {}
         """Subscriptions of the session while its client is not connected."""
-        self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock)
+        self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock, limits=mqtt.limits)
         self.received: dict[int, bool] = {}
         """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
-        self.room = RoughRoom(SEAT_BYTES_MAX)
+        self.room = RoughRoom(mqtt.limits.seat_bytes_max)
         """Room for events of its durables at its client."""
         self._taken_bytes = 0
         self._stored = asyncio.Event()
@@ -262,7 +262,7 @@ class MqttSession:
     def bind(self, connection: ClientConnection) -> None:
         """Bind the session to a connection and restore its filters; feeds start later."""
         self.connection = connection
-        self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
+        self.room, self._taken_bytes = RoughRoom(self._mqtt.limits.seat_bytes_max), 0
         self.ended_us = 0
         for stored in self._away.values():
             options = TopicSubscription(

@@ -34,13 +34,14 @@ class _Level(Generic[T]):
 class TopicIndex(Generic[T]):
     """Values by valid topic filter (SEM F6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, matches_max: int = MATCHES_MAX) -> None:
         self._root: _Level[T] = _Level()
-        self._known: dict[str, tuple[T, ...]] = {}
-        self._matches = 0
+        self.cached: dict[str, tuple[T, ...]] = {}
+        """Matches by topic."""
+        self._matches, self._matches_max = 0, matches_max
 
     def add(self, text: str, value: T) -> None:
-        self._known.clear()
+        self.cached.clear()
         self._matches = 0
         *levels, last = text.split("/")
         level = self._root
@@ -50,7 +51,7 @@ class TopicIndex(Generic[T]):
 
     def remove(self, text: str, value: T) -> None:
         """Remove a value that was added."""
-        self._known.clear()
+        self.cached.clear()
         self._matches = 0
         *levels, last = text.split("/")
         path = [self._root]
@@ -69,7 +70,7 @@ class TopicIndex(Generic[T]):
 
     def find(self, topic: str) -> tuple[T, ...]:
         """Return the values of the filters that match a topic, one for each filter."""
-        matches = self._known.get(topic)
+        matches = self.cached.get(topic)
         if matches is None:
             matches = tuple(self._matches_of(topic))
             if len(topic) <= CHARACTERS_MAX:
@@ -78,10 +79,10 @@ class TopicIndex(Generic[T]):
 
     def _remember(self, topic: str, matches: tuple[T, ...]) -> None:
         self._matches += len(matches)
-        if len(self._known) >= REMEMBERED_MAX or self._matches > MATCHES_MAX:
-            self._known.clear()
+        if len(self.cached) >= REMEMBERED_MAX or self._matches > self._matches_max:
+            self.cached.clear()
             self._matches = len(matches)
-        self._known[topic] = matches
+        self.cached[topic] = matches
 
     def _matches_of(self, topic: str) -> Iterator[T]:
         levels = topic.split("/")

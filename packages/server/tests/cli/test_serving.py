@@ -116,9 +116,8 @@ async def test_modules_of_the_first_segment_file_are_imported_in_a_thread_after_
         found.append((name, threading.current_thread() is threading.main_thread()))
         loop.call_soon_threadsafe(loaded.set)
 
-    monkeypatch.setattr(lifecycle, "LOAD_AFTER_S", 0)
     monkeypatch.setattr(importlib, "import_module", load)
-    lifecycle.load_later()
+    lifecycle.load_later(after_s=0)
     await loaded.wait()
 
     assert found == [("pyarrow.compute", False)]

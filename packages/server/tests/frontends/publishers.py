@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
-from packages.client.tests.simulated import World
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from packages.client.tests.simulated import World, served
 from packages.server.tests.frontends.wires import Peer
 from packages.server.tests.runtime.living import body
 from penstock_core.api.publishing import PublishEvents
 from penstock_core.vocabulary.definitions import Definition
-from penstock_core.vocabulary.identities import ChannelNumber
+from penstock_core.vocabulary.identities import ChannelId, ChannelNumber
 from penstock_core.wire.native import messages as wire
-from penstock_testing.loop import pass_time
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import SimLoop, pass_time
+
+
+class WatchedRealm(RunningRealm):
+    """A realm that notes publishes as they come."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.arrivals: list[tuple[int, int]] = []
+        """The channel and the number of events of each publish."""
+        self.on_publish: Callable[[int], None] = lambda number: None
+        """Called with the channel of a publish once it waits for its turn."""
+
+    def publish(
+        self, channel_id: ChannelId, bodies: Sequence[Body], *args: Any, **more: Any
+    ) -> None:
+        self.arrivals.append((channel_id, sum(body.rows for body in bodies)))
+        super().publish(channel_id, bodies, *args, **more)
+        self.on_publish(channel_id)
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[tuple[World, WatchedRealm]]:
+    """A realm with clients on a simulated loop, and the publishes that come."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    memory = MemoryJournal(), MemoryBlobs()
+    async with served(loop, *memory, realm_class=WatchedRealm) as world:
+        realm = world.listener.realm
+        assert isinstance(realm, WatchedRealm)
+        yield world, realm
 
 
 class Publisher(Peer):

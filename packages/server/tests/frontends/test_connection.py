@@ -224,7 +224,7 @@ def test_frames_without_their_end_share_the_room_of_their_user() -> None:
         assert peers[3].wire.is_read
         for peer in peers[1:]:
             peer.connection.connection_lost(None)
-        assert not listener.incomplete._held
+        assert not listener.incomplete.held
 
     with_peers(story)
 
@@ -247,6 +247,6 @@ def test_requests_with_large_headers_count_until_they_are_answered() -> None:
         assert all(peer.wire.is_read for peer in peers)
         for peer in peers:
             peer.connection.connection_lost(None)
-        assert not listener.incomplete._held
+        assert not listener.incomplete.held
 
     with_peers(story)

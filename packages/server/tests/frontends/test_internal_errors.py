@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Never
 
 import pytest
@@ -15,20 +14,16 @@ from penstock_core.vocabulary.errors import Internal
 from penstock_server.frontends.http.live import Viewer
 from penstock_server.frontends.http.statuses import status_of
 from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
-from penstock_server.runtime.delivery.delivery import Dispatch
-from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.access.open_connections import OpenConnections
 
 SECRET = "/srv/realm/orders of somebody else"
 
 
-@pytest.fixture
-def fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The realm cannot say what it is any more."""
+class Uncountable(OpenConnections):
+    """Connections that make the realm unable to say what it is."""
 
-    async def describe(*_: object) -> Never:
+    def __len__(self) -> int:
         raise KeyError(SECRET)
-
-    monkeypatch.setattr(RunningRealm, "describe", describe)
 
 
 def incident_in(text: str, logged: list[Any]) -> Any:
@@ -39,9 +34,9 @@ def incident_in(text: str, logged: list[Any]) -> Any:
     return entry
 
 
-@pytest.mark.usefixtures("fault")
 def test_a_native_client_gets_only_an_incident_id() -> None:
     with capture_logs() as logged, penstock.Realm() as realm:
+        realm.running.connections = Uncountable()
         url = realm.listen()
         with penstock.connect(url) as session, pytest.raises(Internal) as raised:
             session.info()
@@ -53,9 +48,9 @@ def test_a_native_client_gets_only_an_incident_id() -> None:
     assert SECRET in str(entry["exc_info"])
 
 
-@pytest.mark.usefixtures("fault")
 def test_an_http_client_gets_only_an_incident_id() -> None:
     with capture_logs() as logged, penstock.Realm() as realm:
+        realm.running.connections = Uncountable()
         reply = Web(realm.listen_http()).ask("GET", "realm")
 
     assert (reply.status, reply.code) == (500, "internal")
@@ -69,28 +64,14 @@ def test_incidents_differ() -> None:
     assert status_of(as_internal_error("1")) == 500
 
 
-Failing = Callable[[type], None]
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """What is delivered to outlets of the kind that it is called with fails on its way."""
-    deliver = Dispatch._deliver
-    victims: list[type] = []
-
-    async def fails(dispatch: Dispatch, round_: Any, effect: Any, outlet: Any) -> bool:
-        if isinstance(outlet, tuple(victims)):
-            raise KeyError(SECRET)
-        return await deliver(dispatch, round_, effect, outlet=outlet)
-
-    monkeypatch.setattr(Dispatch, "_deliver", fails)
-    return lambda kind: victims.__setitem__(slice(None), [kind])
+def fail(*_: object) -> Never:
+    raise KeyError(SECRET)
 
 
 def test_an_http_viewer_gets_only_an_incident_id_and_other_viewers_continue(
-    failing: Failing,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing(Viewer)
+    monkeypatch.setattr(Viewer, "deliver", fail)
     with capture_logs() as logged, penstock.Realm() as realm, realm.connect() as session:
         web = Web(realm.listen_http())
         orders = session.channels.create("orders")
@@ -107,7 +88,9 @@ def test_an_http_viewer_gets_only_an_incident_id_and_other_viewers_continue(
     assert [event.data for event in batch] == [b"x"]
 
 
-def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(failing: Failing) -> None:
+def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("penstock_amqp.engine", reason="AMQP is not installed")
     from proton import Message
     from proton.utils import LinkDetached
@@ -115,13 +98,13 @@ def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(failing: Failing)
     from packages.amqp.tests.clients import WAIT_S, Client, texts
     from penstock_amqp.consumers import Consumer
 
-    failing(Consumer)
+    monkeypatch.setattr(Consumer, "deliver", fail)
     with capture_logs() as logged, penstock.Realm() as realm, realm.connect() as session:
         with Client(realm.listen_amqp()) as client:
             client.sender("jobs").send(Message(body="a"))
             with pytest.raises(LinkDetached, match=r"internal-error.*incident") as ended:
                 client.receiver("jobs").receive(WAIT_S)
-            failing(Viewer)
+            monkeypatch.undo()
             assert texts(client.receiver("jobs"), 1) == ["a"]  # it went back
         assert session.queues.get("jobs").info().events == 0
 

@@ -13,6 +13,7 @@ from penstock_core.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import InvalidEvent
 from penstock_server.frontends.native.schemas import SchemaTable
+from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.runtime.store.bodies import Body
 from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
@@ -59,12 +60,10 @@ def wide(number: int) -> pa.Table:
 
 
 def test_the_schemas_of_all_connections_of_a_user_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    listener = "penstock_server.frontends.native.listener."
-    monkeypatch.setattr(listener + "USER_SCHEMAS_BYTES_MAX", 50_000)
-    monkeypatch.setattr(listener + "SMALL_SCHEMAS_BYTES", 1_000)
     with penstock.Realm(tmp_path, limits__property_names_max=0) as realm:
+        realm.listener.announced_schemas = Buffers(2 * 50_000, small_bytes=1_000)
         with realm.connect() as first, realm.connect() as second:
             first.channels.create("orders")
             publish(first, numbers=range(4))

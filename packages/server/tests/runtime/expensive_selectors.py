@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from packages.server.tests.runtime.lives import Lives, Outlet
-from penstock_core.columns.selectors.patterns import _Walk
+from penstock_core.columns.selectors.patterns import Walk
 from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.delivery.selection import SelectorLimits
+from penstock_server.runtime.realm import Limits
 
 LETTERS = "abcdefgh"
+SMALL_SLICES = Limits(
+    selectors=SelectorLimits(beside_above=100_000, slice_cost=200_000, part_bytes=20_000)
+)
 
 
 class Elsewhere:
@@ -23,26 +28,25 @@ class Elsewhere:
         self.on_loop = 0
         """Evaluations of patterns with wildcards on the loop."""
         self.paused: asyncio.Event | None = None
-        self._is_away = False
-        lives.realm.shard.selector_queue._offload = self
-        lives.realm.dispatch.choosing._offload = self
-        fits = _Walk._fits
+        self.is_away = False
+        lives.realm.dispatch.choosing.offload = self
+        fits = Walk.fits
 
-        def counted(walk: _Walk, *given: Any) -> bool:
-            self.on_loop += not self._is_away
+        def counted(walk: Walk, *given: Any) -> bool:
+            self.on_loop += not self.is_away
             return fits(walk, *given)
 
-        monkeypatch.setattr(_Walk, "_fits", counted)
+        monkeypatch.setattr(Walk, "fits", counted)
 
     async def __call__(self, call: Callable[[], Any], /) -> Any:
         self.calls += 1
         if self.paused is not None:
             await self.paused.wait()
-        self._is_away = True
+        self.is_away = True
         try:
             result = call()
         finally:
-            self._is_away = False
+            self.is_away = False
         return await asyncio.sleep(0, result)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -87,8 +87,11 @@ class Outlet:
         self.reason: PenstockError | None = None
         self.number = 0
         """Number of the subscription."""
+        self.on_delivery: Callable[[], None] = lambda: None
+        """Called before events arrive."""
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
+        self.on_delivery()
         counts = {i: n for n, spans in redeliveries for i in IdSet(spans)}
         columns = Rows(rows.batch, rows.publishers)
         for row in range(rows.batch.num_rows):

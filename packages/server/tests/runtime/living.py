@@ -73,6 +73,7 @@ async def living(
     *,
     sealing: SealingLimits = EAGER,
     offload: Callable[..., Any] = inline,
+    realm_class: type[RunningRealm] = RunningRealm,
     orderly: bool = True,
     breaks: type[BaseException] | None = None,
     epoch: int = 0,
@@ -83,7 +84,7 @@ async def living(
     ``breaks``."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
-    realm = await RunningRealm.open(
+    realm = await realm_class.open(
         journal,
         blobs,
         MemoryPages(),

@@ -4,18 +4,19 @@ missed or out of order (SEM F5)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from packages.server.tests.runtime.lives import Lives, Outlet, clock_us, datas
 from penstock_core.columns.events.event import Event
-from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import Internal, LimitReached, PenstockError
 from penstock_core.vocabulary.ports import Clock
-from penstock_server.runtime.delivery import choosers, selection
+from penstock_server.runtime.delivery.selection import SelectorLimits
+from penstock_server.runtime.realm import Limits
 from penstock_testing.loop import pass_time, simulated
 
 pytestmark = pytest.mark.spec("F5")
@@ -24,11 +25,8 @@ COSTLY = "s LIKE '%a%b%' AND n >= 0"
 CHEAP = "n >= 0"
 
 
-@pytest.fixture(autouse=True)
-def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat selectors with wildcards as expensive."""
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 150_000)
-    monkeypatch.setattr(choosers, "SLICE_BYTES", 100_000)
+SMALL_LIMITS = SelectorLimits(beside_above=150_000, slice_cost=100_000)
+"""Selectors with wildcards are expensive."""
 
 
 def large(*numbers: int, **options: Any) -> list[Event]:
@@ -47,7 +45,7 @@ class Gate:
         self.calls = 0
         self.is_open = asyncio.Event()
         self.is_busy = asyncio.Event()
-        lives.realm.dispatch.choosing._offload = self
+        lives.realm.dispatch.choosing.offload = self
 
     async def __call__(self, call: Callable[[], Any], /) -> Any:
         self.calls += 1
@@ -71,9 +69,13 @@ class SettableClock:
 
 @asynccontextmanager
 async def gated(
-    channel: str = "orders", *, clock: Clock | None = None, **attributes: Any
+    channel: str = "orders",
+    *,
+    clock: Clock | None = None,
+    selectors: SelectorLimits = SMALL_LIMITS,
+    **attributes: Any,
 ) -> AsyncIterator[tuple[Lives, Gate]]:
-    lives = Lives(clock=clock)
+    lives = Lives(clock=clock, limits=Limits(selectors=selectors))
     async with lives.life():
         await lives.create(channel, **attributes)
         yield lives, Gate(lives)
@@ -242,24 +244,13 @@ async def test_subscriptions_with_one_selector_share_its_results() -> None:
 
 @pytest.mark.slow
 @simulated
-async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(choosers, "TURN_BYTES", 200_000)
-    evaluations = 0
-    mask_in = Selector.mask_in
-
-    def counted(selector: Selector, *given: Any) -> Any:
-        nonlocal evaluations
-        evaluations += not gate.is_open.is_set()
-        return mask_in(selector, *given)
-
-    monkeypatch.setattr(Selector, "mask_in", counted)
-    async with gated() as (lives, gate):
+async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn() -> None:
+    async with gated(selectors=replace(SMALL_LIMITS, turn_cost=200_000)) as (lives, gate):
         everybody = [await lives.follow("orders", f"n >= {-n}") for n in range(100)]
         await lives.put("orders", *large(*range(20)))
         await gate.is_busy.wait()
-        assert 0 < evaluations < 10, "each is below the bound, and all together are not"
+        served = sum(bool(outlet.events) for outlet in everybody)
+        assert 0 < served < 10, "each is below the bound, and all together are not"
         gate.is_open.set()
         for outlet in everybody:
             await outlet.has(20)
@@ -268,9 +259,7 @@ async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
 
 @pytest.mark.slow
 @simulated
-async def test_sessions_take_turns_regardless_of_their_subscriptions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_sessions_take_turns_regardless_of_their_subscriptions() -> None:
     async with gated() as (lives, gate):
         await lives.put("orders", *large(*range(40)))
         many = [
@@ -279,13 +268,8 @@ async def test_sessions_take_turns_regardless_of_their_subscriptions(
         ]
         await gate.is_busy.wait()
         one = await lives.follow("orders", COSTLY, session="one")
-        deliver, before = one.deliver, []
-
-        def noted(*given: Any) -> None:
-            before.append(sum(bool(outlet.events) for outlet in many))
-            deliver(*given)
-
-        monkeypatch.setattr(one, "deliver", noted)
+        before: list[int] = []
+        one.on_delivery = lambda: before.append(sum(bool(outlet.events) for outlet in many))
         gate.is_open.set()
         await one.has(20)
         assert before[0] < 10
@@ -293,23 +277,16 @@ async def test_sessions_take_turns_regardless_of_their_subscriptions(
             await outlet.has(20)
 
 
-@contextmanager
-def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(selection, "BUDGET_S", -1.0)
-        yield
-
-
 @simulated
-async def test_an_expensive_selector_ends_the_seat_and_its_successor_gets_all_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_expensive_selector_ends_the_seat_and_its_successor_gets_all_events() -> None:
     async with gated() as (lives, gate):
         await lives.durable("orders", "team", "exclusive")
         await lives.put("orders", *large(*range(40)))
-        with endless(monkeypatch):
-            worker = await lives.attach("orders", "team", selector=COSTLY)
-            await pass_time(0.1)
+        choosing = lives.realm.dispatch.choosing
+        choosing.limits = replace(SMALL_LIMITS, budget_s=-1.0)
+        worker = await lives.attach("orders", "team", selector=COSTLY)
+        await pass_time(0.1)
+        choosing.limits = SMALL_LIMITS
         assert isinstance(worker.outlet.reason, LimitReached)
         assert "the selector took longer" in str(worker.outlet.reason)
         assert gate.calls == 0
@@ -335,9 +312,7 @@ async def test_setting_the_clock_forward_does_not_use_up_a_budget() -> None:
 
 
 @simulated
-async def test_a_selector_has_one_budget_for_all_slices_of_a_grant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_selector_has_one_budget_for_all_slices_of_a_grant() -> None:
     async with gated() as (lives, gate):
         await lives.put("orders", *large(*range(400)))
         slow = await lives.follow("orders", COSTLY)
@@ -346,10 +321,10 @@ async def test_a_selector_has_one_budget_for_all_slices_of_a_grant(
         beside = gate.calls
 
         async def lasting(call: Callable[[], Any], /) -> Any:
-            await pass_time(selection.BUDGET_S / 3)
+            await pass_time(SMALL_LIMITS.budget_s / 3)
             return call()
 
-        lives.realm.dispatch.choosing._offload = lasting
+        lives.realm.dispatch.choosing.offload = lasting
         while slow.reason is None:
             await pass_time(1.0)
         assert beside == 1
@@ -358,20 +333,18 @@ async def test_a_selector_has_one_budget_for_all_slices_of_a_grant(
 
 
 @simulated
-async def test_an_unexpected_failure_ends_the_subscription_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unexpected_failure_ends_the_subscription_alone() -> None:
     async with gated() as (lives, gate):
         gate.is_open.set()
         await lives.put("orders", *large(*range(40)))
 
-        def broken(*_: Any) -> Any:
+        async def broken(_: Callable[[], Any], /) -> Any:
             raise ValueError("nobody foresaw it")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Selector, "mask_in", broken)
-            slow = await lives.follow("orders", COSTLY)
-            await pass_time(0.1)
+        lives.realm.dispatch.choosing.offload = broken
+        slow = await lives.follow("orders", COSTLY)
+        await pass_time(0.1)
+        lives.realm.dispatch.choosing.offload = gate
         assert isinstance(slow.reason, Internal)
         second = await lives.follow("orders", COSTLY)
         await second.has(20)
@@ -393,15 +366,12 @@ async def test_a_subscription_that_ends_during_evaluation_is_dropped() -> None:
         await pass_time(0.1)
         assert slow.events == []
         assert worker.events == []
-        choosers_ = lives.realm.dispatch.choosers
-        assert not choosers_._waiting
-        assert not choosers_._results
-        assert choosers_._task is None
+        assert lives.realm.dispatch.choosers.is_idle
 
 
 @simulated
 async def test_a_channel_may_be_deleted_and_a_realm_closed_during_evaluation() -> None:
-    lives = Lives()
+    lives = Lives(limits=Limits(selectors=SMALL_LIMITS))
     async with lives.life("closed"):
         gate = Gate(lives)
         for name in ("orders", "other"):

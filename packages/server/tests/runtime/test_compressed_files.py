@@ -174,7 +174,7 @@ async def test_a_rewritten_file_has_the_compression_that_its_channel_has_now() -
         assert await sealed_bytes(blobs) < sum(map(len, ALIKE)) / 4
         assert list((await events(realm, ChannelId(1))).values()) == ALIKE
         [info] = await blobs.list("segments/")
-        file = realm._state.stores[ChannelId(1)].files[0]
+        file = realm.shard.state.stores[ChannelId(1)].files[0]
         data = pa.py_buffer(await blobs.get(info.name))
         [place] = file.index.batches
         assert is_compressed(data.slice(place.offset, place.length))
@@ -203,7 +203,7 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
         for _ in range(6):
             await publish(realm, ChannelId(1), body([bytes(10_000)] * 50))
             await sealed(realm, "orders")
-        [file] = realm._state.stores[ChannelId(1)].files
+        [file] = realm.shard.state.stores[ChannelId(1)].files
         assert (len(file.index.batches), file.index.size < 100_000) == (6, True)
 
         begun = await realm.exports.begin("me", "orders", "channel")
@@ -218,7 +218,7 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
 async def forms(realm: RunningRealm, blobs: MemoryBlobs) -> list[bool]:
     """Whether each batch of the files of the first channel is compressed, in the order of ids."""
     compressed = []
-    for file in realm._state.stores[ChannelId(1)].files:
+    for file in realm.shard.state.stores[ChannelId(1)].files:
         data = pa.py_buffer(await blobs.get(file.name))
         places = file.index.batches
         compressed += [is_compressed(data.slice(place.offset, place.length)) for place in places]

@@ -4,6 +4,7 @@ moves twice (SEM F5)."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from packages.server.tests.runtime.expensive_selectors import (
     LETTERS,
+    SMALL_SLICES,
     Elsewhere,
     costly,
     expected,
@@ -21,21 +23,11 @@ from packages.server.tests.runtime.expensive_selectors import (
 )
 from packages.server.tests.runtime.lives import Lives, clock_now, datas
 from penstock_core.columns.events.event import Event
-from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_server.runtime.writer import evaluation_ahead, selector_queue
 from penstock_testing.loop import pass_time, simulated
 
 pytestmark = pytest.mark.spec("F5")
-
-
-@pytest.fixture(autouse=True)
-def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selector_queue, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(evaluation_ahead, "TURN_COST_MAX", 100_000)
-    monkeypatch.setattr(selector_queue, "SLICE_BYTES", 200_000)
-    monkeypatch.setattr(selector_queue, "PART_BYTES", 20_000)
 
 
 TEAM = costly(ChannelId(1))
@@ -48,6 +40,17 @@ def large(count: int, seed: int = 1, **options: Any) -> list[Event]:
     return [
         Event(b"%d" % n, properties={"n": n, "s": text}, **options) for n, text in enumerate(texts)
     ]
+
+
+class Broken:
+    """An offload that fails."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.calls += 1
+        raise ValueError("nobody foresaw it")
 
 
 async def with_dead_store(lives: Lives, **attributes: Any) -> None:
@@ -77,7 +80,7 @@ async def settled(lives: Lives, name: str, count: int, elsewhere: Elsewhere | No
 async def test_other_requests_are_served_while_expired_events_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives, ttl=1_000)
         elsewhere = Elsewhere(lives, monkeypatch)
@@ -100,7 +103,7 @@ async def test_other_requests_are_served_while_expired_events_are_evaluated(
 async def test_a_power_cut_during_evaluation_loses_no_event_and_moves_none_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     for end in ("power cut", "kill"):
         async with lives.life(end):  # type: ignore[arg-type]
             if "orders" not in {c.state.name for c in lives.realm.directory.channels.values()}:
@@ -120,7 +123,7 @@ async def test_a_power_cut_during_evaluation_loses_no_event_and_moves_none_twice
 async def test_due_scheduled_events_are_evaluated_before_they_are_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         await lives.create("other")
@@ -143,7 +146,7 @@ async def test_due_scheduled_events_are_evaluated_before_they_are_published(
 async def test_a_publish_waits_for_the_evaluation_of_the_events_it_evicts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives, capacity=100)
         events = large(300)
@@ -168,7 +171,7 @@ async def test_a_publish_waits_for_the_evaluation_of_the_events_it_evicts(
 async def test_a_batch_larger_than_the_capacity_is_evaluated_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives, capacity=50)
         elsewhere = Elsewhere(lives, monkeypatch)
@@ -182,7 +185,7 @@ async def test_a_batch_larger_than_the_capacity_is_evaluated_itself(
 async def test_events_evicted_by_copies_and_dead_events_move_later_and_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives, capacity=100)
         await lives.create("source")
@@ -201,7 +204,7 @@ async def test_events_evicted_by_copies_and_dead_events_move_later_and_evaluated
 async def test_a_lowered_capacity_waits_for_the_evaluation_of_evicted_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives)
         await lives.put("orders", *large(200))
@@ -217,7 +220,7 @@ async def test_a_lowered_capacity_waits_for_the_evaluation_of_evicted_events(
 async def test_buried_events_are_evaluated_and_later_requests_wait_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives)
         await lives.durable("orders", "work", max_deliveries=1)
@@ -243,7 +246,7 @@ async def test_buried_events_are_evaluated_and_later_requests_wait_behind(
 @pytest.mark.spec("T10")
 @simulated
 async def test_redriven_events_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("dead")
         await lives.create("orders", dead_event_store="dead", ttl=1_000)
@@ -264,7 +267,7 @@ async def test_redriven_events_are_evaluated(monkeypatch: pytest.MonkeyPatch) ->
 async def test_merged_states_are_evaluated_also_behind_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("rates", engine="merge", keys={"n": 1})
         await lives.create("copies")
@@ -290,7 +293,7 @@ async def test_merged_states_are_evaluated_also_behind_joins(
 async def test_cheap_selectors_are_evaluated_in_the_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("dead")
         await lives.durable("dead", "team", selector="n = 1")
@@ -303,24 +306,15 @@ async def test_cheap_selectors_are_evaluated_in_the_turn(
 
 
 @simulated
-async def test_a_failing_selector_is_reported_in_the_turn_and_not_evaluated_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lives = Lives()
+async def test_a_failing_selector_is_reported_in_the_turn_and_not_evaluated_again() -> None:
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await with_dead_store(lives, capacity=100)
         await lives.put("orders", *large(100))
-        elsewhere = Elsewhere(lives, monkeypatch)
-        mask_in = Selector.mask_in
-
-        def broken(selector: Selector, frame: Any) -> Any:
-            if elsewhere._is_away:
-                raise ValueError("nobody foresaw it")
-            return mask_in(selector, frame)
-
-        monkeypatch.setattr(Selector, "mask_in", broken)
+        broken = Broken()
+        lives.realm.dispatch.choosing.offload = broken
         assert await lives.put("orders", *large(100)) == (100, 200)
-        assert elsewhere.calls == 1
+        assert broken.calls == 1
         assert len(await lives.stored("dead")) == 100
 
 
@@ -330,7 +324,7 @@ async def test_a_failing_selector_is_reported_in_the_turn_and_not_evaluated_agai
 async def test_every_event_arrives_once_whatever_moves_during_evaluation(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives, random = Lives(seed), Random(seed)
+    lives, random = Lives(seed, limits=SMALL_SLICES), Random(seed)
     async with lives.life():
         await with_dead_store(lives, capacity=150, ttl=1_000, event_ttl=True)
         await lives.durable("orders", "work", max_deliveries=1)

@@ -19,9 +19,8 @@ from penstock_core.vocabulary.errors import Internal, LimitReached, PenstockErro
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_server.frontends.native.deliveries import SubscriptionOutlet
-from penstock_server.runtime.delivery import selection
 from penstock_server.runtime.delivery.delivery import Redeliveries
-from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.delivery.selection import SelectorLimits
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
@@ -40,10 +39,11 @@ class Client(Reader):
         self.session = session
         self.reason: PenstockError | None = None
         self.redeliveries: Redeliveries = ()
-        self.fails = ""
+        self.fails: tuple[str, ...] = ()
+        """The methods that fail."""
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
-        if self.fails == "deliver":
+        if "deliver" in self.fails:
             raise Unforeseen
         self.redeliveries = redeliveries
         super().deliver(rows, redeliveries)
@@ -52,11 +52,13 @@ class Client(Reader):
         raise Unforeseen
 
     def finished(self) -> None:
-        if self.fails == "finished":
+        if "finished" in self.fails:
             raise Unforeseen
         super().finished()
 
     def closed(self, reason: PenstockError) -> None:
+        if "closed" in self.fails:
+            raise Unforeseen
         self.reason = reason
         super().closed(reason)
 
@@ -102,7 +104,7 @@ async def test_a_subscriber_that_cannot_be_served_is_ended_and_others_continue()
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         bad, good = Client("bad"), Client("good")
-        bad.fails = "deliver"
+        bad.fails = ("deliver",)
         with capture_logs() as logged:
             for client in (bad, good):
                 await realm.subscriptions.subscribe(
@@ -126,7 +128,7 @@ async def test_undelivered_events_go_back_to_the_durable_and_to_another_client(
         number = await opened(realm)
         await durable(realm, ChannelId(number), kind)
         bad, good = Client("bad"), Client("good")
-        bad.fails = "deliver"
+        bad.fails = ("deliver",)
         await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
         with capture_logs() as logged:
             await publish(realm, ChannelId(number), body([b"a", b"b"]))
@@ -143,17 +145,14 @@ async def test_undelivered_events_go_back_to_the_durable_and_to_another_client(
 
 
 @simulated
-async def test_a_subscription_ends_even_if_its_outlet_cannot_be_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_subscription_ends_even_if_its_outlet_cannot_be_told() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         await durable(realm, ChannelId(number), "shared")
         bad, good = Client("bad"), Client("good")
         await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), good, credit=1_000)
-        for method in ("deliver", "closed"):
-            monkeypatch.setattr(bad, method, fail)
+        bad.fails = ("deliver", "closed")
         await publish(realm, ChannelId(number), body([b"a"]))
         await pass_time(0.1)
 
@@ -171,7 +170,7 @@ async def test_a_browse_ends_even_if_its_outlet_cannot_be_told() -> None:
         number = await opened(realm)
         await publish(realm, ChannelId(number), body([b"a"]))
         bad, good = Client("bad"), Client("good")
-        bad.fails = "finished"
+        bad.fails = ("finished",)
         with capture_logs() as logged:
             for client in (bad, good):
                 await realm.subscriptions.subscribe(
@@ -259,9 +258,7 @@ async def test_a_failure_to_find_lanes_ends_the_seats_of_that_durable(
 
 
 @simulated
-async def test_a_seat_with_a_slow_selector_gives_back_its_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_seat_with_a_slow_selector_gives_back_its_events() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         await durable(realm, ChannelId(number), "exclusive")
@@ -272,11 +269,10 @@ async def test_a_seat_with_a_slow_selector_gives_back_its_events(
         async def takes_too_long(*_: object) -> Never:
             raise LimitReached("too long")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(selection, "BESIDE_ABOVE", -1)
-            patch.setattr(Choosing, "beside", takes_too_long)
-            await publish(realm, ChannelId(number), body([b"a"], n=1))
-            await pass_time(0.1)
+        choosing = realm.dispatch.choosing
+        choosing.limits, choosing.offload = SelectorLimits(beside_above=0), takes_too_long
+        await publish(realm, ChannelId(number), body([b"a"], n=1))
+        await pass_time(0.1)
         assert isinstance(slow.reason, LimitReached)
 
         await realm.subscriptions.attach(ChannelId(number), "d", good, window=None, pull=False)
@@ -314,14 +310,14 @@ async def test_half_applied_facts_during_delivery_end_the_realm(
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), breaks=Unforeseen) as realm:
         number = await opened(realm, type="transient")
-        client = Client("c")
 
-        def breaks(rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
-            """The next delivered event leaves the channel, and applying that fails."""
-            Client.deliver(client, rows, redeliveries)
-            monkeypatch.setattr(realm.shard.state, "apply", fail)
+        class Breaking(Client):
+            def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
+                """The next delivered event leaves the channel, and applying that fails."""
+                super().deliver(rows, redeliveries)
+                monkeypatch.setattr(realm.shard.state, "apply", fail)
 
-        monkeypatch.setattr(client, "deliver", breaks)
+        client = Breaking("c")
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), client, credit=10)
         await publish(realm, ChannelId(number), body([b"a"]))
         await realm.shard.ended.wait()

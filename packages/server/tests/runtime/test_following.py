@@ -10,7 +10,7 @@ import pytest
 from packages.core.tests.columns.selectors.batches import batch_of
 from packages.server.tests.runtime.lives import Lives, Outlet
 from penstock_core.columns.events.event import Event
-from penstock_core.columns.selectors import Selector, index
+from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.delivery.selection import Following
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
@@ -34,10 +34,9 @@ SELECTORS = [
 TOPICS = ["a", "b", "c", "d/1", "d/2/3", "e", None]
 
 
-@pytest.fixture(autouse=True)
-def _looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def look_up_always(lives: Lives) -> None:
     """However few selectors there are, they are found by values."""
-    monkeypatch.setattr(index, "VALUE_COST", 0.0)
+    lives.realm.dispatch.following = Following(value_cost=0.0)
 
 
 def some_events(random: Random) -> list[Event]:
@@ -54,6 +53,7 @@ def some_events(random: Random) -> list[Event]:
 async def test_everybody_gets_what_is_for_them(seed: int) -> None:
     random, lives = Random(seed), Lives(seed)
     async with lives.life():
+        look_up_always(lives)
         await lives.create("orders")
         outlets: list[tuple[Outlet, int]] = []
         gone: list[tuple[Outlet, int, int]] = []
@@ -103,6 +103,7 @@ async def test_everybody_gets_what_is_for_them(seed: int) -> None:
 async def test_an_event_is_offered_to_those_it_is_for() -> None:
     lives = Lives()
     async with lives.life():
+        look_up_always(lives)
         await lives.create("orders")
         outlets = [
             await lives.follow("orders", f"topic = 'dev/{n}'", session=f"s{n}") for n in range(200)
@@ -119,23 +120,24 @@ async def test_an_event_is_offered_to_those_it_is_for() -> None:
             lives.realm.subscriptions.detach(outlet.number)
         await pass_time(0.01)
         assert not followers.members
-        assert not lives.realm.dispatch.following._channels
+        assert not lives.realm.dispatch.following
 
 
 @simulated
 async def test_a_subscription_that_has_ended_is_not_kept() -> None:
     lives = Lives()
     async with lives.life():
+        look_up_always(lives)
         await lives.create("orders")
         outlet = await lives.follow("orders", "topic = 'a'")
         lives.realm.dispatch.close(outlet.number)
 
         assert not lives.realm.dispatch.follow(outlet.number)
-        assert not lives.realm.dispatch.following._channels
+        assert not lives.realm.dispatch.following
 
 
 def test_only_selectors_that_are_found_by_values_are_kept() -> None:
-    following = Following()
+    following = Following(value_cost=0.0)
 
     assert following.add(1, 10, Selector("n = 1"))
     assert following.add(1, 11, Selector("n = 1"))
@@ -146,4 +148,4 @@ def test_only_selectors_that_are_found_by_values_are_kept() -> None:
     assert following.interested(ChannelId(2), rows, None) == ()
     for subscription in (10, 11, 12):
         following.remove(subscription)
-    assert not following._channels
+    assert not following

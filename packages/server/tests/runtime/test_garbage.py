@@ -125,14 +125,16 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @simulated
-async def test_memory_of_sealed_events_goes_back_once_little_is_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_memory_of_sealed_events_goes_back_once_little_is_written() -> None:
     given_back: list[int] = []
-    monkeypatch.setattr("penstock_core.garbage.TRIM_BYTES_MIN", 100_000)
-    monkeypatch.setattr(FreedMemory, "give_back", lambda self: given_back.append(self.bytes))
+
+    class Noting(FreedMemory):
+        def give_back(self) -> None:
+            given_back.append(self.bytes)
+
     lives = Lives(sealing=EAGER)
     async with lives.life():
+        lives.realm.sealer.freed = Noting(trim_bytes_min=100_000)
         await lives.create("orders", storage=Storage(events_per_spindle=10))
         for _ in range(20):
             await lives.put("orders", *[Event(bytes(10_000))] * 10)

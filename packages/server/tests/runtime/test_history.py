@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,7 @@ from packages.server.tests.runtime.lives import Lives, named
 from penstock_core.api.realm import HistoryInfo
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_server.runtime.realm import Limits
-from penstock_server.runtime.upkeep import history
-from penstock_server.runtime.upkeep.history import STEP_US, STEPS, Track
+from penstock_server.runtime.upkeep.history import STEP_US, STEPS, FlowHistory, Track
 from penstock_testing.loop import SimLoop, pass_time, simulated
 
 STEP_S = STEP_US / 1_000_000
@@ -120,25 +118,17 @@ async def test_an_idle_channel_is_not_sampled() -> None:
             await lives.create(name)
             await lives.durable(name, "billing")
         await next_step(2)
-        idle = lives.number("idle")
-        sampled: list[int] = []
-        note_store = lives.realm.history._note_store
-
-        def note_sampled(number: int, *values: Any, **keywords: Any) -> Any:
-            sampled.append(number)
-            return note_store(number, *values, **keywords)
-
-        lives.realm.history._note_store = note_sampled  # type: ignore[method-assign]
+        changed: list[set[int]] = []
 
         for _ in range(3):
             await lives.put("orders", *named("x"))
+            changed.append(set(lives.realm.shard.state.moved))
             await next_step()
 
-        assert set(sampled) == {lives.number("orders")}
+        assert changed == [{lives.number("orders")}] * 3
         assert history_of(lives, "idle").outstanding[-3:] == [0, 0, 0]
         assert history_of(lives, "idle").published[-3:] == [0, 0, 0]
-        assert lives.realm.history._stores.keys() == {lives.number("orders")}
-        assert idle not in lives.realm.history._owed
+        assert lives.realm.history.track_count == 2, "of the other channel and its durable"
 
 
 @simulated
@@ -159,7 +149,7 @@ async def test_samples_are_kept_for_a_day() -> None:
 
         assert set(history_of(lives, "orders").published) == {0}
         assert len(history_of(lives).published) == STEPS
-        assert lives.realm.history._stores == {}, "of what is idle for a day nothing is kept"
+        assert lives.realm.history.track_count == 0, "of what is idle for a day nothing is kept"
 
 
 @simulated
@@ -211,8 +201,7 @@ async def test_deleted_channels_and_durables_lose_their_samples() -> None:
         with pytest.raises(NameDoesNotExist, match="orders"):
             history_of(lives, "orders")
         kept = lives.realm.history
-        assert (kept._stores, kept._counted, kept._owed) == ({}, {}, {})
-        assert len(kept._durables) == 0
+        assert kept.track_count == 0
         await lives.create("orders")
         assert set(history_of(lives, "orders").outstanding) == {0}
         with pytest.raises(NameDoesNotExist, match="billing"):
@@ -220,11 +209,9 @@ async def test_deleted_channels_and_durables_lose_their_samples() -> None:
 
 
 @simulated
-async def test_the_number_of_tracks_is_limited_and_the_realm_counts_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(history, "TRACKS_MAX", 2)
+async def test_the_number_of_tracks_is_limited_and_the_realm_counts_all() -> None:
     async with life() as lives:
+        lives.realm.history.tracks_max = 2
         for name in ("a", "b", "c"):
             await lives.create(name)
             await lives.put(name, *named("x"))
@@ -274,16 +261,22 @@ async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
         yield lives
 
 
+async def begin(history: FlowHistory, sampled: int) -> None:
+    """Begin a sample, and cancel it after so many channels and durables."""
+    leaving = asyncio.get_running_loop().create_task(history.take_in_turns(sampled))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert leaving.cancelled(), "the sample was incomplete"
+
+
 @simulated
-async def test_a_sample_of_many_channels_lets_other_tasks_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(history, "SAMPLED_A_TURN", 10)
+async def test_a_sample_of_many_channels_lets_other_tasks_run() -> None:
     async with many() as lives:
         turns = Turns()
         task = asyncio.get_running_loop().create_task(turns.take())
 
-        await lives.realm.history.take_in_turns()
+        await lives.realm.history.take_in_turns(sampled_a_turn=10)
         task.cancel()
 
         assert turns.count >= 30 * (4 + 1) // 10, "durables count as well as channels"
@@ -296,8 +289,7 @@ async def test_an_incomplete_sample_is_not_returned() -> None:
     async with many() as lives:
         kept = lives.realm.history
         before = kept.read()
-        kept._begin()
-        assert kept._continue(40)
+        await begin(kept, sampled=40)
 
         during = [kept.read(), kept.read("c0"), kept.read("c0", "d0"), kept.read("c29")]
         kept.take()
@@ -313,16 +305,12 @@ async def test_an_incomplete_sample_is_not_returned() -> None:
 async def test_a_cancelled_sample_is_continued_by_the_next_call() -> None:
     async with many() as lives:
         kept = lives.realm.history
-        leaving = asyncio.get_running_loop().create_task(kept.take_in_turns())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # it has begun
-        leaving.cancel()
-        await asyncio.sleep(0)
-        assert kept._sampling is not None
+        before = kept.read()
+        await begin(kept, sampled=50)
+        assert kept.read() == before
 
         await asyncio.gather(kept.take_in_turns(), kept.take_in_turns())  # noqa: TID251  two askers
 
-        assert kept._sampling is None
         assert kept.read().outstanding[-1] == 30 * 4
 
 
@@ -330,21 +318,18 @@ async def test_a_cancelled_sample_is_continued_by_the_next_call() -> None:
 async def test_a_channel_deleted_during_a_sample_loses_its_samples() -> None:
     async with many() as lives:
         kept = lives.realm.history
-        kept._begin()
-        kept._continue(2)
+        await begin(kept, sampled=2)
         await lives.realm.delete_channel("c0")
         await lives.realm.delete_channel("c7")
         await lives.durable("c3", "late")
         kept.take()
 
         assert kept.read().outstanding[-1] == 28 * 4 + 1
-        assert {*kept._stores} == {
-            lives.number(f"c{index}") for index in range(30) if index not in (0, 7)
-        }
+        assert kept.track_count == 28 * (1 + 4) + 1
         await next_step()
         kept.take()
         assert kept.read("c3").outstanding[-1] == 4 + 1
 
 
 def test_a_track_is_as_large_as_the_guide_says() -> None:
-    assert Track(0)._rows.nbytes == 6 * 4 * STEPS < 17_500
+    assert Track(0).between(0, STEPS).nbytes == 6 * 4 * STEPS < 17_500

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from packages.server.tests.runtime.living import body, events, living, publish
@@ -16,9 +17,9 @@ from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.access.incidents import RETRY_FIRST_S
 from penstock_server.runtime.realm import RunningRealm
-from penstock_server.runtime.upkeep import sealer
 from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
 from penstock_server.runtime.upkeep.history import STEP_US
+from penstock_server.runtime.upkeep.regular_work import RegularWork
 from penstock_server.runtime.upkeep.sealer import SealingLimits
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
@@ -76,7 +77,7 @@ def bad_number(realm: RunningRealm) -> None:
 
 
 def bad_measure(realm: RunningRealm) -> None:
-    realm.history._counted[1] = Bad()  # type: ignore[assignment]
+    state(realm, 1).counters.published = None
 
 
 def bad_files_to_maintain(realm: RunningRealm) -> None:
@@ -101,6 +102,7 @@ async def snapshots_again(realm: RunningRealm) -> None:
 
 
 async def history_elsewhere(realm: RunningRealm) -> None:
+    state(realm, 1).counters.published = 10
     assert sum(rate or 0 for rate in realm.history.read("good").published)
 
 
@@ -141,7 +143,7 @@ async def test_a_failure_for_one_channel_is_an_incident_and_the_task_serves_the_
             await filled(realm)
             breaks(realm)
             if task == "snapshots":
-                await realm._sealer._reporting(realm.snapshot)
+                await realm.sealer.snapshot_at_the_end(0)
             await pass_time(STEP_US / 1e6 + 1.0)
 
             incidents = [incident for incident in realm.incidents.open() if incident.task == task]
@@ -158,48 +160,58 @@ async def test_a_failure_for_one_channel_is_an_incident_and_the_task_serves_the_
 
 
 @simulated
-async def test_every_background_task_is_run_again_after_an_unforeseen_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with living(MemoryJournal(), MemoryBlobs()) as realm:
-        await pass_time(1.0)  # its own tasks have begun
-        begun: dict[str, int] = {}
+async def test_every_background_task_is_run_again_after_an_unforeseen_failure() -> None:
+    begun: dict[str, int] = {}
 
-        def failing_once(name: str) -> Callable[[], Any]:
-            async def run() -> None:
-                begun[name] = begun.get(name, 0) + 1
-                if begun[name] == 1:
-                    raise BadFact(name)
-                await asyncio.Event().wait()
+    def failing_once(name: str) -> Callable[[], Any]:
+        async def run() -> None:
+            begun[name] = begun.get(name, 0) + 1
+            if begun[name] == 1:
+                raise BadFact(name)
+            await asyncio.Event().wait()
 
-            return run
+        return run
 
-        tasks = {name: failing_once(name) for name in realm.background_tasks()}
-        monkeypatch.setattr(realm, "background_tasks", lambda: tasks)
-        monkeypatch.setattr(realm.shard, "run", asyncio.Event().wait)  # the real one runs
-        running = asyncio.get_running_loop().create_task(realm.run())
+    class FailingTasks(RunningRealm):
+        def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+            return {name: failing_once(name) for name in super().background_tasks()}
+
+    async with living(MemoryJournal(), MemoryBlobs(), realm_class=FailingTasks) as realm:
+        tasks = set(RunningRealm.background_tasks(realm))
         await pass_time(1.0)
-        assert {incident.task for incident in realm.incidents.open()} == set(tasks)
+        assert {incident.task for incident in realm.incidents.open()} == tasks
         await pass_time(RETRY_FIRST_S)
         assert begun == dict.fromkeys(tasks, 2)
         await pass_time(RETRY_FIRST_S)
         assert not realm.incidents.open()
-        running.cancel()
-        await asyncio.wait([running])
 
 
 @simulated
-async def test_a_failing_step_of_the_regular_work_does_not_stop_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with living(MemoryJournal(), MemoryBlobs()) as realm:
-        monkeypatch.setattr(realm.subscriptions, "forget_places", Bad().__iter__)
-        for step in (realm.stages, realm.exports, realm.backups):
-            monkeypatch.setattr(step, "expire", _raiser(StorageFailed("the disk is full")))
+async def test_a_failing_step_of_the_regular_work_does_not_stop_the_others() -> None:
+    rounds = 0
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+
+    class FailingSteps(RunningRealm):
+        def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+            full = _raiser(StorageFailed("the disk is full"))
+            steps = {
+                "subscriptions": Bad().__iter__,
+                "stages": full,
+                "exports": full,
+                "last": count,
+            }
+            work = RegularWork(self.incidents, interval_s=1.0, steps=steps)
+            return {**super().background_tasks(), "regular work": work.run}
+
+    async with living(MemoryJournal(), MemoryBlobs(), realm_class=FailingSteps) as realm:
         await realm.create_channel("soon", Definition(ttl=1_000))
         await publish(realm, ChannelId(1), body([b"x"]))
         await pass_time(5.0)
         assert state(realm, 1).counters.expired == 1
+        assert rounds >= 4
 
 
 def _raiser(failure: Exception) -> Callable[[], None]:
@@ -210,11 +222,9 @@ def _raiser(failure: Exception) -> Callable[[], None]:
 
 
 @simulated
-async def test_a_channel_that_cannot_be_sealed_does_not_hold_up_publishers_of_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sealer, "UNSEALABLE_BYTES_MAX", 1_000)
-    async with living(MemoryJournal(), MemoryBlobs(), sealing=LIMITS) as realm:
+async def test_a_channel_that_cannot_be_sealed_does_not_hold_up_publishers_of_others() -> None:
+    limits = replace(LIMITS, unsealable_bytes_max=1_000)
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=limits) as realm:
         await filled(realm)
         bad_tail(realm)
         await publish(realm, ChannelId(1), body([b"x" * 2_000]))
@@ -223,7 +233,7 @@ async def test_a_channel_that_cannot_be_sealed_does_not_hold_up_publishers_of_ot
         with pytest.raises(StorageFailed, match=r"bad accepts no events: .*cannot be sealed"):
             await publish(realm, ChannelId(1), body([b"x"]))
         assert await publish(realm, ChannelId(2), body([b"x"])) == Span(10, 11)
-        assert realm._sealer.unsealable_bytes > 2_000
+        assert realm.sealer.unsealable_bytes > 2_000
         assert not realm.is_congested
 
         del store(realm, 1).unsealed

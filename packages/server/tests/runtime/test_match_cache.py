@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from penstock_core.columns.events.batch import stamp
 from penstock_core.ids.ids import Span
 from penstock_server.runtime.store.bodies import Body
-from penstock_server.runtime.writer import match_cache
 from penstock_server.runtime.writer.match_cache import MatchCache
 
 from .living import body
@@ -25,11 +23,8 @@ def kept_ids(cache: MatchCache, channel_id: int, ids: range) -> list[int]:
     return [event_id for event_id in ids if event_id not in lacking]
 
 
-def test_the_results_of_all_channels_are_kept_within_a_number_of_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(match_cache, "REALM_BYTES_MAX", 1_000)
-    cache = MatchCache()
+def test_the_results_of_all_channels_are_kept_within_a_number_of_bytes() -> None:
+    cache = MatchCache(bytes_max=1_000)
     for channel_id in (1, 2, 3):
         cache.keep(channel_id, [evaluated(7)])
     assert [kept_ids(cache, channel_id, range(7, 8)) for channel_id in (1, 2, 3)] == [[], [7], [7]]
@@ -41,11 +36,8 @@ def test_the_results_of_all_channels_are_kept_within_a_number_of_bytes(
     assert kept_ids(cache, 4, range(1)) == [0], "the newest stays"
 
 
-def test_the_merged_states_of_all_channels_are_kept_within_a_number_of_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(match_cache, "REALM_BYTES_MAX", 1_000)
-    cache = MatchCache()
+def test_the_merged_states_of_all_channels_are_kept_within_a_number_of_bytes() -> None:
+    cache = MatchCache(bytes_max=1_000)
     states = [evaluated(0)]
     for channel_id in (1, 2, 3):
         cache.keep_states(channel_id, states)

@@ -13,7 +13,6 @@ from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.realm import RunningRealm
-from penstock_server.runtime.store import open_files
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
 
@@ -56,9 +55,7 @@ async def test_without_caching_they_are_closed_again() -> None:
 
 
 @simulated
-async def test_the_least_recently_read_file_is_closed_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_least_recently_read_file_is_closed_first() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await filled(realm, SPINDLES)
         store, held = realm.shard.state.stores[1], realm.dispatch.files
@@ -70,7 +67,7 @@ async def test_the_least_recently_read_file_is_closed_first(
         await held.open(store.files)
         assert open_now(realm) == 10, "what is asked for at once is open at once"
         held.bytes_max = 1 << 30
-        monkeypatch.setattr(open_files, "FILES_MAX", 4)
+        held.files_max = 4
         await held.open(store.files[:1])
         assert open_now(realm) == 4
         purged = await realm.subscriptions.purge(ChannelId(1), None, None, selector="event_id >= 0")
@@ -112,7 +109,7 @@ async def test_a_full_spindle_without_events_is_removed_unless_it_is_the_newest(
 
         async def left_after_purge(first: int, last: int) -> list[int]:
             await realm.subscriptions.purge(ChannelId(1), first, last, selector="")
-            await realm._sealer._drop_empty([1])
+            await realm.sealer.drop_empty([1])
             await pass_time(1.0)  # the realm's own look may be at it, too
             there = files(tmp_path)
             return [number for number, file in enumerate(spindles) if file in there]

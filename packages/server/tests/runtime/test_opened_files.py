@@ -78,13 +78,11 @@ async def test_scattered_events_leave_the_files_between_them_closed() -> None:
 
 
 @simulated
-async def test_files_that_an_action_has_read_stay_open_while_it_reads_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock_server.runtime.store.open_files.FILES_MAX", 2)
+async def test_files_that_an_action_has_read_stay_open_while_it_reads_more() -> None:
     lives = Lives(sealing=EAGER)
     await keep_in_files(lives)
     async with lives.life():
+        lives.realm.dispatch.files.files_max = 2
 
         def read(group: Group) -> int:
             store = group.state.stores[lives.number("kept")]
@@ -99,8 +97,7 @@ async def test_files_that_an_action_has_read_stay_open_while_it_reads_more(
 
 @pytest.mark.spec("T10")
 @simulated
-async def test_a_redrive_opens_what_a_step_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_server.runtime.store.open_files.FILES_MAX", 4)
+async def test_a_redrive_opens_what_a_step_moves() -> None:
     lives = Lives(sealing=EAGER)
     async with lives.life("closed"):
         await lives.create("again")
@@ -108,6 +105,7 @@ async def test_a_redrive_opens_what_a_step_moves(monkeypatch: pytest.MonkeyPatch
         await lives.put("kept", *[Event(bytes(1 << 20))] * 20)
         await lives.sealed("kept")
     async with lives.life():
+        lives.realm.dispatch.files.files_max = 4
         most = 0
         answered = lives.realm.shard.on_answered
 

@@ -168,7 +168,7 @@ async def test_a_lease_that_runs_out_while_a_file_is_read_stops_its_events() -> 
         for data in (b"a", b"b"):
             await publish(realm, channel, body([data]))
         await pass_time(1)
-        for store in realm._state.stores.values():
+        for store in realm.shard.state.stores.values():
             for file in store.files:
                 realm.dispatch.files.close(file)
         outlet = Reader()

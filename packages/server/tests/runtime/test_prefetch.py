@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,11 +11,10 @@ from msgspec.structs import replace
 
 from packages.server.tests.runtime.living import EAGER, Reader, body, living, publish, sealed
 from penstock_core.columns.events.batch import ids_of
-from penstock_core.ids.ids import Span
+from penstock_core.ids.ids import Span, Spans
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
-from penstock_server.runtime.delivery import prefetch
 from penstock_server.runtime.delivery.prefetch import ReadAhead
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
@@ -39,20 +39,19 @@ class Client(Reader):
         return [ids_of(batch).tolist() for batch in self.batches]
 
 
-@pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
-    """Record the deliveries that were prefetched."""
-    used_spans: list[Span] = []
-    take = ReadAhead.take
+class Noting(ReadAhead):
+    """A prefetch that records the deliveries that were prefetched."""
 
-    def noted(self: ReadAhead, number: ChannelId, spans: Any) -> Any:
-        rows = take(self, number, spans)
+    def __init__(self, realm: RunningRealm, **limits: int) -> None:
+        super().__init__(**limits)
+        self.used: list[Span] = []
+        realm.dispatch.ahead = self
+
+    def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
+        rows = super().take(channel_id, spans)
         if rows is not None:
-            used_spans.extend(spans)
+            self.used.extend(spans)
         return rows
-
-    monkeypatch.setattr(ReadAhead, "take", noted)
-    return used_spans
 
 
 async def windows(realm: RunningRealm, client: Client, count: int, name: str = "d") -> Any:
@@ -89,10 +88,9 @@ def ten(first: int) -> list[int]:
 @pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.spec("D5")
 @simulated
-async def test_the_third_window_is_prefetched_during_the_second(
-    used: list[Span], in_files: bool
-) -> None:
+async def test_the_third_window_is_prefetched_during_the_second(in_files: bool) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=EAGER if in_files else LATE) as realm:
+        ahead = Noting(realm)
         await backlog(realm)
         if in_files:
             await sealed(realm, "orders")
@@ -102,19 +100,20 @@ async def test_the_third_window_is_prefetched_during_the_second(
         datas = [data for batch in client.batches for data in batch.column("data").to_pylist()]
         assert datas == [b"%d" % n for n in range(60)]
     # Of files only what is in open ones: here each publish has one.
-    assert [span.first for span in used] == ([20, 50] if in_files else [20, 30, 40, 50])
+    assert [span.first for span in ahead.used] == ([20, 50] if in_files else [20, 30, 40, 50])
 
 
 @pytest.mark.spec("D5")
 @simulated
-async def test_rolled_back_events_come_before_prefetched_ones(used: list[Span]) -> None:
+async def test_rolled_back_events_come_before_prefetched_ones() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        ahead = Noting(realm)
         await backlog(realm)
         client = Client()
         seat = await windows(realm, client, 2)
         await acknowledged(realm, seat, client.batches[-1], back=True)
         assert client.got[-2:] == [ten(20), ten(20)]
-        assert used == [Span(20, 30)]
+        assert ahead.used == [Span(20, 30)]
 
 
 @pytest.mark.spec("T9")
@@ -141,44 +140,42 @@ async def test_a_deleted_channel_has_no_prefetched_events() -> None:
 
 
 @simulated
-async def test_the_last_few_of_a_backlog_are_not_guessed(used: list[Span]) -> None:
+async def test_the_last_few_of_a_backlog_are_not_guessed() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        ahead = Noting(realm)
         await backlog(realm, events=45)
         client = Client()
         await windows(realm, client, 4)
         assert client.got[-1] == list(range(40, 45))
-        assert used == [Span(20, 30), Span(30, 40)]
+        assert ahead.used == [Span(20, 30), Span(30, 40)]
 
 
 @pytest.mark.parametrize("kind", ["paged", "off_heap"])
 @simulated
-async def test_paged_events_are_not_prefetched(used: list[Span], kind: str) -> None:
+async def test_paged_events_are_not_prefetched(kind: str) -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        ahead = Noting(realm)
         await backlog(realm, replace(STORED, type=kind))
         client = Client()
         await windows(realm, client, 4)
         assert client.got == [ten(first) for first in range(0, 50, WINDOW)]
-    assert used == []
+    assert ahead.used == []
 
 
 @simulated
-async def test_events_of_large_batches_in_memory_are_not_prefetched(
-    used: list[Span], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefetch, "BATCH_BYTES_MAX", 100)
+async def test_events_of_large_batches_in_memory_are_not_prefetched() -> None:
     async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        ahead = Noting(realm, batch_bytes_max=100)
         await backlog(realm)
         client = Client()
         await windows(realm, client, 5)
 
         assert client.got == [ten(first) for first in range(0, 60, WINDOW)]
-    assert used == []
+    assert ahead.used == []
 
 
-def test_prefetched_events_and_channels_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead = ReadAhead()
-    monkeypatch.setattr(prefetch, "CHANNELS_MAX", 2)
-    monkeypatch.setattr(prefetch, "BYTES_MAX", 1_000)
+def test_prefetched_events_and_channels_are_limited() -> None:
+    ahead = ReadAhead(channels_max=2, bytes_max=1_000)
     small, large = made(10), made(1_001)
     for first in (0, 10):
         for number in (1, 2, 3):
@@ -192,7 +189,17 @@ def test_prefetched_events_and_channels_are_limited(monkeypatch: pytest.MonkeyPa
     assert len(ahead) == 0
 
 
+class Sized(OutgoingBatch):
+    """Rows whose body was made, of a given size."""
+
+    def __init__(self, spans: Spans, made_bytes: int) -> None:
+        super().__init__(spans)
+        self._made_bytes = made_bytes
+
+    @property
+    def made_bytes(self) -> int:
+        return self._made_bytes
+
+
 def made(size: int) -> OutgoingBatch:
-    rows = OutgoingBatch((Span(0, 10),))
-    rows._body = memoryview(bytes(size))
-    return rows
+    return Sized((Span(0, 10),), size)

@@ -14,8 +14,9 @@ from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_server.runtime.delivery import delivery
-from penstock_server.runtime.realm import RunningRealm
-from penstock_server.runtime.store import channel_store
+from penstock_server.runtime.delivery.selection import SelectorLimits
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.store.channel_store import JUDGED_WORK_MAX
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import simulated
 
@@ -36,8 +37,10 @@ async def filled(realm: RunningRealm, definition: Definition) -> None:
             await sealed(realm, "orders")
 
 
-def promising(realm: RunningRealm, text: str, spans: Spans = ALL) -> list[Span]:
-    return list(realm.shard.state.stores[1].promising(spans, Selector(text), 0))
+def promising(
+    realm: RunningRealm, text: str, spans: Spans = ALL, work_max: int = JUDGED_WORK_MAX
+) -> list[Span]:
+    return list(realm.shard.state.stores[1].promising(spans, Selector(text), 0, work_max=work_max))
 
 
 @pytest.mark.parametrize("definition", [SPINDLES, SINGLE], ids=["spindles", "single file"])
@@ -57,15 +60,12 @@ async def test_record_batches_without_a_match_are_left_out(definition: Definitio
 
 
 @simulated
-async def test_a_long_selector_is_compared_with_a_few_summaries_and_the_rest_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_long_selector_is_compared_with_a_few_summaries_and_the_rest_is_read() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await filled(realm, SPINDLES)
-        monkeypatch.setattr(channel_store, "JUDGED_WORK_MAX", 4)
-        assert promising(realm, "price = 9") == [Span(40, 50)]
-        assert promising(realm, "price = 9 OR price = 8") == [Span(20, 50)]
-        assert promising(realm, " OR ".join(["price = 9"] * 9)) == [Span(10, 50)]
+        assert promising(realm, "price = 9", work_max=4) == [Span(40, 50)]
+        assert promising(realm, "price = 9 OR price = 8", work_max=4) == [Span(20, 50)]
+        assert promising(realm, " OR ".join(["price = 9"] * 9), work_max=4) == [Span(10, 50)]
 
 
 @simulated
@@ -92,7 +92,6 @@ async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writ
     monkeypatch: pytest.MonkeyPatch, spends: int, turns: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(state, "CHUNK_EVENTS_MAX", 10)
-    monkeypatch.setattr(delivery, "PASSED_WORK_MAX", spends)
     counted: list[bool] = []
     perform = delivery.Dispatch.perform
 
@@ -101,7 +100,8 @@ async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writ
         return counted[-1]
 
     monkeypatch.setattr(delivery.Dispatch, "perform", counting)
-    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+    limits = Limits(selectors=SelectorLimits(passed_work=spends))
+    async with living(MemoryJournal(), MemoryBlobs(), limits=limits) as realm:
         await filled(realm, SPINDLES)
         await sealed(realm, "orders")
         reader = Reader()

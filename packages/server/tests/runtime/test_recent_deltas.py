@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from penstock_core.ids.ids import Span
-from penstock_server.runtime.store import recent_deltas
 from penstock_server.runtime.store.recent_deltas import Raw, RealmsRecent, Recent
 from penstock_server.runtime.store.tail_batch import TailBatch
 
@@ -20,11 +18,8 @@ def publish(first: int, size: int) -> Raw:
     return Raw(tail_batch, np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.bool_))
 
 
-def test_the_channels_with_most_drop_theirs_where_all_keep_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recent_deltas, "REALM_BYTES_MAX", 1_000)
-    realms = RealmsRecent()
+def test_the_channels_with_most_drop_theirs_where_all_keep_too_much() -> None:
+    realms = RealmsRecent(bytes_max=1_000)
     large, small, newest = Recent(realms), Recent(realms), Recent(realms)
     large.add(publish(0, 600))
     small.add(publish(5, 100))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -23,7 +22,6 @@ from penstock_core.vocabulary.errors import (
     NameDoesNotExist,
     StorageFailed,
 )
-from penstock_core.vocabulary.ports import Buffer
 from penstock_server.runtime.realm import Limits
 from penstock_server.runtime.writer.placement import MemoryLimits
 from penstock_testing.loop import pass_time, simulate, simulated
@@ -210,37 +208,40 @@ async def test_a_step_of_larger_events_than_most_asks_for_more_room() -> None:
         await lives.conserved()
 
 
-def block_sizes(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def block_sizes(lives: Lives) -> list[int]:
     """The bytes of each block that is written to the journal from now on."""
-    blocks, append = list[int](), lives.store.journal.append
+    blocks, journal, answered = list[int](), lives.store.journal, lives.realm.shard.on_answered
+    before = journal.info()
 
-    async def counted(expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        blocks.append(sum([len(part) for part in block]))
-        return await append(expected, block, sync=sync)
+    def note_block() -> None:
+        nonlocal before
+        now = journal.info()
+        if now.tail > before.tail:
+            blocks.append(now.size - before.size)
+        before = now
+        answered()
 
-    monkeypatch.setattr(lives.store.journal, "append", counted)
+    lives.realm.shard.on_answered = note_block
     return blocks
 
 
 @pytest.mark.spec("T10")
 @simulated
-async def test_each_step_of_several_redrives_waits_while_the_realm_is_congested(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_each_step_of_several_redrives_waits_while_the_realm_is_congested() -> None:
     lives, names, loop = Lives(), [str(number) for number in range(4)], asyncio.get_running_loop()
     async with lives.life():
         await lives.create("again")
         for name in names:
             await lives.create(name)
             await lives.put(name, *named("a", "b"))
-        blocks, steps_s = block_sizes(lives, monkeypatch), list[float]()
+        blocks, steps_s = block_sizes(lives), list[float]()
 
         def is_congested() -> bool:  # for 5 s after each step
             if len(blocks) > len(steps_s):
                 steps_s.extend([loop.time()] * (len(blocks) - len(steps_s)))
             return bool(steps_s) and loop.time() < steps_s[-1] + 5
 
-        monkeypatch.setattr(lives.realm.shard, "is_congested", is_congested)
+        lives.realm.shard.is_congested = is_congested
         async with asyncio.TaskGroup() as group:
             for name in names:
                 group.create_task(lives.realm.redrive(name, "again", ""))
@@ -255,7 +256,7 @@ async def test_each_step_of_several_redrives_waits_while_the_realm_is_congested(
 @pytest.mark.parametrize("copies", [0, 3])
 @simulated
 async def test_a_step_is_bounded_in_bytes_where_the_oldest_events_are_the_largest(
-    monkeypatch: pytest.MonkeyPatch, copies: int
+    copies: int,
 ) -> None:
     lives = Lives()
     async with lives.life():
@@ -267,7 +268,7 @@ async def test_a_step_is_bounded_in_bytes_where_the_oldest_events_are_the_larges
         await lives.put("dead", *[Event(bytes(1 << 20))] * 20)
         for _ in range(300):  # the newest events say nothing about the size of the oldest
             await lives.put("dead", *named("x"))
-        blocks = block_sizes(lives, monkeypatch)
+        blocks = block_sizes(lives)
         done = await lives.realm.redrive("dead", "again", "")
         assert (done.moved, done.left) == (320, 0)
         assert max(blocks) < 13 << 20

@@ -9,7 +9,7 @@ import pytest
 from packages.server.tests.runtime.lives import Lives, body_from_events
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.errors import NameAlreadyBound
-from penstock_server.runtime.writer import room_forecast
+from penstock_server.runtime.writer.room_forecast import side_effect_bytes
 from penstock_testing.loop import simulated
 
 SELECTORS = (
@@ -39,10 +39,8 @@ def events(random: Random) -> list[Event]:
 @pytest.mark.parametrize("seed", range(8))
 @simulated
 async def test_the_forecast_is_enough_for_every_graph_of_joins(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
-    monkeypatch.setattr(room_forecast, "COPIES_BYTES_MAX", 0)  # count exactly, however little it is
-
     random, lives = Random(seed), Lives()
     names = [f"s{n}" for n in range(6)]
     async with lives.life():
@@ -60,7 +58,8 @@ async def test_the_forecast_is_enough_for_every_graph_of_joins(
                 continue
         batch = events(random)
         state, body = lives.realm.shard.state, body_from_events(batch)
-        room = room_forecast.side_effect_bytes(state, lives.number("s0"), [body])
+        # Count exactly, however little it is.
+        room = side_effect_bytes(state, lives.number("s0"), [body], counted_above=0)
         before = lives.store.journal.info().size
         await lives.put("s0", *batch)
         written = lives.store.journal.info().size - before
@@ -70,10 +69,7 @@ async def test_the_forecast_is_enough_for_every_graph_of_joins(
 
 @pytest.mark.spec("L1")
 @simulated
-async def test_the_forecast_leaves_out_events_that_joins_do_not_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(room_forecast, "COPIES_BYTES_MAX", 1 << 16)
+async def test_the_forecast_leaves_out_events_that_joins_do_not_copy() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("source")
@@ -83,5 +79,7 @@ async def test_the_forecast_leaves_out_events_that_joins_do_not_copy(
         body = body_from_events([Event(bytes(10_000), properties={"n": n}) for n in range(5)])
         number = lives.number("source")
 
-        assert room_forecast.side_effect_bytes(lives.realm.shard.state, number, [body]) > 50_000
-        assert room_forecast.side_effect_bytes(lives.realm.shard.state, number, [body]) < 100_000
+        state = lives.realm.shard.state
+        size = side_effect_bytes(state, number, [body], counted_above=1 << 16)
+
+        assert 50_000 < size < 100_000

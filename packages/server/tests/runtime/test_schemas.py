@@ -114,17 +114,14 @@ def test_the_first_batch_with_a_schema_is_charged_for_it() -> None:
     assert schemas.first_weight(1) == 0, "few schemas cost nothing"
 
 
-def test_schemas_of_deliveries_are_limited_and_numbered_separately(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(schemas_module, "TRANSIENT_MAX", 10)
-    schemas = Schemas()
+def test_schemas_of_deliveries_are_limited_and_numbered_separately() -> None:
+    schemas = Schemas(transient_max=10)
     numbers = [
         schemas.transient(pa.schema([(f"column{number}", pa.int64())])) for number in range(100)
     ]
 
     assert len(set(numbers)) == 100
-    assert len(schemas._transient) <= 10
+    assert len(schemas.transient_numbers) <= 10
 
 
 def test_few_wide_schemas_are_kept_by_a_memo() -> None:
@@ -205,5 +202,5 @@ def test_wide_schemas_of_deliveries_are_kept_within_a_number_of_bytes() -> None:
     for number in range(1, 100):
         schemas.transient(wide(number))
 
-    assert len(schemas._transient) * 200 * 255 < schemas_module.TRANSIENT_BYTES_MAX
+    assert len(schemas.transient_numbers) * 200 * 255 < schemas_module.TRANSIENT_BYTES_MAX
     assert schemas.transient(wide(0)) > first, "it is announced again, under another number"

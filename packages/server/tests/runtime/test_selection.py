@@ -8,20 +8,27 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from packages.server.tests.runtime.lives import Lives
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
 from penstock_server.runtime.access.askers import Asker, asker
-from penstock_server.runtime.delivery import selection
-from penstock_server.runtime.delivery.selection import Choosing
-from penstock_server.runtime.writer import selector_scan
+from penstock_server.runtime.delivery.selection import Choosing, SelectorLimits
+from penstock_server.runtime.realm import Limits
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_testing.loop import pass_time, simulated
 
 pytestmark = pytest.mark.spec("F5")
 
 LONG = [Event(properties={"s": "ab" * 2_000}) for _ in range(40)]
+EXPENSIVE = Limits(selectors=SelectorLimits(beside_above=100_000))
+
+
+def change(lives: Lives, **limits: float) -> None:
+    """Change limits of the running realm."""
+    choosing = lives.realm.dispatch.choosing
+    choosing.limits = replace(choosing.limits, **limits)
 
 
 class Elsewhere:
@@ -36,56 +43,48 @@ class Elsewhere:
 
 
 @simulated
-async def test_expensive_selectors_run_in_a_thread_and_cheap_ones_in_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_expensive_selectors_run_in_a_thread_and_cheap_ones_in_the_loop() -> None:
     lives, elsewhere = Lives(1), Elsewhere()
     async with lives.life():
-        lives.realm.dispatch.choosing._offload = elsewhere
+        lives.realm.dispatch.choosing.offload = elsewhere
         await lives.create("orders")
         await lives.put("orders", *LONG)
         few = await lives.follow("orders", "s LIKE '%a%b%'")
         await few.has(40)
         assert not elsewhere.calls
-        monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+        change(lives, beside_above=100_000)
         many = await lives.follow("orders", "s LIKE '%b%a%'")
         await many.has(40)
         assert elsewhere.calls
 
 
 @simulated
-async def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
-    lives = Lives(1)
+async def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other() -> None:
+    lives = Lives(1, limits=EXPENSIVE)
     async with lives.life():
         await lives.create("orders")
         await lives.put("orders", *LONG)
-        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        change(lives, budget_s=-1.0)
         slow = await lives.follow("orders", "s LIKE '%a%b%'")
         while slow.reason is None:
             await pass_time(0.005)
         assert isinstance(slow.reason, LimitReached)
         assert "selector took longer" in str(slow.reason)
-        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        change(lives, budget_s=5.0)
         second = await lives.follow("orders", "s LIKE '%b%a%'")
         await second.has(40)
 
 
 @simulated
-async def test_a_scan_ends_at_its_time_limit_and_when_its_client_disconnects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selector_scan, "SCAN_EVENTS", 8)
-    lives = Lives(1)
+async def test_a_scan_ends_at_its_time_limit_and_when_its_client_disconnects() -> None:
+    lives = Lives(1, limits=Limits(selectors=SelectorLimits(scan_events=8)))
     async with lives.life():
         await lives.create("orders")
         await lives.put("orders", *LONG)
-        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        change(lives, budget_s=-1.0)
         with pytest.raises(LimitReached, match="some of the events from id 0 on"):
             await lives.purge("orders", "s LIKE '%a%b%'")
-        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        change(lives, budget_s=5.0)
         before = lives.realm.shard.groups
         disconnected = Asker()
         disconnected.go()
@@ -98,37 +97,30 @@ async def test_a_scan_ends_at_its_time_limit_and_when_its_client_disconnects(
 
 
 @simulated
-async def test_no_selector_is_evaluated_for_an_ended_subscription(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
-    lives = Lives(1)
+async def test_no_selector_is_evaluated_for_an_ended_subscription() -> None:
+    lives = Lives(1, limits=EXPENSIVE)
     async with lives.life():
         await lives.create("orders")
         await lives.put("orders", *LONG)
 
         async def meanwhile(call: Callable[[], Any], /) -> Any:
-            for number in list(lives.realm.dispatch._outlets):
-                lives.realm.dispatch.close(number)
+            lives.realm.dispatch.close(outlet.number)
             return call()
 
-        lives.realm.dispatch.choosing._offload = meanwhile
-        outlet = await lives.follow("orders", "s LIKE '%a%b%'")
+        lives.realm.dispatch.choosing.offload = meanwhile
+        outlet = await lives.follow("orders", "s LIKE '%a%b%'", credit=0)
+        lives.realm.subscriptions.credit(outlet.number, 1 << 30)
         await pass_time(0.1)
         assert outlet.events == []
         assert outlet.reason is None, "nobody is there to be told"
 
 
 @simulated
-async def test_purges_durables_and_redrives_evaluate_selectors_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+async def test_purges_durables_and_redrives_evaluate_selectors_in_a_thread() -> None:
 
-    lives, elsewhere = Lives(1), Elsewhere()
+    lives, elsewhere = Lives(1, limits=EXPENSIVE), Elsewhere()
     async with lives.life():
-        lives.realm.dispatch.choosing._offload = elsewhere
+        lives.realm.dispatch.choosing.offload = elsewhere
         for name in ("dead", "orders"):
             await lives.create(name)
         await lives.put("dead", *LONG)
@@ -151,15 +143,15 @@ async def test_purges_durables_and_redrives_evaluate_selectors_in_a_thread(
 
 
 @simulated
-async def test_a_redrive_ends_with_the_time_of_its_selector_and_keeps_what_it_has_not_moved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_redrive_ends_with_the_time_of_its_selector_and_keeps_what_it_has_not_moved() -> (
+    None
+):
     lives = Lives(1)
     async with lives.life():
         for name in ("dead", "orders"):
             await lives.create(name)
         await lives.put("dead", *LONG)
-        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        change(lives, budget_s=-1.0)
         with pytest.raises(LimitReached, match="selector took longer"):
             await lives.realm.redrive("dead", "orders", "s LIKE '%a%b%'", dry_run=False)
         assert len(await lives.stored("dead")) == 40
@@ -167,27 +159,24 @@ async def test_a_redrive_ends_with_the_time_of_its_selector_and_keeps_what_it_ha
 
 
 @simulated
-async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+async def test_a_subscriber_of_a_merge_channel_has_a_budget_too() -> None:
     states = [Event(properties={"k": n, "s": "ab" * 2_000}) for n in range(40)]
 
-    lives, elsewhere = Lives(1), Elsewhere()
+    lives, elsewhere = Lives(1, limits=EXPENSIVE), Elsewhere()
     async with lives.life():
-        lives.realm.dispatch.choosing._offload = elsewhere
+        lives.realm.dispatch.choosing.offload = elsewhere
         await lives.create("rates", engine="merge", keys={"k": 1})
         some = await lives.follow("rates", "s LIKE '%a%b%' AND k < 30", deltas=True)
         await lives.put("rates", *states)
         await some.has(30)
         assert [event.properties["k"] for event in some.events] == list(range(30))
         assert elsewhere.calls
-        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        change(lives, budget_s=-1.0)
         slow = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
         while slow.reason is None:
             await pass_time(0.005)
         assert isinstance(slow.reason, LimitReached)
-        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        change(lives, budget_s=5.0)
         second = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
         await second.has(40)
         assert some.reason is None
@@ -195,13 +184,9 @@ async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
 
 @pytest.mark.slow
 @simulated
-async def test_a_purge_includes_events_published_before_its_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+async def test_a_purge_includes_events_published_before_its_turn() -> None:
 
-    lives = Lives(1)
+    lives = Lives(1, limits=EXPENSIVE)
     async with lives.life():
         await lives.create("orders")
         await lives.put("orders", *LONG)
@@ -214,7 +199,7 @@ async def test_a_purge_includes_events_published_before_its_turn(
                 await lives.put("orders", *LONG)
             return call()
 
-        lives.realm.dispatch.choosing._offload = meanwhile
+        lives.realm.dispatch.choosing.offload = meanwhile
         endless = 4
         assert await lives.purge("orders", "s LIKE '%a%b%'") == 160
         assert rounds > 3
@@ -242,7 +227,7 @@ class Held:
 @simulated
 async def test_long_selectors_are_parsed_one_at_a_time_even_after_disconnects() -> None:
     held = Held()
-    choosing = selection.Choosing(held, SystemClock())
+    choosing = Choosing(held, SystemClock())
     text = " OR ".join(f"n = {number}" for number in range(300))
 
     async with asyncio.TaskGroup() as group:
@@ -273,11 +258,9 @@ async def refusal(asked: Coroutine[Any, Any, object]) -> BaseException | None:
 
 
 @simulated
-async def test_selectors_in_use_are_shared_and_bounded_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    choosing = Choosing(Elsewhere(), SystemClock())
-    monkeypatch.setattr(selection, "IN_USE_CHARACTERS_MAX", 30)
+async def test_selectors_in_use_are_shared_and_bounded_together() -> None:
+    limits = SelectorLimits(in_use_characters_max=30)
+    choosing = Choosing(Elsewhere(), SystemClock(), limits)
     first = await choosing.parse("price > 10")
     assert await choosing.parse("price > 10") is first
     second = await choosing.parse("price > 20")

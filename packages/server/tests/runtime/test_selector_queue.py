@@ -11,12 +11,14 @@ import pytest
 
 from packages.server.tests.runtime.expensive_selectors import (
     LETTERS,
+    SMALL_SLICES,
     Elsewhere,
     costly,
     expected,
     outstanding,
 )
 from packages.server.tests.runtime.lives import Lives, Outlet, datas
+from penstock_core.bounds import SELECTORS_WORK_MAX, STAMPED_PREDICATES_MAX
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.selectors import Selector
@@ -25,18 +27,10 @@ from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.errors import LimitReached, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
-from penstock_server.runtime.writer import publish_selectors, selector_queue
 from penstock_testing.loop import pass_time, simulated
 from tests.protocols import shop
 
 pytestmark = pytest.mark.spec("F5")
-
-
-@pytest.fixture(autouse=True)
-def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selector_queue, "BESIDE_ABOVE", 100_000)
-    monkeypatch.setattr(selector_queue, "SLICE_BYTES", 200_000)
-    monkeypatch.setattr(selector_queue, "PART_BYTES", 20_000)
 
 
 def large(count: int, seed: int = 1) -> list[Event]:
@@ -53,7 +47,7 @@ def large(count: int, seed: int = 1) -> list[Event]:
 async def test_other_requests_are_served_while_a_hundred_selectors_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         await lives.create("other")
@@ -86,7 +80,7 @@ async def test_other_requests_are_served_while_a_hundred_selectors_are_evaluated
 async def test_later_publishes_to_the_channel_wait_and_other_channels_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         await lives.create("other")
@@ -111,7 +105,7 @@ async def test_later_publishes_to_the_channel_wait_and_other_channels_do_not(
 async def test_a_durable_created_during_evaluation_misses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         await lives.durable("orders", "first", selector=costly(ChannelId(1)))
@@ -134,7 +128,7 @@ async def test_a_durable_created_during_evaluation_misses_nothing(
 async def test_selectors_behind_joins_are_evaluated_in_a_thread_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         for name in ("orders", "some", "fewer"):
             await lives.create(name)
@@ -171,7 +165,7 @@ async def test_a_name_is_a_message_field_only_on_channels_with_descriptors(
     for event in answers:
         event.properties["note"] = "".join(random.choices(LETTERS, k=500))
     text = costly(ChannelId(1)).replace("s LIKE", "note LIKE")
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders", descriptors=shop())
         await lives.create("copies")
@@ -191,7 +185,7 @@ async def test_a_name_is_a_message_field_only_on_channels_with_descriptors(
 async def test_comparisons_of_ids_and_times_are_made_in_the_turn_that_sets_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders", storage=Storage(priority=7, stamp_dictionary=True))
         await lives.put("orders", *[Event(b"before") for _ in range(10)])
@@ -216,7 +210,7 @@ async def test_comparisons_of_ids_and_times_are_made_in_the_turn_that_sets_them(
 async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("work", kind="queue")
         await lives.create("orders")
@@ -234,7 +228,7 @@ async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
 async def test_publishes_wait_behind_a_transaction_on_each_of_its_channels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("asked")
         await lives.create("quiet")
@@ -261,7 +255,7 @@ async def test_publishes_wait_behind_a_transaction_on_each_of_its_channels(
 async def test_a_closing_realm_serves_waiting_publishes_and_a_failed_one_refuses_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life("closed"):
         await lives.create("orders")
         await lives.durable("orders", "team", selector=costly(ChannelId(3)))
@@ -281,33 +275,40 @@ async def test_a_closing_realm_serves_waiting_publishes_and_a_failed_one_refuses
 async def test_a_failing_evaluation_affects_its_request_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         await lives.durable("orders", "team", selector=costly(ChannelId(3)))
         elsewhere = Elsewhere(lives, monkeypatch)
-        mask_in = Selector.mask_in
+        mask_in, is_broken = Selector.mask_in, True
 
-        def broken(*_: Any) -> Any:
-            raise ValueError("nobody foresaw it")
+        def breaks(*given: Any) -> Any:
+            if is_broken:
+                raise ValueError("nobody foresaw it")
+            return mask_in(*given)
 
-        monkeypatch.setattr(Selector, "mask_in", broken)
+        monkeypatch.setattr(Selector, "mask_in", breaks)
         with pytest.raises(ValueError, match="foresaw"):
             await lives.put("orders", *large(200))
-        monkeypatch.setattr(Selector, "mask_in", mask_in)
+        is_broken = False
         assert await lives.put("orders", *large(200)) == (0, 200)
         assert elsewhere.calls
 
 
-@simulated
-async def test_the_work_of_selectors_on_a_channel_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(publish_selectors, "SELECTORS_WORK_MAX", 20)
-    monkeypatch.setattr(publish_selectors, "MERGED_SELECTORS_WORK_MAX", 4)
-    long = " OR ".join(f"n = {n}" for n in range(15))
+def patterns(work: int) -> str:
+    """A selector of many patterns with at most this work, and not much less."""
+    one = f"s LIKE '%0000{'a_' * 95}%'"
+    count = work // Selector(one).work
+    rest = work - count * Selector(one).work
+    texts = [one.replace("0000", f"{number:04}") for number in range(count)]
+    return " OR ".join([*texts, *(f"n = {n}" for n in range(rest))])
 
-    lives = Lives()
+
+@simulated
+async def test_the_work_of_selectors_on_a_channel_is_bounded() -> None:
+    long, more = patterns(SELECTORS_WORK_MAX - 5), "n < 1 AND s LIKE '%a_b%c%d%e%f%g%'"
+    total = Selector(long).work + Selector(more).work
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         for name in ("orders", "copies"):
             await lives.create(name)
@@ -315,10 +316,10 @@ async def test_the_work_of_selectors_on_a_channel_is_bounded(
         await lives.create("rates", engine="merge", keys={"n": 1})
         await lives.durable("orders", "one", selector=long)
         await lives.durable("orders", "another", selector=long)  # asked once for both
-        with pytest.raises(LimitReached, match="those of orders would make 25 comparisons"):
-            await lives.durable("orders", "two", selector="n < 1 AND s LIKE '%a_b%c%d%e%f%g%'")
-        with pytest.raises(LimitReached, match="allowed are 20"):
-            await lives.realm.joins.create("orders", "copies", f"{long} OR n < 0", archive=False)
+        with pytest.raises(LimitReached, match=f"those of orders would make {total} comparisons"):
+            await lives.durable("orders", "two", selector=more)
+        with pytest.raises(LimitReached, match="allowed are 10000"):
+            await lives.realm.joins.create("orders", "copies", f"{long} OR {more}", archive=False)
         await lives.durable("orders", "cheap", selector="n = 1")
         assert [
             d.name
@@ -327,22 +328,21 @@ async def test_the_work_of_selectors_on_a_channel_is_bounded(
         assert not await lives.realm.joins.list()
         await lives.attach("work", window=10, selector=long)
         with pytest.raises(LimitReached):
-            await lives.attach("work", window=10, selector=f"{long} OR n < 0")
-        with pytest.raises(LimitReached, match="allowed are 4"):
+            await lives.attach("work", window=10, selector=f"{long} OR {more}")
+        with pytest.raises(LimitReached, match="allowed are 256"):
             await lives.durable("rates", "one", selector=long)
 
 
 @simulated
-async def test_comparisons_that_only_the_turn_can_make_are_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(publish_selectors, "STAMPED_PREDICATES_MAX", 3)
-    lives = Lives()
+async def test_comparisons_that_only_the_turn_can_make_are_few() -> None:
+    many = " OR ".join(f"event_id = {n}" for n in range(STAMPED_PREDICATES_MAX - 3))
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
+        await lives.durable("orders", "many", selector=many)
         await lives.durable("orders", "one", selector="event_id > 5 OR JMSPriority > 4 OR n > 1")
         await lives.durable("orders", "two", selector="JMSPriority > 4 AND published < NOW()")
-        with pytest.raises(LimitReached, match="make 4 different comparisons of ids, times"):
+        with pytest.raises(LimitReached, match="make 257 different comparisons of ids, times"):
             await lives.durable("orders", "three", selector="event_id > 6")
         await lives.durable("orders", "three", selector="n = 6 AND event_id > 5")
 
@@ -351,7 +351,7 @@ async def test_comparisons_that_only_the_turn_can_make_are_few(
 async def test_properties_named_like_those_of_the_realm_are_evaluated_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         await lives.create("orders")
         for n, name in enumerate(("a$s", "JMSMessageID")):
@@ -372,7 +372,7 @@ async def test_properties_named_like_those_of_the_realm_are_evaluated_in_a_threa
 async def test_every_durable_gets_its_matches_in_order_whatever_waits(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives, random = Lives(seed), Random(seed)
+    lives, random = Lives(seed, limits=SMALL_SLICES), Random(seed)
     async with lives.life():
         await lives.create("orders")
         await lives.create("copies")
@@ -407,7 +407,7 @@ async def test_every_durable_gets_its_matches_in_order_whatever_waits(
 async def test_a_browse_begins_at_the_stored_events_while_publishes_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_SLICES)
     async with lives.life():
         number = await lives.create("orders", engine="jms", type="mixed")
         waiting = Outlet("w", costly(ChannelId(3)))

@@ -13,15 +13,14 @@ from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.errors import InvalidSelector, NameDoesNotExist
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
-from penstock_server.runtime.writer import selector_scan
+from penstock_server.runtime.delivery.selection import SelectorLimits
+from penstock_server.runtime.realm import Limits
 from penstock_testing.loop import simulated
 
 STEP = 8
 
 
-@pytest.fixture(autouse=True)
-def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selector_scan, "SCAN_EVENTS", STEP)
+SMALL_STEPS = Limits(selectors=SelectorLimits(scan_events=STEP))
 
 
 def numbered(first: int, end: int) -> list[Event]:
@@ -34,7 +33,7 @@ def numbered(first: int, end: int) -> list[Event]:
 async def test_a_reader_with_a_selector_misses_nothing_while_it_attaches(
     seed: int,
 ) -> None:
-    lives, random = Lives(seed), Random(seed)
+    lives, random = Lives(seed, limits=SMALL_STEPS), Random(seed)
     async with lives.life():
         await lives.create("work", kind="queue")
         await lives.put("work", *numbered(0, 20 * STEP))
@@ -63,7 +62,7 @@ async def test_a_reader_with_a_selector_misses_nothing_while_it_attaches(
 @pytest.mark.spec("T9", "D3", "F5")
 @simulated
 async def test_durables_and_purges_examine_each_event_once() -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_STEPS)
     async with lives.life():
         number = await lives.create("orders")
         await lives.put("orders", *numbered(0, 10 * STEP + 3))
@@ -96,7 +95,7 @@ async def test_durables_and_purges_examine_each_event_once() -> None:
 @pytest.mark.parametrize("chosen", ["n < 0", "n >= 0", "n IN (1, 2, 7)", "odd", "odd OR n < 100"])
 @simulated
 async def test_the_matches_are_exact_however_scattered(chosen: str) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_STEPS)
     async with lives.life():
         number = await lives.create("orders")
         events = [Event(properties={"n": n, "odd": n % 2 == 1}) for n in range(400)]
@@ -122,7 +121,7 @@ async def test_the_matches_are_exact_however_scattered(chosen: str) -> None:
 async def test_requests_for_a_deleted_channel_are_refused_and_the_realm_continues(
     selector: str,
 ) -> None:
-    lives = Lives()
+    lives = Lives(limits=SMALL_STEPS)
     async with lives.life():
         number = await lives.create("orders")
         await lives.realm.delete_channel("orders")

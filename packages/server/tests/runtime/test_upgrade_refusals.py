@@ -15,6 +15,7 @@ from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.store import newer_facts
 from penstock_server.runtime.store.newer_facts import refuse_newer
+from penstock_server.runtime.store.records import SINCE
 from penstock_server.runtime.writer import group
 from penstock_server.runtime.writer.requests import RunCommand
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
@@ -46,8 +47,10 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for module in (newer_facts, group):
         monkeypatch.setattr(module, "FORMAT", NEW)
-    monkeypatch.setattr(newer_facts, "SINCE", {PublishingPauseSet: NEW})
-    monkeypatch.setattr(newer_facts, "ATTRIBUTES_SINCE", since)
+    fact: type[Struct] = PublishingPauseSet
+    monkeypatch.setitem(SINCE, fact, NEW)
+    for attribute, format in since.items():
+        monkeypatch.setitem(newer_facts.ATTRIBUTES_SINCE, attribute, format)
 
 
 def test_the_refusal_names_the_attribute_and_the_nodes_that_hold_the_upgrade_back() -> None:

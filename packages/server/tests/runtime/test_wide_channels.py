@@ -38,9 +38,9 @@ def wide() -> Event:
 
 async def sealed_sizes(lives: Lives, name: str) -> list[int]:
     """Bytes of a channel's files, everything that fills one sealed."""
-    sealer = lives.realm._sealer
+    sealer = lives.realm.sealer
     number = lives.number(name)
-    while await sealer._seal(ChannelId(number)):
+    while await sealer.seal(ChannelId(number)):
         pass
     return [file.index.size for file in lives.realm.shard.state.stores[number].files]
 
@@ -95,9 +95,9 @@ async def test_a_single_file_stays_small_and_is_rewritten_by_maintenance(togethe
     async with lives.life():
         await lives.create("orders", storage=Storage(events_per_spindle=0))
         number = lives.number("orders")
-        sealer = lives.realm._sealer
+        sealer = lives.realm.sealer
         await lives.put("orders", *orders(0))
-        await sealer._seal(ChannelId(number), everything=True)
+        await sealer.seal(ChannelId(number), everything=True)
         (before,) = await sealed_sizes(lives, "orders")
         if together:
             await lives.put("orders", *orders(0, 1_000), wide(), *orders(0, 1_000))
@@ -105,10 +105,10 @@ async def test_a_single_file_stays_small_and_is_rewritten_by_maintenance(togethe
             await lives.put("orders", *orders(0, 1_000))
             await lives.put("orders", wide())
             await lives.put("orders", *orders(0, 1_000))
-        while await sealer._seal(ChannelId(number), everything=True):
+        while await sealer.seal(ChannelId(number), everything=True):
             pass
         await lives.put("orders", *orders(0))
-        while await sealer._seal(ChannelId(number), everything=True):
+        while await sealer.seal(ChannelId(number), everything=True):
             pass
         assert sum(await sealed_sizes(lives, "orders")) < 5 * before
         await lives.realm.maintain("orders")
@@ -125,19 +125,19 @@ async def test_new_columns_during_a_rewrite_stay_in_a_separate_file() -> None:
     lives = Lives(1)
     async with lives.life():
         await lives.create("orders", storage=Storage(events_per_spindle=0))
-        number, sealer = lives.number("orders"), lives.realm._sealer
+        number, sealer = lives.number("orders"), lives.realm.sealer
         await lives.put("orders", *orders(0, 50))
-        await sealer._seal(ChannelId(number), everything=True)
-        real = sealer.maintainer._offload
+        await sealer.seal(ChannelId(number), everything=True)
+        real = sealer.maintainer.offload
         remaining = [Event(properties={"colour": "red"})]
 
         async def meanwhile(call: Any, /) -> Any:
             if remaining:
                 await lives.put("orders", remaining.pop())
-                await sealer._seal(ChannelId(number), everything=True)
+                await sealer.seal(ChannelId(number), everything=True)
             return await real(call)
 
-        sealer.maintainer._offload = meanwhile
+        sealer.maintainer.offload = meanwhile
         await lives.realm.maintain("orders")
         assert not remaining
         assert [e.properties for e in await lives.stored("orders", "colour = 'red'")] == [

@@ -76,9 +76,10 @@ class _ProducerMemory(Generic[Ids]):
 class Remembered(Generic[Ids]):
     """Publishes by producer and sequence. All of it is hard state and part of every snapshot."""
 
-    __slots__ = ("_by_name", "_lasting", "_pruned_us", "_size")
+    __slots__ = ("_all_max", "_by_name", "_lasting", "_pruned_us", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, all_max: int = ALL_REMEMBERED_MAX) -> None:
+        self._all_max = all_max
         self._by_name: dict[str, _ProducerMemory[Ids]] = {}
         self._pruned_us = 0
         self._size = 0
@@ -175,7 +176,7 @@ class Remembered(Generic[Ids]):
         # It is cut only at twice the limit, so that few publishes have to shorten the list.
         if len(recent) >= 2 * limit:
             self._shorten(memory, limit)
-        if self._size > ALL_REMEMBERED_MAX:
+        if self._size > self._all_max:
             self._forget_old(name)
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             # This happens once an hour, because it visits every producer.
@@ -203,7 +204,7 @@ class Remembered(Generic[Ids]):
             for name in names:
                 # This stops below the limit, so that the next publishes do not have to search
                 # again.
-                if self._size <= ALL_REMEMBERED_MAX * 9 // 10:
+                if self._size <= self._all_max * 9 // 10:
                     return
                 self._shorten(self._by_name[name], count)
 

@@ -48,7 +48,8 @@ class OpenTransaction(Struct, frozen=True):
 class TransactionTable:
     """The open and recently ended transactions of a realm, by name with owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended_of_one_max: int = ENDED_OF_ONE_MAX) -> None:
+        self._ended_of_one_max = ended_of_one_max
         self.open: dict[str, OpenTransaction] = {}
         """The open transactions by name."""
         self._ended: dict[str, Ended] = {}
@@ -144,7 +145,7 @@ class TransactionTable:
         owner = owner_of(ended.transaction)
         self._ended_sizes[owner] += _size_of(ended)
         self._forget(ended.at_us)
-        if self._ended_sizes[owner] > ENDED_OF_ONE_MAX:
+        if self._ended_sizes[owner] > self._ended_of_one_max:
             self._forget_oldest(owner)
 
     def lower(self, now_us: int) -> None:
@@ -176,7 +177,7 @@ class TransactionTable:
     def _forget_oldest(self, owner: str) -> None:
         """Forget the oldest outcomes of a user, a tenth at a time, because all are examined."""
         for name in [name for name in self._ended if owner_of(name) == owner]:
-            if self._ended_sizes[owner] <= ENDED_OF_ONE_MAX * 9 // 10:
+            if self._ended_sizes[owner] <= self._ended_of_one_max * 9 // 10:
                 return
             self._forget_ended(name)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packages.core.tests.columns.selectors.batches import batch_of, properties_batch
 from packages.core.tests.columns.selectors.strategies import EXPRESSIONS, TYPED, batches
-from penstock_core.columns.selectors import EventFrame, Selector, index
+from penstock_core.columns.selectors import EventFrame, Selector
 from penstock_core.columns.selectors.expressions import Expression
 from penstock_core.columns.selectors.index import SelectorIndex
 from penstock_core.columns.selectors.wording import canonical
@@ -21,14 +21,9 @@ NOW_US = 2_500
 TEXTS = st.one_of(TYPED, EXPRESSIONS).map(canonical)
 
 
-@pytest.fixture(autouse=True)
-def _looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look selectors up by values, however few selectors the index has."""
-    monkeypatch.setattr(index, "VALUE_COST", 0.0)
-
-
-def index_of(*texts: str) -> SelectorIndex:
-    made = SelectorIndex()
+def index_of(*texts: str, value_cost: float = 0.0) -> SelectorIndex:
+    """Without costs, selectors are looked up by values however few the index has."""
+    made = SelectorIndex(value_cost)
     for text in texts:
         made.add(text, Selector(text))
     return made
@@ -81,8 +76,6 @@ def test_what_is_removed_leaves_nothing_behind(expressions: list[Expression]) ->
     assert not made.stamped
     assert not len(made)
     assert not made._tables
-    assert not made._entries
-    assert not made._rest
 
 
 @pytest.mark.parametrize(
@@ -154,11 +147,8 @@ def test_of_several_properties_the_one_that_tells_most_apart_is_looked_up() -> N
     assert len(result.inexact) <= 2
 
 
-def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(index, "VALUE_COST", 0.5)
-    made = index_of("n = 1", "n > 100")
+def test_a_large_batch_is_not_looked_up_for_a_few_selectors() -> None:
+    made = index_of("n = 1", "n > 100", value_cost=0.5)
     batch = properties_batch(*({"n": n} for n in range(200)))
 
     result = made.candidates_in(EventFrame(batch, 0))
@@ -169,7 +159,7 @@ def test_a_large_batch_is_not_looked_up_for_a_few_selectors(
 
 
 def test_an_invalid_stored_selector_is_evaluated_on_every_batch() -> None:
-    made = SelectorIndex()
+    made = index_of()
     made.add("p =", None)
 
     result = made.candidates_in(EventFrame(properties_batch({"p": 1}), 0))

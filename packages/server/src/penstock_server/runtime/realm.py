@@ -119,6 +119,7 @@ class RunningRealm:
             cache_bytes_max=sealing.cache_bytes_max,
             lease=lease,
             name_of=self._name_of,
+            selectors=limits.selectors,
         )
         self.placing = Placing(pages)
         self.view = RealmView(self._state, pages, clock)
@@ -130,14 +131,13 @@ class RunningRealm:
             placing=self.placing,
             limits=limits.memory,
             sweep_interval_s=limits.sweep_interval_s,
-            offload=offload,
         )
         if lease.epoch:
             # Only the log of a storage engine needs this: a local journal takes blocks of any size.
             self.shard.large_blocks = LargeBlocks(
                 blobs, self._state.file_names, offload, bytes_max=limits.block_bytes_max
             )
-        self._sealer = Sealer(
+        self.sealer = Sealer(
             self.shard,
             journal,
             blobs,
@@ -175,7 +175,7 @@ class RunningRealm:
             self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
-        self.shard.is_congested = lambda: self._sealer.is_behind
+        self.shard.is_congested = lambda: self.sealer.is_behind
         self.shard.on_deposed, self.shard.on_made = self.cut, self.watches.made
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
@@ -283,7 +283,7 @@ class RunningRealm:
     def unsealed_s(self) -> float:
         """Return the seconds since the oldest change that no snapshot has; 0: the newest has
         all."""
-        return self._sealer.unsealed_s()
+        return self.sealer.unsealed_s()
 
     def name_with(self, names: StoreNames) -> None:
         """Set the authority that approves the names of new stores."""
@@ -317,7 +317,7 @@ class RunningRealm:
     def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that run in parallel with the writer, by name."""
         return {
-            "sealing": self._sealer.run,
+            "sealing": self.sealer.run,
             "regular work": RegularWork(
                 self.incidents, interval_s=self.limits.sweep_interval_s, steps=self.regular_steps
             ).run,
@@ -358,7 +358,7 @@ class RunningRealm:
 
     async def prepare_to_close(self) -> None:
         """Write a snapshot while clients are still served, so that :meth:`close` is short."""
-        await self._sealer.prepare_the_end()
+        await self.sealer.prepare_the_end()
 
     async def close(self) -> None:
         """Store the facts of a clean shutdown and a snapshot, and sync the journal. All
@@ -366,7 +366,7 @@ class RunningRealm:
         are synced here."""
         try:
             await self.shard.act(self._store_closing)
-            await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
+            await self.sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
         except StorageFailed as failure:
             # Nothing is lost without the snapshot: the next start reads more of the journal.
             _log.warning("snapshot.skipped", reason=str(failure))
@@ -390,7 +390,7 @@ class RunningRealm:
 
     async def snapshot(self) -> None:
         """Write a snapshot of the whole state and cut the journal before it."""
-        await self._sealer.snapshot()
+        await self.sealer.snapshot()
 
     async def release(self) -> None:
         """Close everything that holds the data directory."""
@@ -467,8 +467,8 @@ class RunningRealm:
         ``StorageFailed``.
         """
         channel_id = await self.shard.act(lambda _: self.directory.channel_id_of(name, kind))
-        done = await self._sealer.maintainer.maintain(channel_id)
-        await self._sealer.free_journal()
+        done = await self.sealer.maintainer.maintain(channel_id)
+        await self.sealer.free_journal()
         return done
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
@@ -629,7 +629,7 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        return self._sealer.is_behind
+        return self.sealer.is_behind
 
     @property
     def waiting_bytes(self) -> int:

@@ -225,12 +225,12 @@ def processors(quota: Path = _QUOTA) -> float:
         return count
 
 
-def load_later() -> asyncio.TimerHandle:
+def load_later(after_s: float = LOAD_AFTER_S) -> asyncio.TimerHandle:
     """Import Arrow's kernels in a thread after the start. The first segment file needs them;
     importing them then would delay publishers by 70 ms."""
     loop = asyncio.get_running_loop()
     load = partial(loop.run_in_executor, None, importlib.import_module, "pyarrow.compute")
-    return loop.call_later(LOAD_AFTER_S, load)
+    return loop.call_later(after_s, load)
 
 
 def linger(realm: RunningRealm, settings: Settings) -> None:

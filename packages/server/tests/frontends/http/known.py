@@ -17,8 +17,8 @@ class Known(Web):
     def __init__(self, url: str, user: str, password: str) -> None:
         super().__init__(url)
         secret = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._own = {"authorization": f"Basic {secret}"}
+        self.own_headers = {"authorization": f"Basic {secret}"}
 
     def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Reply:
-        headers = {**self._own, **(more.pop("headers", None) or {})}
+        headers = {**self.own_headers, **(more.pop("headers", None) or {})}
         return super().ask(method, path, body, headers=headers, **more)

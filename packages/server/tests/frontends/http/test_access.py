@@ -141,7 +141,7 @@ def test_a_view_ends_when_its_right_does(admin: Known, ann: Known) -> None:
     admin.send("POST", "channels", {"name": "orders"})
     rights = {"kind": "channel", "name": "orders", "subject": "ann@*", "rights": ["subscribe"]}
     admin.send("POST", "acl/grant", rights)
-    with ann.watching("channels/orders/live", headers=ann._own) as events:
+    with ann.watching("channels/orders/live", headers=ann.own_headers) as events:
         admin.send("POST", "acl/revoke", {**rights, "rights": []})
 
         [(name, why)] = list(events)
@@ -163,7 +163,7 @@ def test_a_view_of_a_pattern_shows_channels_while_they_may_be_read(
     for name in ("a/hidden", "a/open", "a/other"):
         admin.send("POST", "channels", {"name": name})
     allow("a/open", "subscribe")
-    with ann.watching("live", headers=ann._own, pattern="a/*") as events:
+    with ann.watching("live", headers=ann.own_headers, pattern="a/*") as events:
         publish("a/hidden")
         publish("a/open")
         first = next(events)[1]["data"]

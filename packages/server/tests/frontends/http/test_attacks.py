@@ -132,7 +132,7 @@ def next_answer(peer: socket.socket) -> tuple[bytes, bytes]:
 def answer_before_the_body(web: Known, head: str) -> tuple[bytes, bytes]:
     """The answer to a request whose body is never sent."""
     with web.raw() as peer:
-        own = f"authorization: {web._own['authorization']}\r\nhost: localhost\r\n"
+        own = f"authorization: {web.own_headers['authorization']}\r\nhost: localhost\r\n"
         peer.sendall(f"{head}\r\n{own}content-type: application/json\r\n\r\n".encode())
         return next_answer(peer)
 
@@ -175,7 +175,7 @@ def test_a_refused_request_that_was_sent_whole_is_followed_by_others(
 ) -> None:
     body = b'{"name": "x"}'
     with ann.raw() as peer:
-        own = f"authorization: {ann._own['authorization']}\r\nhost: localhost\r\n"
+        own = f"authorization: {ann.own_headers['authorization']}\r\nhost: localhost\r\n"
         kind = "content-type: application/json\r\n"
         for size in (len(body), 100_000):
             head = f"POST /api/v1/channels HTTP/1.1\r\n{own}{kind}content-length: {size}\r\n\r\n"
@@ -207,7 +207,7 @@ def optional() -> Iterator[penstock.Realm]:
 @pytest.mark.spec("A4")
 def test_a_strange_name_leads_no_stranger_in(optional: penstock.Realm) -> None:
     web = Web(optional.listen_http())
-    own = {"authorization": Known(web.url, "ann", ANN)._own["authorization"]}
+    own = {"authorization": Known(web.url, "ann", ANN).own_headers["authorization"]}
     for host in ("evil.example", "evil.example:9080", "localhost.evil.example", "10.0.0.1.evil"):
         for path in ("channels/open/events", "me", "realm"):
             reply = web.ask("GET", path, headers={"host": host})

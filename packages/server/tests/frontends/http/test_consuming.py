@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
@@ -28,7 +29,6 @@ from packages.server.tests.frontends.http.fetches import (
 from packages.server.tests.frontends.http.known import Known
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
-from penstock_server.runtime.subscriptions import lease_book
 from penstock_server.runtime.subscriptions.lease_fetch import ChannelFetch
 from tests.patience import until
 
@@ -325,13 +325,13 @@ def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
 ) -> None:
     orders.durables.create("team")
     publish(orders, 2)
-    form = consuming._ENCODERS[JSON]
+    form = consuming.ENCODERS[JSON]
 
     def slow(*args: Any) -> bytes:
         asker.get().go()
         return form(*args)
 
-    monkeypatch.setattr(consuming, "_ENCODERS", {JSON: slow})
+    monkeypatch.setattr(consuming, "ENCODERS", {JSON: slow})
     fetch(web)
     monkeypatch.undo()
 
@@ -440,9 +440,10 @@ def test_a_lease_is_its_users(realm_of_users: Any) -> None:
 
 @pytest.mark.spec("H2")
 def test_leases_that_have_ended_are_remembered_up_to_their_size(
-    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+    web: Web, realm: penstock.Realm, orders: penstock.Channel
 ) -> None:
-    monkeypatch.setattr(lease_book, "ENDED_SIZE_MAX", 7)
+    book = realm.running.leases
+    book.limits = replace(book.limits, ended_size_max=7)
     orders.durables.create("team")
     publish(orders, 3)
     leases = [fetch(web, count=1)["lease"] for _ in range(3)]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from packages.server.tests.frontends.http.asking import Reply, Web, part
@@ -25,7 +26,6 @@ from packages.server.tests.frontends.http.fetches import (
 from packages.server.tests.frontends.http.known import Known
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
-from penstock_server.runtime.subscriptions import lease_fetch
 from penstock_server.runtime.subscriptions.lease_fetch import even_shares
 from tests.patience import until
 
@@ -237,13 +237,13 @@ def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
 ) -> None:
     publish(shops[NORTH], 2)
     publish(shops[SOUTH], 1)
-    form = consuming._ENCODERS[JSON]
+    form = consuming.ENCODERS[JSON]
 
     def slow(*args: Any) -> bytes:
         asker.get().go()
         return form(*args)
 
-    monkeypatch.setattr(consuming, "_ENCODERS", {JSON: slow})
+    monkeypatch.setattr(consuming, "ENCODERS", {JSON: slow})
     fetch(web, TEAM)
     monkeypatch.undo()
 
@@ -434,11 +434,11 @@ def realm_of_shops() -> Any:
 def test_a_pattern_of_many_channels_is_looked_at_again_and_again(
     web: Web,
     shops: dict[str, penstock.Channel],
-    session: penstock.Session,
-    monkeypatch: pytest.MonkeyPatch,
+    realm: penstock.Realm,
 ) -> None:
     """More than a fetch takes seats at."""
-    monkeypatch.setattr(lease_fetch, "WATCHED_MAX", 1)
+    book = realm.running.leases
+    book.limits = replace(book.limits, watched_max=1)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(fetch, web, TEAM, wait_ms=30_000)
         until(lambda: shops[NORTH].durables.get("team").info().clients)

@@ -3,17 +3,11 @@ are answered one by one, and others are served in between."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from packages.client.tests.simulated import World, in_world
-from packages.server.tests.frontends.publishers import publishers
-from packages.server.tests.frontends.wires import Wire
-from penstock_core.vocabulary.identities import ChannelId
+from packages.server.tests.frontends.http.http_wire import HttpWire
+from packages.server.tests.frontends.publishers import publishers, watched
 from penstock_server.frontends.http.http_service import HttpLimits
 from penstock_server.frontends.http.server import HttpConnection, HttpServer
-from penstock_testing.loop import pass_time
+from penstock_testing.loop import pass_time, simulated
 
 FLOOD = 60
 """Requests that come in one piece."""
@@ -24,42 +18,24 @@ REQUEST = (
 ) + BODY
 
 
-class HttpWire(Wire):
-    """Keeps what a connection writes."""
+@simulated
+async def test_others_are_served_between_the_requests_of_one_connection() -> None:
+    async with watched() as (world, realm):
+        _, other = await publishers(world)
+        server = HttpServer(world.listener, HttpLimits())
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
+        def publish_too(number: int) -> None:
+            if number == 1 and len(realm.arrivals) < FLOOD:
+                other.publish(1)
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
+        realm.on_publish = publish_too
+        flooding, wire = HttpConnection(server), HttpWire()
+        flooding.connection_made(wire)
+        flooding.data_received(REQUEST * FLOOD)
+        await pass_time(1.0)
 
-    def set_protocol(self, protocol: Any) -> None:
-        """It stays with the one that it has."""
-
-
-@in_world
-async def test_others_are_served_between_the_requests_of_one_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, other = await publishers(world)
-    server = HttpServer(world.listener, HttpLimits())
-    order: list[int] = []
-    publish = world.listener.realm.publish
-
-    def noted(number: int, *given: Any, **named: Any) -> None:
-        order.append(number)
-        publish(ChannelId(number), *given, **named)
-        if number == 1 and len(order) < FLOOD:
-            other.publish(1)
-
-    monkeypatch.setattr(world.listener.realm, "publish", noted)
-    flooding, wire = HttpConnection(server), HttpWire()
-    flooding.connection_made(wire)
-    flooding.data_received(REQUEST * FLOOD)
-    await pass_time(1.0)
-
-    assert wire.written.count(b"HTTP/1.1 201 Created\r\n") == FLOOD
-    assert order.count(1) == FLOOD
-    assert order[: FLOOD // 2] == [1, 2] * (FLOOD // 4), "one of each in turn"
-    flooding.connection_lost(None)
+        order = [number for number, _ in realm.arrivals]
+        assert wire.written.count(b"HTTP/1.1 201 Created\r\n") == FLOOD
+        assert order.count(1) == FLOOD
+        assert order[: FLOOD // 2] == [1, 2] * (FLOOD // 4), "one of each in turn"
+        flooding.connection_lost(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ from packages.server.tests.frontends.http.asking import Web
 from packages.server.tests.frontends.http.disconnecting import TIMEOUT_S, ask, hang_up
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_server.runtime.access.askers import asker
-from penstock_server.runtime.delivery import choosers
-from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.delivery.selection import SelectorLimits
 from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.transfer.exports import Exports
 
@@ -27,7 +27,7 @@ class Endless:
         self.began, self.ended = threading.Event(), threading.Event()
         self._looks = looks
 
-    async def __call__(self, *_: Any, **__: Any) -> None:
+    async def __call__(self, *_: Any, **__: Any) -> Any:
         asks, over = asker.get(), asyncio.Event()
         if self._looks:
             asks.on_gone(over.set)
@@ -86,39 +86,40 @@ def test_a_request_that_only_reads_ends_with_its_client(
 
 
 def test_a_live_view_ends_with_its_client(
-    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+    web: Web, realm: penstock.Realm, orders: penstock.Channel
 ) -> None:
     began, ended = threading.Event(), threading.Event()
 
-    async def look(self: choosers.Choosers, chooser: Any) -> None:
-        check = self._check(chooser, chooser.parts[0])
+    async def again(call: Callable[[], Any], /) -> Any:
         began.set()
         try:
-            while True:  # it stands for a thread that looks again and again
-                check()
+            while True:  # it stands for a selector that takes long
+                call()
                 await asyncio.sleep(0)
         except LimitReached:
             ended.set()
             raise
 
-    monkeypatch.setattr(choosers, "TURN_BYTES", -1)
-    monkeypatch.setattr(choosers.Choosers, "_examine_slice", look)
-    peer = ask(web, "GET", "channels/orders/live?start=earliest&selector=n%3E3")
+    choosing = realm.running.dispatch.choosing
+    choosing.limits, choosing.offload = SelectorLimits(turn_cost=-1), again
+    peer = ask(web, "GET", "channels/orders/live?start=earliest&selector=n%3E3+AND+n%3E4")
     assert began.wait(TIMEOUT_S)
     hang_up(peer)
     assert ended.wait(TIMEOUT_S), "its selector is asked no more"
 
 
 def test_a_purge_whose_client_has_disconnected_is_not_executed(
-    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+    web: Web, realm: penstock.Realm, orders: penstock.Channel
 ) -> None:
     endless = Endless(looks=True)
-    monkeypatch.setattr(Choosing, "mask", endless.__call__)
+    choosing = realm.running.dispatch.choosing
+    limits, offload = choosing.limits, choosing.offload
+    choosing.limits, choosing.offload = SelectorLimits(beside_above=0), endless
     peer = ask(web, "POST", "channels/orders/purge", body={"selector": "s LIKE '%a%b%'"})
     assert endless.began.wait(TIMEOUT_S)
     hang_up(peer)
     assert endless.ended.wait(TIMEOUT_S)
-    monkeypatch.undo()
+    choosing.limits, choosing.offload = limits, offload
     assert orders.info().events == 9
     assert orders.purge(selector="s LIKE '%a%b%'") == 9
 

@@ -36,7 +36,7 @@ def test_history_includes_samples_before_the_first_request(
         event.ack()
     assert web.get("history")["is_kept"] is True
 
-    history._clock = Later(history._clock, 2)  # as time passes
+    history.clock = Later(history.clock, 2)  # as time passes
 
     of_realm, of_orders = web.get("history"), web.get("history", channel="shop/orders")
     of_billing = web.get("history", channel="shop/orders", durable="billing")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
-from penstock_server.runtime.reading import newest
+from penstock_server.runtime.subscriptions.realm_limits import SearchLimits
 
 EVENTS = "channels/orders/events"
 
@@ -78,10 +79,10 @@ def test_nothing_is_lost_or_repeated_while_events_come_and_go(
 
 
 def test_a_search_with_few_matches_ends_with_the_examined_range_and_continues(
-    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+    web: Web, realm: penstock.Realm, orders: penstock.Channel
 ) -> None:
-    monkeypatch.setattr(newest, "EXAMINED_MAX", 3_000)
-    monkeypatch.setattr(newest, "PART_MAX", 1_000)
+    search = SearchLimits(examined_max=3_000, part_max=1_000)
+    realm.running.limits = replace(realm.running.limits, search=search)
     fill(orders, 8_500)
 
     pages = back(web, selector="n = 7", limit=10)
@@ -96,10 +97,10 @@ def test_a_search_with_few_matches_ends_with_the_examined_range_and_continues(
 
 
 def test_a_page_of_large_events_is_cut_and_the_next_one_begins_there(
-    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+    web: Web, realm: penstock.Realm, orders: penstock.Channel
 ) -> None:
-    monkeypatch.setattr(newest, "PAGE_BYTES_MAX", 20_000)
-    monkeypatch.setattr(newest, "FIRST_PART", 5)
+    search = SearchLimits(page_bytes_max=20_000, first_part=5)
+    realm.running.limits = replace(realm.running.limits, search=search)
     fill(orders, 40, size=3_000)
 
     pages = back(web, selector="n >= 0")

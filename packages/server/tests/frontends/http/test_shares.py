@@ -49,7 +49,7 @@ def ann(web: Web) -> Known:
 
 def views(user: Known, count: int, stack: ExitStack) -> None:
     for _ in range(count):
-        opened = user.watching("channels/orders/live", headers=user._own)
+        opened = user.watching("channels/orders/live", headers=user.own_headers)
         stack.enter_context(opened)
 
 

@@ -165,9 +165,10 @@ class CandidateSelectors(Struct):
 class SelectorIndex:
     """Selectors by their texts. Holds no compiled selectors."""
 
-    __slots__ = ("_entries", "_rest", "_stamped", "_tables", "version", "work")
+    __slots__ = ("_entries", "_rest", "_stamped", "_tables", "_value_cost", "version", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, value_cost: float = VALUE_COST) -> None:
+        self._value_cost = value_cost
         self.version = 0
         """Changes with each added or removed selector."""
         self.work = 0
@@ -245,7 +246,7 @@ class SelectorIndex:
 
         Uses only published values, none stamped by the realm.
         """
-        lookup_cost = len(self._tables) * VALUE_COST * frame.rows
+        lookup_cost = len(self._tables) * self._value_cost * frame.rows
         # With few selectors, evaluating all is cheaper than looking up every value.
         if len(self._entries) * (SELECTOR_COST + SELECTOR_ROW_COST * frame.rows) < lookup_cost:
             return CandidateSelectors({}, dict.fromkeys((*self._entries, *self._rest)))

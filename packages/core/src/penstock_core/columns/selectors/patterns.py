@@ -61,7 +61,7 @@ def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
         case [str(first), "", str(last)] if first and last:
             return _between(first, last)
         case pattern_parts:
-            return _Walk(pattern_parts).search
+            return Walk(pattern_parts).search
 
 
 def wildcards(pattern: str, escape: str = "") -> int:
@@ -85,7 +85,7 @@ def search_row_bytes(pattern: str, escape: str = "") -> int:
 
     It is 0 if Arrow does the whole search; otherwise texts are searched one by one.
     """
-    if not isinstance(getattr(search(pattern, escape), "__self__", None), _Walk):
+    if not isinstance(getattr(search(pattern, escape), "__self__", None), Walk):
         return 0
     return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
 
@@ -220,7 +220,7 @@ class _Piece(Struct, frozen=True):
                 yield offset, ord(character)
 
 
-class _Walk:
+class Walk:
     """A search for several pieces, one after the other."""
 
     def __init__(self, pattern_parts: list[Part]) -> None:
@@ -251,7 +251,7 @@ class _Walk:
         fits = np.zeros(len(hits), dtype=np.bool_)
         seen = 0
         for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
-            fits[row] = self._fits(text, check)
+            fits[row] = self.fits(text, check)
             seen += len(text)
             if seen > _CHARACTERS_PER_CHECK:
                 seen = 0
@@ -259,7 +259,7 @@ class _Walk:
         absent = texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None
         return pa.array(fits, mask=absent)
 
-    def _fits(self, text: str, check: Check) -> bool:
+    def fits(self, text: str, check: Check) -> bool:
         """Return True if the text begins and ends with the outer pieces and has the others in order
         between."""
         size = len(text)

@@ -145,7 +145,7 @@ async def _answer(
                 (ENDS, moment_of(fetched.ends_us).isoformat()),
             ]
         size = sum(batch.to_arrow().nbytes for batch in fetched.batches)
-        encode = _ENCODERS[kind]
+        encode = ENCODERS[kind]
         # Encoding many events would block the event loop for all other clients.
         if size > IN_THREAD_BYTES:
             data = await asyncio.to_thread(encode, fetched, parts, has_channels)
@@ -165,9 +165,9 @@ def _content_type(accept: str) -> str:
 
     Raises ``Refusal`` if the client accepts none of them.
     """
-    content_type = accepted_form(accept, _ENCODERS)
+    content_type = accepted_form(accept, ENCODERS)
     if not content_type:
-        raise Refusal(406, not_accepted(accept, _ENCODERS))
+        raise Refusal(406, not_accepted(accept, ENCODERS))
     return content_type
 
 
@@ -234,7 +234,7 @@ def _counts(counts: list[int]) -> tuple[pa.Field, pa.Array]:
     return pa.field(REDELIVERIES, pa.int32(), nullable=False), pa.array(counts, pa.int32())
 
 
-_ENCODERS: Final[Mapping[str, Callable[[Fetched, Sequence[Part], bool], bytes]]] = MappingProxyType(
+ENCODERS: Final[Mapping[str, Callable[[Fetched, Sequence[Part], bool], bytes]]] = MappingProxyType(
     {JSON: _json, NDJSON: _lines, ARROW: _arrow}
 )
 _EMPTY: Final = pa.schema([flat_field(name) for name in FLAT]).empty_table()

@@ -70,6 +70,7 @@ class NativeLimits(Struct, frozen=True):
     idle_timeout_s: float = 45.0
     """Seconds of silence after which a connection counts as dead; clients ping more often."""
     connections_max: int = 10_000
+    refusable_max: int = REFUSABLE_MAX
     check_interval_s: float = 1.0
     connections_per_user_max: int = 0
     """Maximum number of connections of one user; 0 is no limit."""
@@ -234,7 +235,7 @@ class NativeListener:
         """Count a connection that begins its handshake or has sent no bytes yet, and return whether
         it is admitted."""
         free = self.limits.connections_max - len(self.connections)
-        if self._stopping or len(self.arriving) >= max(free, REFUSABLE_MAX):
+        if self._stopping or len(self.arriving) >= max(free, self.limits.refusable_max):
             return False
         self.arriving[arrival] = None
         return True

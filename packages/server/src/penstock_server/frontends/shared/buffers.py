@@ -59,7 +59,8 @@ class Buffers:
         """``small_bytes`` of each request are not counted."""
         self._bytes_max = bytes_max
         self._small_bytes = small_bytes
-        self._held: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
+        """Counted bytes by user."""
 
     def open(self, principal: Principal) -> HeldBytes:
         """Begin to count the bytes of a user's request. Anonymous clients are counted by host."""
@@ -83,20 +84,20 @@ class Buffers:
         if more <= 0:
             return 0
         self._check(of, more)
-        self._held[of] += more
+        self.held[of] += more
         return more
 
     def give_back(self, of: str, size: int) -> None:
         if size:
-            self._held[of] -= size
-            if not self._held[of]:
-                del self._held[of]
+            self.held[of] -= size
+            if not self.held[of]:
+                del self.held[of]
 
     def _check(self, of: str, more: int) -> None:
-        used = self._held.total()
+        used = self.held.total()
         if used + more > self._bytes_max:
             raise Unavailable("too many large requests at once; try again in a moment")
-        if more > share_left(self._bytes_max, used, self._held[of]):
+        if more > share_left(self._bytes_max, used, self.held[of]):
             raise Unavailable(
                 f"too many large requests of {of} at once; wait for the answers to some of them"
             )

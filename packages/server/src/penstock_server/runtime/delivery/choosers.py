@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
@@ -25,15 +24,8 @@ from penstock_core.ids.ids import IdSet, Span
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_core.vocabulary.ports import Clock
-from penstock_server.runtime.delivery import selection
-from penstock_server.runtime.delivery.selection import Choosing, cost_of, matching_ids, patience
+from penstock_server.runtime.delivery.selection import Choosing, cost_of, matching_ids
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
-
-TURN_BYTES: Final = 64 << 20
-"""Limit for one turn of the writer: bytes to examine, times the work of the selectors, for all
-subscriptions together. It takes about a tenth of a second."""
-SLICE_BYTES: Final = 64 << 20
-"""Limit for one slice of the thread, in the same unit as ``TURN_BYTES``."""
 
 
 class SelectorUse(Struct, frozen=True):
@@ -84,7 +76,7 @@ class Choosers:
         """Waiting subscriptions by session; the session whose turn is next comes first."""
         self._results: dict[int, _Results] = {}
         self.spent = 0
-        """Cost examined in this turn of the writer, up to ``TURN_BYTES``. The writer sets it to 0
+        """Cost examined in this turn of the writer, up to ``turn_cost``. The writer sets it to 0
         at the beginning of each turn."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -94,6 +86,11 @@ class Choosers:
     def has(self, subscription: int) -> bool:
         """Whether a subscription waits here. It gets no events meanwhile."""
         return subscription in self._waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no subscription waits or has results, and the thread has no work."""
+        return not (self._waiting or self._results or self._task)
 
     def waits_from(self, subscription: int) -> int | None:
         """Return the first id withheld from a subscription; None if it does not wait here."""
@@ -185,7 +182,8 @@ class Choosers:
         if part.was_chosen(selector.text):
             return True
         cost = cost_of(selector, part.count, part.weight)
-        if cost > selection.BESIDE_ABOVE or self.spent + cost > TURN_BYTES:
+        limits = self._choosing.limits
+        if cost > limits.beside_above or self.spent + cost > limits.turn_cost:
             return False
         self.spent += cost
         return True
@@ -241,7 +239,7 @@ class Choosers:
         progress = part.partial_matches(use.selector.text)
         if progress.rows < part.count:
             cost = max(1, cost_of(use.selector, part.count, part.weight))
-            count = max(1, part.count * SLICE_BYTES // cost)
+            count = max(1, part.count * self._choosing.limits.slice_cost // cost)
             rows = part.batch.slice(progress.rows, count)
             began_us = self._clock.steady_us()
             check = self._check(chooser, part)
@@ -265,7 +263,7 @@ class Choosers:
         results.examined.add_all(IdSet(part.spans))
 
     def _check(self, chooser: _Chooser, part: OutgoingBatch) -> Check:
-        within = patience(self._clock, part.spans[0].first, chooser.spent_us)
+        within = self._choosing.patience(part.spans[0].first, chooser.spent_us)
 
         def check() -> None:
             if self._is_closed or not self._is_open(chooser.subscription):

@@ -38,7 +38,12 @@ from penstock_server.runtime.delivery.merged_delivery import (
 )
 from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock_server.runtime.delivery.prefetch import ReadAhead
-from penstock_server.runtime.delivery.selection import Choosing, Following
+from penstock_server.runtime.delivery.selection import (
+    DEFAULT_LIMITS,
+    Choosing,
+    Following,
+    SelectorLimits,
+)
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.message_fields import messages_of
@@ -47,10 +52,6 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, others, 
 from penstock_server.runtime.store.sealed_file import Damage, FilesNotOpen
 
 _log = logger("penstock.delivery")
-
-PASSED_WORK_MAX = 32
-"""Limit for one turn of the writer: selector comparisons spent on passing over events that no
-selector matches. After it the writer serves other channels first."""
 
 Redeliveries = tuple[tuple[int, Spans], ...]
 
@@ -139,11 +140,12 @@ class Dispatch:
         cache_bytes_max: int = CACHE_BYTES_MAX,
         lease: OwnerLease = ENDLESS,
         name_of: Callable[[int], str | None] = lambda _: None,
+        selectors: SelectorLimits = DEFAULT_LIMITS,
     ) -> None:
         self._blobs = blobs
         self.lease = lease
         """Deliveries wait until this lease holds."""
-        self.choosing = Choosing(offload, clock)
+        self.choosing = Choosing(offload, clock, selectors)
         self.choosers = Choosers(
             self.choosing, clock, self._is_open, on_failed=self._chooser_failed
         )
@@ -304,7 +306,8 @@ class Dispatch:
             has_moved |= round_.has_moved
             work += round_.passed_over
             passes_on = round_.passed_over and not round_.read and below is None
-            if not (passes_on and work <= PASSED_WORK_MAX and channel.has_offers):
+            may_go_on = passes_on and work <= self.choosing.limits.passed_work
+            if not (may_go_on and channel.has_offers):
                 return has_moved
 
     async def _perform(self, round_: _Round, below: int | None) -> None:

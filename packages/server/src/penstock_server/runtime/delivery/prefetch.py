@@ -34,7 +34,15 @@ class ReadAhead:
     changes, so a guess stays valid whatever happens to the channel in between.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        bytes_max: int = BYTES_MAX,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        channels_max: int = CHANNELS_MAX,
+    ) -> None:
+        self._bytes_max, self._batch_bytes_max = bytes_max, batch_bytes_max
+        self._channels_max = channels_max
         self._last: OrderedDict[int, Span] = OrderedDict()
         self.guessed: dict[int, Span] = {}
         """The deliveries that :meth:`read` will prepare, by channel."""
@@ -49,14 +57,14 @@ class ReadAhead:
         size make a guess."""
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
-        if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
+        if len(spans) > 1 or not all(made) or sum(made) > self._bytes_max:
             self.forget(channel_id)  # gaps, only a part chosen by a selector, or too much
             return
         span = self._last[channel_id] = spans[0]
         self._last.move_to_end(channel_id)
         if before is not None and before.end == span.first and before.size == span.size:
             self.guessed[channel_id] = Span(span.end, span.end + span.size)
-        if len(self._last) > CHANNELS_MAX:
+        if len(self._last) > self._channels_max:
             self.forget(next(iter(self._last)))
 
     def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
@@ -83,11 +91,11 @@ class ReadAhead:
                 continue
             rows = store.read(spans, damage)
             keeps_much = not files and any(
-                part.batch.get_total_buffer_size() > BATCH_BYTES_MAX for part in rows
+                part.batch.get_total_buffer_size() > self._batch_bytes_max for part in rows
             )
             if keeps_much or damage.ids:
                 continue
-            if sum([len(part.body) for part in rows]) <= BYTES_MAX:
+            if sum([len(part.body) for part in rows]) <= self._bytes_max:
                 self._ready[channel_id] = spans, rows
 
     def forget(self, channel_id: int) -> None:

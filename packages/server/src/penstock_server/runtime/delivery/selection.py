@@ -11,10 +11,12 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock_core.columns.events.batch import ids_of, runs_of
 from penstock_core.columns.selectors import EventFrame, Selector, SelectorIndex
 from penstock_core.columns.selectors.frames import MessageAccess
+from penstock_core.columns.selectors.index import VALUE_COST
 from penstock_core.columns.selectors.patterns import Check
 from penstock_core.ids.ids import IdSet
 from penstock_core.tasks import leave_to_owner, start_task
@@ -22,21 +24,43 @@ from penstock_core.vocabulary.errors import LimitReached
 from penstock_core.vocabulary.ports import Clock, Offload
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
-BESIDE_ABOVE: Final = 16 << 20
-"""Bytes to examine, times the selector's work, above which a thread evaluates a selector. It takes
-some hundredths of a second."""
 LOOK_BYTES: Final = 16 << 10
 """Fixed cost of one comparison, as the bytes that it could read in that time."""
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
 """Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
 PARSED_BESIDE_ABOVE: Final = 1_024
 """Characters above which a thread parses a selector. It takes some milliseconds."""
-BUDGET_S: Final = 5.0
-"""Seconds that a selector may take for one delivery."""
+SCAN_EVENTS: Final = 65_536
+"""Stored events read in one step."""
 _MANY: Final = 64
 """Runs of ids above which building a set from single ids is cheaper than from runs."""
 
 T = TypeVar("T")
+
+
+class SelectorLimits(Struct, frozen=True):
+    """Limits of the evaluation of selectors. A cost is the number of bytes to examine, times the
+    work of the selectors."""
+
+    beside_above: int = 16 << 20
+    """Cost above which a thread evaluates a selector. It takes some hundredths of a second."""
+    turn_cost: int = 64 << 20
+    """Limit for one turn of the writer, for all subscriptions together. It takes about a tenth of a
+    second."""
+    slice_cost: int = 64 << 20
+    """Limit for one slice of the thread. It takes about a tenth of a second."""
+    part_bytes: int = 1 << 20
+    """Bytes of published events that are evaluated together."""
+    scan_events: int = SCAN_EVENTS
+    in_use_characters_max: int = IN_USE_CHARACTERS_MAX
+    budget_s: float = 5.0
+    """Seconds that a selector may take for one delivery."""
+    passed_work: int = 32
+    """Limit for one turn of the writer: selector comparisons spent on passing over events that no
+    selector matches. After it the writer serves other channels first."""
+
+
+DEFAULT_LIMITS: Final = SelectorLimits()
 
 
 def scan_cost(work: int, row_bytes: int, rows: int, size: int) -> int:
@@ -53,28 +77,15 @@ def cost_of(selector: Selector, rows: int, size: int) -> int:
     return scan_cost(selector.work, selector.row_bytes, rows, size=size)
 
 
-def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:
-    """Return a check that raises ``LimitReached`` once a selector has taken longer than
-    ``BUDGET_S`` for the events from id ``first`` on. Earlier slices of these events have taken
-    ``spent_us``."""
-    # The steady clock, because the wall clock may be set while a selector runs.
-    ends_us = clock.steady_us() + int(BUDGET_S * 1_000_000) - spent_us
-
-    def check() -> None:
-        if clock.steady_us() > ends_us:
-            raise LimitReached(
-                f"the selector took longer than {BUDGET_S:g} s for some of the events from id "
-                f"{first} on; simplify it: use fewer comparisons and wildcards"
-            )
-
-    return check
-
-
 class Choosing:
     """Applies selectors, in a thread where that takes long."""
 
-    def __init__(self, offload: Offload, clock: Clock) -> None:
-        self._offload = offload
+    def __init__(
+        self, offload: Offload, clock: Clock, limits: SelectorLimits = DEFAULT_LIMITS
+    ) -> None:
+        self.offload = offload
+        """Runs the expensive evaluations."""
+        self.limits = limits
         self._clock = clock
         self._parses = asyncio.Lock()
         self._in_use: WeakValueDictionary[str, Selector] = WeakValueDictionary()
@@ -96,12 +107,13 @@ class Choosing:
         return selector
 
     def _have_room(self, characters: int) -> None:
-        if self._characters + characters > IN_USE_CHARACTERS_MAX:
+        characters_max = self.limits.in_use_characters_max
+        if self._characters + characters > characters_max:
             self._characters = sum(map(len, tuple(self._in_use)))
-            if self._characters + characters > IN_USE_CHARACTERS_MAX:
+            if self._characters + characters > characters_max:
                 raise LimitReached(
                     f"the selectors in use have {self._characters:,} characters together; allowed "
-                    f"are {IN_USE_CHARACTERS_MAX:,}: use a selector shorter than "
+                    f"are {characters_max:,}: use a selector shorter than "
                     f"{characters:,} characters, or store it with a durable"
                 )
         self._characters += characters
@@ -111,7 +123,7 @@ class Choosing:
         if len(text) <= PARSED_BESIDE_ABOVE:
             return work()
         async with self._parses:
-            running = start_task(self._in_thread(work), on_failure=leave_to_owner)
+            running = start_task(self.beside(work), on_failure=leave_to_owner)
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
@@ -120,12 +132,9 @@ class Choosing:
                 await asyncio.wait([running])
                 raise
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await self._offload(work)
-
     async def beside(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread."""
-        return await self._offload(work)
+        return await self.offload(work)
 
     async def mask(
         self,
@@ -140,16 +149,32 @@ class Choosing:
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()
-        if cost_of(selector, batch.num_rows, batch.nbytes) <= BESIDE_ABOVE:
+        if cost_of(selector, batch.num_rows, batch.nbytes) <= self.limits.beside_above:
             return selector.mask_in(frame)
-        return await self._offload(lambda: selector.mask_in(frame))
+        return await self.beside(lambda: selector.mask_in(frame))
 
     def _check(self, first: int, still: Check) -> Check:
-        within = patience(self._clock, first)
+        within = self.patience(first)
 
         def check() -> None:
             still()
             within()
+
+        return check
+
+    def patience(self, first: int, spent_us: int = 0) -> Check:
+        """Return a check that raises ``LimitReached`` once a selector has used up its budget for
+        the events from id ``first`` on. Earlier slices of these events have taken ``spent_us``."""
+        budget_s = self.limits.budget_s
+        # The steady clock, because the wall clock may be set while a selector runs.
+        ends_us = self._clock.steady_us() + int(budget_s * 1_000_000) - spent_us
+
+        def check() -> None:
+            if self._clock.steady_us() > ends_us:
+                raise LimitReached(
+                    f"the selector took longer than {budget_s:g} s for some of the events from id "
+                    f"{first} on; simplify it: use fewer comparisons and wildcards"
+                )
 
         return check
 
@@ -168,8 +193,8 @@ class _FollowersSelectors:
 
     __slots__ = ("index", "subscriptions")
 
-    def __init__(self) -> None:
-        self.index = SelectorIndex()
+    def __init__(self, value_cost: float) -> None:
+        self.index = SelectorIndex(value_cost)
         self.subscriptions: dict[str, dict[int, None]] = {}
         """Subscriptions by the text of their selector."""
 
@@ -178,17 +203,22 @@ class Following:
     """Index of subscriptions whose selectors test property values, for all channels. All other
     selectors are evaluated on every event."""
 
-    def __init__(self) -> None:
+    def __init__(self, value_cost: float = VALUE_COST) -> None:
+        self._value_cost = value_cost
         self._channels: dict[int, _FollowersSelectors] = {}
         self._selectors: dict[int, tuple[int, Selector]] = {}
         """The channel and selector of each subscription."""
+
+    def __len__(self) -> int:
+        """Number of channels with subscriptions in the index."""
+        return len(self._channels)
 
     def add(self, channel_id: int, subscription: int, selector: Selector) -> bool:
         """Add a subscription's selector and return True, if the index can find it by property
         values. Otherwise add nothing and return False."""
         followers = self._channels.get(channel_id)
         if followers is None:
-            followers = self._channels[channel_id] = _FollowersSelectors()
+            followers = self._channels[channel_id] = _FollowersSelectors(self._value_cost)
         text = selector.text
         # It is added before the check below, because only the index shows if it can find a
         # selector.

@@ -15,13 +15,13 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.subscriptions.realm_limits import PAGE_BYTES_MAX
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 from penstock_server.runtime.subscriptions.subscriptions import Opened
 
 READING_S: Final = 10.0
 """Seconds that one page may take; a selector that matches few of millions of events needs
 several."""
-PAGE_BYTES_MAX: Final = 32 << 20
 """Bytes of events after which a page ends."""
 
 

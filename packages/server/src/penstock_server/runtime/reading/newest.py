@@ -18,7 +18,6 @@ from penstock_core.vocabulary.errors import Unavailable
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest, FromId
 from penstock_server.runtime.reading.collecting import (
-    PAGE_BYTES_MAX,
     READING_S,
     Collected,
     collect,
@@ -27,12 +26,6 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 
-EXAMINED_MAX: Final = 1_000_000
-"""Most stored events that one page examines; the next page continues where it ends."""
-FIRST_PART: Final = 1_000
-"""Events in the first part of a search with a selector."""
-PART_MAX: Final = 50_000
-"""Most events in a later part."""
 GROWTH: Final = 4
 """Growth factor of parts while few events match."""
 PART_BYTES_MAX: Final = 256 << 20
@@ -140,7 +133,7 @@ class _Search:
         limit: int,
         span: Span,
     ) -> None:
-        self._realm = realm
+        self._realm, self._limits = realm, realm.limits.search
         self._session = session
         self._number = number
         self._selector = selector
@@ -156,11 +149,11 @@ class _Search:
     async def run(self) -> NewestEvents:
         loop = asyncio.get_running_loop()
         until = loop.time() + READING_S
-        part = FIRST_PART if self._selector else self._limit
+        part = self._limits.first_part if self._selector else self._limit
         is_full = False
         while not is_full and (store := self._store_with_more()) is not None:
             remaining_s = until - loop.time()
-            if self._examined >= EXAMINED_MAX or remaining_s <= 0:
+            if self._examined >= self._limits.examined_max or remaining_s <= 0:
                 break
             fills_page = await self._search_part(store, part, remaining_s)
             if fills_page is None and self._low == self._span.end:
@@ -169,7 +162,7 @@ class _Search:
                 )
             # None (out of time) ends the page, too.
             is_full = fills_page is not False
-            part = min(part * GROWTH, PART_MAX)
+            part = min(part * GROWTH, self._limits.part_max)
         is_all = self._store_with_more() is None
         low = self._span.first if is_all else self._low
         return NewestEvents(self._events, Span(low, self._span.end), is_all)
@@ -186,8 +179,9 @@ class _Search:
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
+        page_bytes_max = self._limits.page_bytes_max
         outlet = NewestOutlet(
-            self._session, self._selector, wanted, bytes_max=PAGE_BYTES_MAX - self._size, part=count
+            self._session, self._selector, wanted, bytes_max=page_bytes_max - self._size, part=count
         )
         number, last = self._number, self._low - 1
         await collect(
@@ -202,14 +196,14 @@ class _Search:
         if not outlet.done.is_set():
             return None
         events = outlet.events()
-        if self._events and outlet.size > PAGE_BYTES_MAX - self._size:
+        if self._events and outlet.size > page_bytes_max - self._size:
             return True  # the part does not fit: the next page begins with it
         self._examined += count
         self._events = events + self._events
         self._size += outlet.size
         is_full = outlet.has_dropped or len(self._events) >= self._limit
         self._low = (events[0].event_id or 0) if outlet.has_dropped else first
-        return is_full or self._size >= PAGE_BYTES_MAX
+        return is_full or self._size >= page_bytes_max
 
 
 def lowest_of(stored: IdSet, span: Span, count: int) -> int:

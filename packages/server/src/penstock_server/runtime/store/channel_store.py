@@ -465,7 +465,12 @@ class ChannelStore:
             ids = ids.lowest_part(max(1, int(len(ids) * bytes_max / size)))
 
     def promising(
-        self, spans: Spans, selector: Selector, now_us: int, messages: MessageAccess | None = None
+        self,
+        spans: Spans,
+        selector: Selector,
+        now_us: int,
+        messages: MessageAccess | None = None,
+        work_max: int = JUDGED_WORK_MAX,
     ) -> Spans:
         """Return the part of ``spans`` where ``selector`` may match, judged by the statistics of
         the files (SEM F5). These do not cover fields inside ``messages``."""
@@ -480,7 +485,7 @@ class ChannelStore:
             for file in (self.files_for(tuple(sealed)) if sealed else ())
             for place in file.batches_within(Span(sealed[0].first, sealed[-1].end))
         )
-        for place in islice(places, max(1, JUDGED_WORK_MAX // selector.work)):
+        for place in islice(places, max(1, work_max // selector.work)):
             if not selector.may_match_in(place.summary, now_us=now_us):
                 matching.remove(place.span)
         for span in live:

@@ -26,7 +26,7 @@ class OpenFiles:
 
     def __init__(self, blobs: Blobs, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._blobs = blobs
-        self.bytes_max = bytes_max
+        self.bytes_max, self.files_max = bytes_max, FILES_MAX
         self._open: OrderedDict[SealedFile, int] = OrderedDict()
         self.bytes = 0
         """Bytes of all open files."""
@@ -51,7 +51,7 @@ class OpenFiles:
             file.reader = SegmentReader(buffer, file.index, name=file.name)
             self._open[file] = len(buffer)
             self.bytes += len(buffer)
-        if self.bytes > self.bytes_max or len(self._open) > FILES_MAX:
+        if self.bytes > self.bytes_max or len(self._open) > self.files_max:
             self._shrink(len(wanted))
 
     async def pin(self, files: Iterable[SealedFile]) -> None:
@@ -75,7 +75,10 @@ class OpenFiles:
             if not (storage.cache_on_reload and storage.enable_caching):
                 continue
             for file in state.stores[channel_id].files:
-                if self.bytes + file.index.size > self.bytes_max or len(self._open) >= FILES_MAX:
+                if (
+                    self.bytes + file.index.size > self.bytes_max
+                    or len(self._open) >= self.files_max
+                ):
                     _log.warning("files.not_all_loaded", channel=channel.state.name)
                     return damage
                 await self.open([file])
@@ -87,7 +90,7 @@ class OpenFiles:
         """Close files, the least recently read first, until the limit is met. The newest ``kept``
         stay open: they are about to be read."""
         for file in list(self._open)[: max(0, len(self._open) - kept)]:
-            if self.bytes <= self.bytes_max and len(self._open) <= FILES_MAX:
+            if self.bytes <= self.bytes_max and len(self._open) <= self.files_max:
                 return
             if not file.is_pinned:
                 self.close(file)

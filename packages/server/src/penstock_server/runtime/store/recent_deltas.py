@@ -57,7 +57,8 @@ class Stretch(NamedTuple):
 class RealmsRecent:
     """The newest published batches of all merge channels of a realm."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = REALM_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._channels: WeakSet[Recent] = WeakSet()
         self._bytes = 0
         """Upper bound of the bytes that the channels keep; made exact when it exceeds the limit."""
@@ -69,11 +70,11 @@ class RealmsRecent:
     def grown(self, newest: Recent, size: int) -> None:
         """Count a batch of ``newest``. If the realm keeps too much, other channels drop theirs."""
         self._bytes += size
-        if self._bytes <= REALM_BYTES_MAX:
+        if self._bytes <= self._bytes_max:
             return
         self._bytes = sum(recent.bytes for recent in self._channels)
         others = sorted(self._channels - {newest}, key=lambda recent: recent.bytes)
-        while others and self._bytes > REALM_BYTES_MAX * 3 // 4:
+        while others and self._bytes > self._bytes_max * 3 // 4:
             largest = others.pop()
             self._bytes -= largest.bytes
             largest.clear(largest.end)

@@ -40,7 +40,8 @@ class Schemas:
     used at the cost of one lookup for a publish.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transient_max: int = TRANSIENT_MAX) -> None:
+        self._transient_max = transient_max
         self._bytes: dict[int, bytes] = {}
         self._size = 0
         """Bytes of all recorded schemas."""
@@ -51,9 +52,10 @@ class Schemas:
         self._recent_bytes = 0
         self._unweighed: dict[int, int] = {}
         """Bytes of memory of schemas that were not charged to a batch yet."""
-        self._transient: dict[pa.Schema, int] = {}
+        self.transient_numbers: dict[pa.Schema, int] = {}
+        """Numbers of the schemas of deliveries."""
         self._transient_bytes = 0
-        self._transient_numbers = SchemaMemo(self._number_transient)
+        self._transient_memo = SchemaMemo(self._number_transient)
         self._next = 1
         self._next_transient = TRANSIENT_FROM
         self._forgets = False
@@ -100,7 +102,7 @@ class Schemas:
 
     def transient(self, schema: pa.Schema) -> int:
         """Return a number for a schema that is only sent and never stored."""
-        return self._transient_numbers.of(schema)
+        return self._transient_memo.of(schema)
 
     def has(self, schema_id: int) -> bool:
         return schema_id in self._bytes
@@ -117,19 +119,19 @@ class Schemas:
         return self._bytes.get(schema_id) or schema_bytes(schema)
 
     def _number_transient(self, schema: pa.Schema) -> int:
-        schema_id = self._transient.get(schema)
+        schema_id = self.transient_numbers.get(schema)
         if schema_id is None:
             schema_id = self._next_transient
             self._next_transient = schema_id + 1
             size = fields_bytes(schema)
             if (
-                len(self._transient) >= TRANSIENT_MAX
+                len(self.transient_numbers) >= self._transient_max
                 or self._transient_bytes + size > TRANSIENT_BYTES_MAX
             ):
-                self._transient.clear()
+                self.transient_numbers.clear()
                 self._transient_bytes = 0
             self._transient_bytes += size
-            self._transient[schema] = schema_id
+            self.transient_numbers[schema] = schema_id
         return schema_id
 
     def _promoted(self, schema: bytes) -> Recorded | None:

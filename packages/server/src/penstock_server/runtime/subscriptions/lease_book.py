@@ -45,6 +45,8 @@ ENDED_MAX: Final = 10_000
 """Ended leases that are remembered, so that a repeated request gets the first answer again."""
 ENDED_SIZE_MAX: Final = 200_000
 """Channels of these leases, and ranges or bitmaps of ids of their events."""
+WATCHED_MAX: Final = 1_000
+"""Most channels at which a fetch waits with a seat. It polls the others every ``SEAT_S``."""
 OVERTIME_US: Final = 2_000_000
 """Microseconds after which a lease ends that has events without a deadline (transient events)."""
 
@@ -56,6 +58,8 @@ class LeaseLimits(Struct, frozen=True):
     leases_per_user_max: int = 100
     events_max: int = 1_000_000
     events_per_user_max: int = 100_000
+    ended_size_max: int = ENDED_SIZE_MAX
+    watched_max: int = WATCHED_MAX
 
 
 class LeaseBook:
@@ -67,7 +71,7 @@ class LeaseBook:
         self.shard = shard
         self.clock = clock
         self.subscriptions = subscriptions
-        self._limits = limits
+        self.limits = limits
         self._open: dict[str, EventLease] = {}
         self._over: OrderedDict[str, tuple[EventLease, int]] = OrderedDict()
         """Leases that are over, each with its size when it ended."""
@@ -95,7 +99,7 @@ class LeaseBook:
         users."""
         if self._stopping is not None:
             raise self._stopping
-        limits, owner = self._limits, terms.owner
+        limits, owner = self.limits, terms.owner
         leases: Counter[bool] = Counter()
         events: Counter[bool] = Counter()
         for lease in self._open.values():
@@ -269,7 +273,7 @@ class LeaseBook:
             size = lease.size
             self._over[lease.name] = lease, size
             self._over_size += size
-            while len(self._over) > ENDED_MAX or self._over_size > ENDED_SIZE_MAX:
+            while len(self._over) > ENDED_MAX or self._over_size > self.limits.ended_size_max:
                 _, (_, forgotten_size) = self._over.popitem(last=False)
                 self._over_size -= forgotten_size
         self._wake()

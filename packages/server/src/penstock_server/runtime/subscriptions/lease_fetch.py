@@ -28,9 +28,6 @@ from penstock_server.runtime.subscriptions.lease_book import (
 from penstock_server.runtime.subscriptions.watches import ChannelWatches
 from penstock_server.runtime.writer.group import Group
 
-WATCHED_MAX: Final = 1_000
-"""Most channels at which a fetch waits with a seat. It polls the others every
-:data:`~penstock_server.runtime.subscriptions.lease_book.SEAT_S` seconds."""
 _ALL: Final = 1 << 62
 _AT_ONCE: Final = 64
 """Seats that are taken at the same time, so that the writer can decide them in one group."""
@@ -275,12 +272,12 @@ class PatternFetch:
         """Wait for an event of any channel, also of one created meanwhile, or for a free seat."""
         changed, loop = self._lease.changed, asyncio.get_running_loop()
         changed.clear()
-        shown = self._watch.shown
-        await self._take_seats(self._in_turn(shown)[:WATCHED_MAX], ends_s)
+        shown, watched_max = self._watch.shown, self._book.limits.watched_max
+        await self._take_seats(self._in_turn(shown)[:watched_max], ends_s)
         for part in self._lease.parts:
             self._book.subscriptions.demand(part.subscription, 1)
         # Busy seats and unwatched channels do not wake this fetch, so it polls them.
-        has_all_seats = not self._busy and len(shown) <= WATCHED_MAX
+        has_all_seats = not self._busy and len(shown) <= watched_max
         until_s = ends_s if has_all_seats else min(ends_s, loop.time() + SEAT_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):

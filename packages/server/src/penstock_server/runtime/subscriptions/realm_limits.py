@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock_server.runtime.delivery.selection import SelectorLimits
 from penstock_server.runtime.store.large_blocks import BLOCK_BYTES_MAX
 from penstock_server.runtime.subscriptions.lease_book import LeaseLimits
 from penstock_server.runtime.writer.placement import MemoryLimits
 
 BACKLOG_BYTES_MAX = 64 << 20
+PAGE_BYTES_MAX = 32 << 20
+
+
+class SearchLimits(Struct, frozen=True):
+    """Limits of a search for the newest events."""
+
+    examined_max: int = 1_000_000
+    """Most stored events that one page examines; the next page continues where it ends."""
+    first_part: int = 1_000
+    """Events in the first part of a search with a selector."""
+    part_max: int = 50_000
+    """Most events in a later part."""
+    page_bytes_max: int = PAGE_BYTES_MAX
 
 
 class TableLimits(Struct, frozen=True):
@@ -41,6 +55,8 @@ class Limits(Struct, frozen=True):
     into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""
+    selectors: SelectorLimits = SelectorLimits()
+    search: SearchLimits = SearchLimits()
     leases: LeaseLimits = LeaseLimits()
     """Limits for events that clients have fetched over HTTP and not settled (SEM H3)."""
     tables: TableLimits = TableLimits()

@@ -13,9 +13,9 @@ from penstock_core.vocabulary.start_positions import (
     FromLatest,
     FromTime,
 )
+from penstock_server.runtime.delivery.selection import SCAN_EVENTS
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.sealed_file import Damage
-from penstock_server.runtime.writer.selector_scan import SCAN_EVENTS
 
 
 def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> int:

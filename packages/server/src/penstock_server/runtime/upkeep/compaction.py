@@ -113,7 +113,8 @@ class Maintainer:
         self._shard = shard
         self._blobs = blobs
         self._files = files
-        self._offload = offload
+        self.offload = offload
+        """Runs the work on files."""
         self._limits = limits
         self._has_gaps = has_gaps
         """Whether facts may be missing, so that files may hold unrecorded events and must not be
@@ -228,7 +229,7 @@ class _Rewriting:
         self._shard = owner._shard
         self._blobs = owner._blobs
         self._files = owner._files
-        self._offload = owner._offload
+        self._offload = owner.offload
         self._channel_id = channel_id
         self._name = name
         self._store = store
@@ -242,7 +243,7 @@ class _Rewriting:
         self._compression = state.definition.storage.compression
         self._copy = FileCopy(
             owner._blobs,
-            owner._offload,
+            owner.offload,
             store.folder(name, channel_id),
             compression=self._compression,
         )

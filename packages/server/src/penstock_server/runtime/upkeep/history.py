@@ -110,11 +110,12 @@ class FlowHistory:
         clock: Clock,
         incidents: Incidents,
     ) -> None:
+        self.tracks_max = TRACKS_MAX
         self._incidents = incidents
         self._state = state
         self._latencies = latencies
         self._syncs = syncs
-        self._clock = clock
+        self.clock = clock
         self.begun_us = clock.now_us()
         self._first = self._step = self._complete = self.begun_us // STEP_US
         """The first step, the current one, and the one before which all samples are complete, which
@@ -146,15 +147,15 @@ class FlowHistory:
 
     # --- taking samples ------------------------------------------------------------------
 
-    async def take_in_turns(self) -> None:
+    async def take_in_turns(self, sampled_a_turn: int = SAMPLED_A_TURN) -> None:
         """Take a sample if a step has ended, in several turns of the loop: 10,000 busy channels
         take a quarter of a second in all. If it is cancelled, the next call continues the
         sample."""
         self._begin()
-        is_more = self._continue(SAMPLED_A_TURN)
+        is_more = self._continue(sampled_a_turn)
         while is_more:
             await asyncio.sleep(0)
-            is_more = self._continue(SAMPLED_A_TURN)
+            is_more = self._continue(sampled_a_turn)
 
     def take(self) -> None:
         """Take a sample if a step has ended, in a single turn of the loop."""
@@ -163,7 +164,7 @@ class FlowHistory:
             pass
 
     def _begin(self) -> None:
-        step = self._clock.now_us() // STEP_US
+        step = self.clock.now_us() // STEP_US
         if self._sampling is None and step > self._step:
             self._sampling = self._sample(step)
 
@@ -177,7 +178,7 @@ class FlowHistory:
         return self._sampling is not None
 
     def _sample(self, step: int) -> Generator[None, None, None]:
-        steady_us = self._clock.steady_us()
+        steady_us = self.clock.steady_us()
         elapsed_s = max((steady_us - self._taken_us) / 1_000_000, 0.001)
         self._taken_us = steady_us
         steps = self._covered(step, elapsed_s)
@@ -277,7 +278,12 @@ class FlowHistory:
     @property
     def has_room(self) -> bool:
         """Whether another channel, queue or durable may have samples."""
-        return len(self._stores) + len(self._durables) < TRACKS_MAX
+        return self.track_count < self.tracks_max
+
+    @property
+    def track_count(self) -> int:
+        """Number of channels, queues and durables with samples."""
+        return len(self._stores) + len(self._durables)
 
     def _forget(self, number: int) -> None:
         """Forget a deleted channel with its durables."""

@@ -99,6 +99,7 @@ class SealingLimits(Struct, frozen=True):
     """Most unsealed bytes of a channel that a snapshot copies; larger channels are sealed first."""
     interval_s: float = 0.25
     """Seconds between two searches for work."""
+    unsealable_bytes_max: int = UNSEALABLE_BYTES_MAX
     retry_s: float = 5.0
     """Seconds of pause after a first failure of the disk; each further failure doubles it."""
     retry_max_s: float = RETRY_MAX_S
@@ -160,8 +161,8 @@ class Sealer:
         """Bytes of events of channels whose sealing fails. Publishers to other channels do not wait
         for these."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
-        self._freed = FreedMemory()
-        self._freed.bytes = journal.info().size  # the recovery has read and freed as much
+        self.freed = FreedMemory()
+        self.freed.bytes = journal.info().size  # the recovery has read and freed as much
         self._busy: dict[int, asyncio.Event] = {}
         """Channels being sealed, each with an event that is set at the end: one task seals a
         channel at a time."""
@@ -198,9 +199,9 @@ class Sealer:
         changed, self._shard.changed = self._shard.changed, set()
         try:
             for channel_id in map(ChannelId, sorted(changed)):
-                while await self._seal(channel_id):
+                while await self.seal(channel_id):
                     pass
-            await self._drop_empty(changed)
+            await self.drop_empty(changed)
         except BaseException:
             self._shard.changed |= changed  # the next round tries them again
             raise
@@ -210,8 +211,8 @@ class Sealer:
             await self._catch_up()
         if not self._incidents.is_aside(SNAPSHOTTING, None):
             await self._reporting(self._snapshot_when_due)
-        if self._freed.is_worth_it(self._journal.info().size):
-            await self._offload(self._freed.give_back)
+        if self.freed.is_worth_it(self._journal.info().size):
+            await self._offload(self.freed.give_back)
 
     @property
     def is_behind(self) -> bool:
@@ -231,7 +232,7 @@ class Sealer:
             if self._sealable_bytes <= self._unsealed_bytes_max // 2 or not sizes[number]:
                 return
             while self._sealable_bytes > self._unsealed_bytes_max // 2:
-                if not await self._seal(ChannelId(number), everything=True):
+                if not await self.seal(ChannelId(number), everything=True):
                     break
 
     async def _snapshot_when_due(self) -> None:
@@ -252,7 +253,9 @@ class Sealer:
         }
         self.unsealable_bytes = sum(sizes.values())
         self._shard.state.unsealable = {
-            channel_id: size for channel_id, size in sizes.items() if size > UNSEALABLE_BYTES_MAX
+            channel_id: size
+            for channel_id, size in sizes.items()
+            if size > self._limits.unsealable_bytes_max
         }
 
     async def _reporting(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -340,7 +343,7 @@ class Sealer:
         is_aside = self._incidents.is_aside(SEALING, channel_id)
         return frozen or is_aside or channel_id in self._busy
 
-    async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
+    async def seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment; with ``everything``
         also if they do not. Return whether events were sealed."""
         if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
@@ -366,7 +369,7 @@ class Sealer:
         if due is None:
             return False
         end, tail_batches = due
-        self._freed.bytes += sum([tail_batch.weight for tail_batch in tail_batches])
+        self.freed.bytes += sum([tail_batch.weight for tail_batch in tail_batches])
         began = store.sealed_through
         wanted = channel.state.stored.within(Span(max(tail_batches[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
@@ -467,7 +470,7 @@ class Sealer:
             return False
         return not store.files or added.fits(store.files[-1])
 
-    async def _drop_empty(self, numbers: Iterable[int]) -> None:
+    async def drop_empty(self, numbers: Iterable[int]) -> None:
         state = self._shard.state
         for channel_id in map(ChannelId, numbers):
             if channel_id not in state.channels:  # deleted meanwhile
@@ -563,7 +566,7 @@ class Sealer:
         while self._is_large(channel_id):
             if (busy := self._busy.get(channel_id)) is not None:
                 await busy.wait()
-            elif not await self._seal(channel_id, everything=True):
+            elif not await self.seal(channel_id, everything=True):
                 return
 
     async def _cut(self, sequence: int, through: int) -> None:

@@ -9,7 +9,7 @@ in :class:`MatchCache`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +24,12 @@ from penstock_core.messages.publishing import Publish
 from penstock_core.messages.retention import Removed, Sweep
 from penstock_core.messages.settlements import Buried
 from penstock_core.messages.unions import StoredFact
-from penstock_server.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
+from penstock_server.runtime.delivery.selection import scan_cost
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.sealed_file import Damage
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.match_cache import MatchCache, NeedsEvaluation
 from penstock_server.runtime.writer.publish_selectors import selectors_of, selectors_of_body
-
-TURN_COST_MAX: Final = BESIDE_ABOVE
-"""Limit for one turn of the writer: bytes to examine, times the selectors' work, for all such
-events together."""
 
 
 class OpenGroup(Protocol):
@@ -45,6 +41,9 @@ class OpenGroup(Protocol):
     evaluations: list[NeedsEvaluation]
     """Evaluations to start after this group."""
     sweeping: Sweep
+    turn_cost_max: int
+    """Limit for one turn of the writer: bytes to examine, times the selectors' work, for all such
+    events together."""
 
     @property
     def is_half_done(self) -> bool:
@@ -82,7 +81,7 @@ def evaluation_before_moving(
     if not dead:
         return None
     largest = max(channel.state.rules.event_bytes_max, channel.state.event_bytes)
-    if evaluation_cost(selectors, len(dead), int(len(dead) * largest)) <= TURN_COST_MAX:
+    if evaluation_cost(selectors, len(dead), int(len(dead) * largest)) <= group.turn_cost_max:
         return None
     # Only now, because reading costs more than the estimate above.
     rows = group.state.stores[channel_id].read(dead.overlap(channel.state.stored).spans, Damage())

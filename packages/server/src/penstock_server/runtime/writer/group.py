@@ -73,9 +73,10 @@ class Group:
         limits: MemoryLimits,
         placing: Placing,
         match_cache: MatchCache,
+        turn_cost_max: int,
     ) -> None:
         self.state = state
-        self.now_us = now_us
+        self.now_us, self.turn_cost_max = now_us, turn_cost_max
         self.limits = limits
         self.placing = placing
         self.publish_keys = PublishKeys(state, limits)
@@ -160,7 +161,7 @@ class Group:
 
     def may_evaluate(self, cost: int) -> bool:
         """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
-        fits = self._evaluated + cost <= evaluation_ahead.TURN_COST_MAX
+        fits = self._evaluated + cost <= self.turn_cost_max
         self._evaluated += cost if fits else 0
         return fits
 

@@ -50,10 +50,11 @@ class _EvaluatedEvents(Struct):
 
 
 class _NewestByChannel(Generic[T]):
-    """Values by channel, of at most :data:`REALM_BYTES_MAX` together; the newest one always
+    """Values by channel, of at most ``bytes_max`` together; the newest one always
     stays."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._entries: dict[int, tuple[T, int]] = {}
         """Each value with its size in bytes, the oldest first."""
         self._bytes = 0
@@ -78,16 +79,17 @@ class _NewestByChannel(Generic[T]):
         self.pop(channel_id)
         self._entries[channel_id] = value, size
         self._bytes += size
-        while self._bytes > REALM_BYTES_MAX and len(self._entries) > 1:
+        while self._bytes > self._bytes_max and len(self._entries) > 1:
             self.pop(next(iter(self._entries)))
 
 
 class MatchCache:
     """Selector results computed ahead of the group that needs them, by channel and event id."""
 
-    def __init__(self) -> None:
-        self._parts = _NewestByChannel[list[_EvaluatedEvents]]()
-        self._states = _NewestByChannel[Sequence[Body]]()
+    def __init__(self, bytes_max: int = REALM_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._parts = _NewestByChannel[list[_EvaluatedEvents]](bytes_max)
+        self._states = _NewestByChannel[Sequence[Body]](bytes_max)
         self.sweeping: set[int] = set()
         """Channels with due events that a thread is evaluating."""
 
@@ -130,7 +132,7 @@ class MatchCache:
         # be held for ever.
         del parts[: -max(PARTS_MAX, len(bodies))]
         size = sum([part.body.weight for part in parts])
-        while len(parts) > len(bodies) and size > REALM_BYTES_MAX:
+        while len(parts) > len(bodies) and size > self._bytes_max:
             size -= parts.pop(0).body.weight
         self._parts.put(channel_id, parts, size)
         self.sweeping.discard(channel_id)

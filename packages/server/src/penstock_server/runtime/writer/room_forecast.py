@@ -35,8 +35,14 @@ columns."""
 Bools = npt.NDArray[np.bool_]
 
 
-def side_effect_bytes(state: RealmState, channel_id: int, bodies: Sequence[Body]) -> int:
-    """Estimate the bytes that a publish leads to besides its own events (SEM L, T7)."""
+def side_effect_bytes(
+    state: RealmState,
+    channel_id: int,
+    bodies: Sequence[Body],
+    counted_above: int = COPIES_BYTES_MAX,
+) -> int:
+    """Estimate the bytes that a publish leads to besides its own events (SEM L, T7). Copies of more
+    than ``counted_above`` bytes are counted join by join."""
     channel = state.channels.get(channel_id)
     if channel is None or not (
         channel_id in state.directory.joins.by_source or _evicts_to(channel.state)
@@ -45,7 +51,9 @@ def side_effect_bytes(state: RealmState, channel_id: int, bodies: Sequence[Body]
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
     size = sum(body_bytes for body_bytes, _ in sizes) + _ROW_BYTES * rows
-    return _following(state, channel_id, size, rows=rows, bodies=bodies)
+    return _following(
+        state, channel_id, size, rows=rows, bodies=bodies, counted_above=counted_above
+    )
 
 
 def has_no_side_effects(state: RealmState, channel_id: int) -> bool:
@@ -93,12 +101,17 @@ def writes_nothing(
 
 
 def _following(
-    state: RealmState, channel_id: int, size: int, rows: int, bodies: Sequence[Body] = ()
+    state: RealmState,
+    channel_id: int,
+    size: int,
+    rows: int,
+    bodies: Sequence[Body] = (),
+    counted_above: int = COPIES_BYTES_MAX,
 ) -> int:
     stores = _reached(state, channel_id)
     evicting = [state.channels[store_id].state for store_id in stores]
     copies = size * (len(stores) - 1)
-    if copies > COPIES_BYTES_MAX and bodies:
+    if copies > counted_above and bodies:
         copies = sum(_bytes_copied(state, channel_id, body) for body in bodies)
     elif copies > COPIES_BYTES_MAX:  # the events are unknown yet, so copies cannot be counted
         copies = max(COPIES_BYTES_MAX, size)

@@ -14,7 +14,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 import pyarrow as pa
 from msgspec import Struct
@@ -27,8 +27,7 @@ from penstock_core.columns.selectors.patterns import Check
 from penstock_core.loggers import logger
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import RealmStopping
-from penstock_core.vocabulary.ports import Offload
-from penstock_server.runtime.delivery.selection import BESIDE_ABOVE
+from penstock_server.runtime.delivery.selection import Choosing, SelectorLimits
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.evaluation_ahead import evaluation_cost
@@ -41,12 +40,6 @@ from penstock_server.runtime.writer.requests import (
     RunCommand,
     ShardRequest,
 )
-
-SLICE_BYTES: Final = 64 << 20
-"""Limit for one slice: bytes to examine, times the selectors' work. It takes about a tenth of a
-second."""
-PART_BYTES: Final = 1 << 20
-"""Bytes of events that are evaluated together."""
 
 _log = logger("penstock.shard")
 
@@ -69,9 +62,9 @@ class _WaitingPublish(Struct):
 class SelectorQueue:
     """The publishes that wait for their selectors, and the thread that evaluates these."""
 
-    def __init__(self, state: RealmState, offload: Offload, on_ready: Callable[[], None]) -> None:
+    def __init__(self, state: RealmState, choosing: Choosing, on_ready: Callable[[], None]) -> None:
         self._state = state
-        self._offload = offload
+        self._choosing = choosing
         self._on_ready = on_ready
         self.order: dict[int, tuple[int, ShardRequest]] = {}
         """Undecided work with its position in the order of arrival, by ``id()`` of the work. It
@@ -154,7 +147,8 @@ class SelectorQueue:
             return False
         order = self._order_of(work)
         is_behind = any(self._first.get(channel_id, order) < order for channel_id, _ in offered)
-        is_much = cost > BESIDE_ABOVE or self._spent + cost > SLICE_BYTES
+        limits = self._choosing.limits
+        is_much = cost > limits.beside_above or self._spent + cost > limits.slice_cost
         if not (is_behind or is_much):
             self._spent += cost
             return False
@@ -260,7 +254,7 @@ class SelectorQueue:
     ) -> Iterator[Callable[[], None]]:
         for body, selectors in missing:
             try:
-                yield from _evaluations(body, selectors, self._check)
+                yield from _evaluations(body, selectors, self._check, limits=self._choosing.limits)
             # Also after a failure: deciding the publish evaluates again and reports the failure.
             finally:
                 body.evaluated |= selectors.keys()
@@ -294,7 +288,7 @@ class SelectorQueue:
             if step is None:
                 return True
             self.slices += 1
-            await self._offload(step)
+            await self._choosing.beside(step)
         except Exception:  # noqa: BLE001
             _log.exception("work.failed", work=type(held.work).__name__)
             # The step failed outside the generator, whose `finally` has to run.
@@ -335,11 +329,11 @@ def _channels_of(work: ShardRequest) -> Sequence[int]:
 
 
 def _evaluations(
-    body: Body, selectors: Mapping[SelectorKey, int], check: Check
+    body: Body, selectors: Mapping[SelectorKey, int], check: Check, limits: SelectorLimits
 ) -> Iterator[Callable[[], None]]:
     """Yield the slices of one body. Each evaluates some selectors on some of its events."""
     batch = body.batch
-    rows = max(1, batch.num_rows * PART_BYTES // max(1, body.weight))
+    rows = max(1, batch.num_rows * limits.part_bytes // max(1, body.weight))
     parts: list[PredicateOutcomes] = []
     for first in range(0, batch.num_rows, rows):
         part, frames = batch.slice(first, rows), _Frames(PredicateOutcomes(), check)
@@ -351,7 +345,7 @@ def _evaluations(
         for key, work in selectors.items():
             keys.append(key)
             cost += evaluation_cost({key: work}, rows_here, size)
-            if cost >= SLICE_BYTES:
+            if cost >= limits.slice_cost:
                 yield partial(frames.evaluate, part, keys)
                 keys, cost = [], 0
         if keys:

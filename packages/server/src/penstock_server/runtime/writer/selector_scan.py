@@ -13,7 +13,7 @@ from penstock_core.columns.selectors.frames import MessageAccess
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_server.runtime.access.askers import Asker, asker
-from penstock_server.runtime.delivery.selection import BESIDE_ABOVE, Choosing, cost_of, matching_ids
+from penstock_server.runtime.delivery.selection import Choosing, cost_of, matching_ids
 from penstock_server.runtime.store.message_fields import messages_of
 from penstock_server.runtime.store.open_files import OpenFiles
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
@@ -22,8 +22,6 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
-SCAN_EVENTS = 65_536
-"""Stored events read in one step."""
 CATCHING_UP_MAX: Final = 20
 """Limit on the scans of one request: each continues with events published meanwhile."""
 _BEHIND: Final = object()
@@ -141,14 +139,14 @@ class Matching:
         if not remaining:
             return False
         size = max(1.0, group.channel(channel_id).state.event_bytes)
-        count = len(remaining)
-        return cost_of(self.selector, count, int(count * size)) > BESIDE_ABOVE
+        count, limits = len(remaining), self._choosing.limits
+        return cost_of(self.selector, count, int(count * size)) > limits.beside_above
 
     def _read(self, group: Group, channel_id: int, ids: IdSet) -> _ScanStep:
         """Read the next events to examine, the first of ``ids``. Does not change ``ids``."""
         remaining = ids.copy()
         part: list[Span] = []
-        room = SCAN_EVENTS
+        room = self._choosing.limits.scan_events
         while room > 0 and (span := remaining.take(room)) is not None:
             part.append(span)
             room -= span.size

@@ -24,7 +24,7 @@ from penstock_core.vocabulary.errors import (
     StorageFailed,
     Unknown,
 )
-from penstock_core.vocabulary.ports import Clock, Journal, Offload, inline
+from penstock_core.vocabulary.ports import Clock, Journal
 from penstock_server.runtime.delivery.delivery import Dispatch
 from penstock_server.runtime.store.large_blocks import LargeBlocks
 from penstock_server.runtime.store.records import encode_block
@@ -85,10 +85,9 @@ class Shard:
         placing: Placing,
         limits: MemoryLimits,
         sweep_interval_s: float,
-        offload: Offload = inline,
     ) -> None:
         self.state = state
-        self.selector_queue = SelectorQueue(state, offload, self._rouse)
+        self.selector_queue = SelectorQueue(state, dispatch.choosing, self._rouse)
         """Holds publishes whose selectors take long to evaluate."""
         self.placing = placing
         self._limits = limits
@@ -328,7 +327,12 @@ class Shard:
         waiting = self._serving = await self._with_room(waiting)
         ahead = self.selector_queue.ahead
         group = Group(
-            self.state, self._clock.now_us(), self._limits, placing=self.placing, match_cache=ahead
+            self.state,
+            self._clock.now_us(),
+            self._limits,
+            placing=self.placing,
+            match_cache=ahead,
+            turn_cost_max=self._dispatch.choosing.limits.beside_above,
         )
         # Nothing may await from here to the end of `sweep_touched`, except opening files, which
         # changes no state: decisions of one group see each other's effects and nothing else.

@@ -1,0 +1,24 @@
+"""MQTT with other limits than those of a realm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+import penstock
+
+
+@contextmanager
+def limited(realm: penstock.Realm, **limits: int) -> Iterator[None]:
+    """Have these limits for sessions and connections that begin meanwhile. MQTT is served
+    already."""
+    hub: Any = realm.listener.services["mqtt"]
+    before = hub.mqtt.limits
+    hub.mqtt.limits = replace(before, **limits)
+    try:
+        yield
+    finally:
+        hub.mqtt.limits = before
