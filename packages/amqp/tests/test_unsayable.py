@@ -102,8 +102,8 @@ def test_sizes_of_data_sections_cannot_multiply_the_data() -> None:
 
 
 def test_long_headers_are_not_remembered() -> None:
-    message_header._extras_by_text.clear()
-    message_header._extras_by_mqtt_text.clear()
+    message_header.extras_by_text.clear()
+    message_header.extras_by_mqtt_text.clear()
     long = "x" * KNOWN_CHARACTERS_MAX
 
     for number in range(50):
@@ -111,19 +111,19 @@ def test_long_headers_are_not_remembered() -> None:
         said = message_header.decode_mqtt(f'{{"content_type":"{long}{number}"}}')
         assert said.content_type == f"{long}{number}"
 
-    assert not message_header._extras_by_text
-    assert not message_header._extras_by_mqtt_text
+    assert not message_header.extras_by_text
+    assert not message_header.extras_by_mqtt_text
 
 
 def test_what_senders_say_at_length_is_not_remembered() -> None:
-    before = len(incoming._texts_by_residue)
+    before = len(incoming.texts_by_residue)
 
     for number in range(50):
         annotations = {Symbol("x-opt-note"): "x" * 10_000 + str(number)}
         _, unusable = incoming.batches_of([message(annotations=annotations)], NOW_MS, "me")
         assert not unusable
 
-    assert len(incoming._texts_by_residue) == before
+    assert len(incoming.texts_by_residue) == before
 
 
 def test_a_link_remembers_no_data_of_its_last_message() -> None:

@@ -246,7 +246,7 @@ def _note_rest(
         rest["footer"] = sections.footer
 
 
-_texts_by_residue: dict[tuple[Any, ...], str | None] = {}
+texts_by_residue: dict[tuple[Any, ...], str | None] = {}
 
 
 def _residue_text(rest: dict[str, Any]) -> str | None:
@@ -255,13 +255,13 @@ def _residue_text(rest: dict[str, Any]) -> str | None:
         for name, value in rest.items()
     )
     try:
-        return _texts_by_residue[key]
+        return texts_by_residue[key]
     except KeyError:
         text = message_header.encode_extras(AmqpExtras(**rest))
         if text is None or len(text) <= KNOWN_CHARACTERS_MAX:  # the key is about as long
-            if len(_texts_by_residue) >= KNOWN_MAX:
-                _texts_by_residue.clear()
-            _texts_by_residue[key] = text
+            if len(texts_by_residue) >= KNOWN_MAX:
+                texts_by_residue.clear()
+            texts_by_residue[key] = text
         return text
 
 

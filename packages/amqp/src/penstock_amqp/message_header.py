@@ -89,8 +89,8 @@ _Content = TypeVar("_Content")
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AmqpExtras)
 _mqtt_decoder = msgspec.json.Decoder(_MqttHeader)
-_extras_by_text: dict[str, AmqpExtras] = {}
-_extras_by_mqtt_text: dict[str, AmqpExtras] = {}
+extras_by_text: dict[str, AmqpExtras] = {}
+extras_by_mqtt_text: dict[str, AmqpExtras] = {}
 
 
 def encode_extras(residue: AmqpExtras) -> str | None:
@@ -104,17 +104,17 @@ def decode_extras(text: str | None) -> AmqpExtras:
     it."""
     if not text:
         return PLAIN
-    extras = _extras_by_text.get(text)
+    extras = extras_by_text.get(text)
     if extras is None:
         extras = _usable(_decode_or_none(_decoder, text) or PLAIN)
-        _remember(_extras_by_text, text, extras)
+        _remember(extras_by_text, text, extras)
     return extras
 
 
 def decode_mqtt(text: str) -> AmqpExtras:
     """Convert the header ``mqtt`` of an event that has no header ``amqp``: a text payload becomes a
     string value, and correlation data that is not text becomes binary."""
-    extras = _extras_by_mqtt_text.get(text)
+    extras = extras_by_mqtt_text.get(text)
     if extras is None:
         header = _decode_or_none(_mqtt_decoder, text) or _MqttHeader()
         extras = AmqpExtras(
@@ -123,7 +123,7 @@ def decode_mqtt(text: str) -> AmqpExtras:
             correlation_id="binary" if header.hex else "",
         )
         extras = PLAIN if extras == PLAIN else extras
-        _remember(_extras_by_mqtt_text, text, extras)
+        _remember(extras_by_mqtt_text, text, extras)
     return extras
 
 

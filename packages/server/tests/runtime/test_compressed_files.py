@@ -12,11 +12,11 @@ from packages.server.tests.runtime.compressed_batches import (
     with_a_batch_that_cannot_be_unpacked,
 )
 from packages.server.tests.runtime.living import EAGER, body, events, living, publish, sealed
-from penstock_core.columns.files import segments
 from penstock_core.columns.files.growing_segment import end_of_batches, extended, started
 from penstock_core.columns.files.segments import (
     UNPACKED_MAX,
     SegmentReader,
+    UnpackedBatches,
     encode_segment,
 )
 from penstock_core.columns.schema.ipc import is_compressed
@@ -26,7 +26,6 @@ from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.realm import RunningRealm
-from penstock_server.runtime.transfer import exports
 from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
@@ -90,29 +89,28 @@ def test_few_unpacked_batches_stay_in_memory() -> None:
     for number in range(10):
         reader.batch(number)
 
-    kept = [batch for batch in reader._batches if batch is not None]
+    kept = [batch for batch in reader.batches if batch is not None]
     assert len(kept) == UNPACKED_MAX
     assert reader.batch(9) is reader.batch(9)
     assert reader.batch(0).equals(rows(0, 100))
 
 
-def test_unpacked_batches_of_many_files_are_bounded_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unpacked_batches_of_many_files_are_bounded_together() -> None:
     image = encode_segment([rows(0, 1_000)], rows_per_batch=100, compression="lz4")
-    readers = [SegmentReader(image.buffer, image.index) for _ in range(20)]
+    unpacked = UnpackedBatches()
+    readers = [SegmentReader(image.buffer, image.index, unpacked=unpacked) for _ in range(20)]
     size = readers[0].unpacked_size(3)
-    monkeypatch.setattr(segments, "UNPACKED_BYTES_MAX", 5 * size + size // 2)
+    unpacked.bytes_max = 5 * size + size // 2
 
     def kept() -> list[tuple[int, int]]:
-        unpacked = [
+        kept_batches = [
             (index, n)
             for index, one_reader in enumerate(readers)
             for n in range(10)
-            if one_reader._batches[n]
+            if one_reader.batches[n]
         ]
-        assert sum(segments._unpacked.values()) <= segments.UNPACKED_BYTES_MAX
-        return unpacked
+        assert sum(unpacked.sizes.values()) <= unpacked.bytes_max
+        return kept_batches
 
     for reader in readers:
         reader.batch(3)
@@ -120,9 +118,9 @@ def test_unpacked_batches_of_many_files_are_bounded_together(
     assert kept() == [(17, 7), (18, 3), (18, 7), (19, 3), (19, 7)]
     assert readers[0].batch(3).equals(rows(300, 100))
     assert kept() == [(0, 3), (18, 3), (18, 7), (19, 3), (19, 7)]
-    monkeypatch.setattr(segments, "UNPACKED_BYTES_MAX", 1)
+    unpacked.bytes_max = 1
     assert readers[1].batch(0) is readers[1].batch(0), "the newest stays"
-    assert len(segments._unpacked) == 1
+    assert len(unpacked.sizes) == 1
 
 
 def test_damage_of_a_compressed_batch_is_found_and_the_others_are_read() -> None:
@@ -194,10 +192,7 @@ def test_a_batch_that_passes_its_checksum_and_cannot_be_unpacked_is_damage(
 
 
 @simulated
-async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(exports, "PART_BYTES", 1 << 20)
+async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("orders", channel("zstd", single=True))
         for _ in range(6):
@@ -206,6 +201,7 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
         [file] = realm.shard.state.stores[ChannelId(1)].files
         assert (len(file.index.batches), file.index.size < 100_000) == (6, True)
 
+        realm.exports.part_bytes = 1 << 20
         begun = await realm.exports.begin("me", "orders", "channel")
         parts = [
             (await realm.exports.read("me", begun.export, number, offset=0)).file

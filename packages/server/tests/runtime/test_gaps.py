@@ -105,12 +105,12 @@ async def test_strays_of_a_damaged_state_are_kept_after_the_damage_is_repaired()
         await realm.create_channel("orders", Definition(type="persistent"))
     lost, stray = (f"segments/{name}.9/{0:020d}-{9:020d}.arrow" for name in ("lost", "left"))
     await blobs.put(lost, [b"of a channel whose facts are lost"])
-    block = journal._blocks[0]
-    journal._blocks[0] = b"damaged"
+    block = journal.blocks[0]
+    journal.blocks[0] = b"damaged"
     async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
         assert realm.recovered.has_gaps
     await blobs.put(stray, [b"of a crash"])
-    journal._blocks[0] = block
+    journal.blocks[0] = block
 
     async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
         assert realm.recovered.damage == []
@@ -168,9 +168,9 @@ async def test_events_of_a_damaged_file_that_are_in_memory_outlive_the_next_file
         await publish(realm, ChannelId(1), body([b"early"] * 9))
         await publish(realm, ChannelId(1), body([b"over the end of a file"] * 3))
         await pass_time(1)
-    ((name, file),) = blobs._blobs.items()
+    ((name, file),) = blobs.contents.items()
     offset = file.index(b"early")
-    blobs._blobs[name] = file[:offset] + b"E" + file[offset + 1 :]
+    blobs.contents[name] = file[:offset] + b"E" + file[offset + 1 :]
 
     async with living(journal, blobs, sealing=limits) as realm:
         assert sorted(await events(realm, ChannelId(1))) == [9, 10, 11]

@@ -16,7 +16,8 @@ from packages.server.tests.storage.paging import files, opened, put
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.ports import PagesInfo, inline
 from penstock_server.storage.disk import RealDisk
-from penstock_server.storage.embedded import FilePages, page_files
+from penstock_server.storage.embedded import FilePages
+from penstock_server.storage.embedded.page_files import MAPPED_MAX
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.stores import StillClock, open_store
 from tests.loops import on_a_loop
@@ -116,11 +117,10 @@ async def test_any_subset_of_the_reserved_bodies_fits() -> None:
 
 
 async def test_views_are_mapped_and_outlive_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(page_files, "MAPPED_MAX", 2)
     pages = await opened(RealDisk(), root=f"{tmp_path}")
-    bodies = [bytes([number]) * 1_000 for number in range(6)]
+    bodies = [bytes([number % 256]) * 4_000 for number in range(MAPPED_MAX + 4)]
     places = await put(pages, bodies)
     views = [pages.view(1, place) for place in places]
     assert all(isinstance(view.obj, mmap.mmap) for view in views)

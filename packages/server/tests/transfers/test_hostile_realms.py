@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from penstock_core.api.backup_files import is_data_file
 from penstock_core.api.transfers import BackupBegun, CapturedFile, ExportedBytes
 from penstock_core.columns.files.exports import STATE
 from penstock_core.vocabulary.errors import DamagedBackup, DamagedExport, InvalidArgument
+from penstock_core.vocabulary.ports import inline
 from penstock_server.runtime.transfer.backups import Backups
 from penstock_server.runtime.transfer.exports import Exports
 
@@ -51,25 +51,31 @@ def all_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def lying(
-    monkeypatch: pytest.MonkeyPatch, lie: Callable[[ExportedBytes, int], ExportedBytes]
-) -> None:
-    """The realm answers what ``lie`` makes of each part it has read."""
-    read = Exports.read
+class LyingExports(Exports):
+    """Answers what ``lie`` makes of each part that was read."""
 
-    async def lied(self: Exports, session: str, name: str, file: int, offset: int) -> Any:
-        return lie(await read(self, session, name, file=file, offset=offset), offset)
+    lie: Callable[[ExportedBytes, int], ExportedBytes]
 
-    monkeypatch.setattr(Exports, "read", lied)
+    async def read(self, session: str, name: str, file: int, offset: int) -> ExportedBytes:
+        return self.lie(await super().read(session, name, file=file, offset=offset), offset)
+
+
+def lying(realm: penstock.Realm, lie: Callable[[ExportedBytes, int], ExportedBytes]) -> None:
+    """Have the realm lie about its exports."""
+    running = realm.running
+    exports = LyingExports(
+        running.shard, running.blobs, running.clock, offload=inline, realm=running.identity
+    )
+    exports.lie, running.exports = lie, exports
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*ELSEWHERE, STATE])
 def test_an_export_writes_only_files_an_export_has(
-    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, name: str
+    realm: penstock.Realm, stocked: Session, tmp_path: Path, name: str
 ) -> None:
     before = all_below(tmp_path)
-    lying(monkeypatch, lambda part, _: replace(part, file=replace(part.file, name=name)))
+    lying(realm, lambda part, _: replace(part, file=replace(part.file, name=name)))
 
     with pytest.raises(DamagedExport, match="which cannot be part of an export"):
         stocked.channels.export("orders", tmp_path / "export")
@@ -88,12 +94,12 @@ def test_an_export_writes_only_files_an_export_has(
     ],
 )
 def test_an_export_ends_whatever_sizes_the_realm_sends(
-    monkeypatch: pytest.MonkeyPatch,
+    realm: penstock.Realm,
     stocked: Session,
     tmp_path: Path,
     lie: Callable[[ExportedBytes, int], ExportedBytes],
 ) -> None:
-    lying(monkeypatch, lie)
+    lying(realm, lie)
 
     with pytest.raises(DamagedExport):
         stocked.channels.export("orders", tmp_path / "export")
@@ -117,23 +123,37 @@ def test_an_export_is_for_its_owner_alone(stocked: Session, tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / "export" / "events").stat().st_mode) == 0o700
 
 
-def captured(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    """The realm answers a backup with these changes."""
-    begin = Backups.begin
+class LyingBackups(Backups):
+    """Answers a backup with some changes."""
 
-    async def lied(self: Backups, session: str, version: str) -> BackupBegun:
-        return replace(await begin(self, session, version), **changes)
+    changes: dict[str, object]
 
-    monkeypatch.setattr(Backups, "begin", lied)
+    async def begin(self, session: str, version: str) -> BackupBegun:
+        return replace(await super().begin(session, version), **self.changes)
+
+
+def captured(realm: penstock.Realm, **changes: object) -> None:
+    """Have the realm answer backups with these changes."""
+    running = realm.running
+    backups = LyingBackups(
+        running.shard,
+        running.blobs,
+        running.clock,
+        offload=inline,
+        realm=running.identity,
+        name=running.name,
+    )
+    backups.capture, backups.changes = running.backups.capture, changes
+    running.backups = backups
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ELSEWHERE)
 @pytest.mark.parametrize("to", ["backup", "backup.tar"])
 def test_a_backup_writes_only_files_a_data_directory_has(
-    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, to: str, name: str
+    realm: penstock.Realm, stocked: Session, tmp_path: Path, to: str, name: str
 ) -> None:
-    captured(monkeypatch, files=(CapturedFile(name, 5, 0),))
+    captured(realm, files=(CapturedFile(name, 5, 0),))
 
     with pytest.raises(DamagedBackup, match="which cannot be part of a data directory"):
         stocked.back_up(tmp_path / to)
@@ -144,20 +164,20 @@ def test_a_backup_writes_only_files_a_data_directory_has(
 
 @pytest.mark.parametrize("at_us", [-1, 1 << 62])
 def test_a_backup_of_no_time_is_refused(
-    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, at_us: int
+    realm: penstock.Realm, stocked: Session, tmp_path: Path, at_us: int
 ) -> None:
-    captured(monkeypatch, at_us=at_us)
+    captured(realm, at_us=at_us)
 
     with pytest.raises(DamagedBackup, match="which is not a valid time"):
         stocked.back_up(tmp_path / "backup")
 
 
 def test_a_copy_writes_only_files_a_realm_has(
-    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path
+    realm: penstock.Realm, stocked: Session, tmp_path: Path
 ) -> None:
     from penstock_server.bootstrap.copies import copy_files
 
-    captured(monkeypatch, files=(CapturedFile("segments/../../outside", 5, 0),))
+    captured(realm, files=(CapturedFile("segments/../../outside", 5, 0),))
 
     with pytest.raises(InvalidArgument, match="which cannot be part of a data directory"):
         copy_files(stocked, str(tmp_path / "copy"))

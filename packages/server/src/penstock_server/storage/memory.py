@@ -38,7 +38,8 @@ class MemoryJournal:
     """A :class:`~penstock_core.vocabulary.ports.Journal` in a list."""
 
     def __init__(self) -> None:
-        self._blocks: list[bytes] = []
+        self.blocks: list[bytes] = []
+        """The blocks that were not trimmed."""
         self._floor = 0
         self._closed = False
 
@@ -47,11 +48,11 @@ class MemoryJournal:
         here."""
         self._check_open()
         written = b"".join(block)
-        tail = self._floor + len(self._blocks)
+        tail = self._floor + len(self.blocks)
         if expected == tail:
-            self._blocks.append(written)
+            self.blocks.append(written)
             return tail + 1
-        if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
+        if self._floor <= expected < tail and self.blocks[expected - self._floor] == written:
             return expected + 1
         raise Deposed(
             f"expected the tail to be {expected}, but it is {tail}: another writer has appended"
@@ -70,7 +71,7 @@ class MemoryJournal:
         check_read(first, limit, floor=self._floor)
         start = first - self._floor - 1
         blocks: list[Block | DamagedBlock] = []
-        for i, block in enumerate(self._blocks[start : start + limit]):
+        for i, block in enumerate(self.blocks[start : start + limit]):
             bytes_max -= len(block)
             if blocks and bytes_max < 0:
                 break
@@ -87,15 +88,15 @@ class MemoryJournal:
     async def trim(self, through: int) -> None:
         """Forget blocks up to ``through``."""
         self._check_open()
-        tail = self._floor + len(self._blocks)
+        tail = self._floor + len(self.blocks)
         check_trim(through, tail=tail)
         if through > self._floor:
-            del self._blocks[: through - self._floor]
+            del self.blocks[: through - self._floor]
             self._floor = through
 
     def info(self) -> JournalInfo:
-        size = sum(map(len, self._blocks))
-        tail = self._floor + len(self._blocks)
+        size = sum(map(len, self.blocks))
+        tail = self._floor + len(self.blocks)
         return JournalInfo(self._floor, tail, size, cut=0, durability="memory")
 
     async def close(self) -> None:
@@ -111,13 +112,14 @@ class MemoryBlobs:
 
     def __init__(self, *, grows: bool = True) -> None:
         self.grows: Final = grows
-        self._blobs: dict[str, bytes] = {}
+        self.contents: dict[str, bytes] = {}
+        """The blobs by name."""
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
         check_blob_name(name, of_shard=True)
         written = b"".join(chunks)
-        if self._blobs.setdefault(name, written) != written:
+        if self.contents.setdefault(name, written) != written:
             raise Conflict(f"{name} exists with other bytes")
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
@@ -128,31 +130,31 @@ class MemoryBlobs:
                 f"{name} cannot be extended, because blobs of this store do not grow; put another "
                 f"blob"
             )
-        if name not in self._blobs:
+        if name not in self.contents:
             raise NameDoesNotExist(f"blob {name} does not exist")
-        content = self._blobs[name]
+        content = self.contents[name]
         if not 0 <= at <= len(content):
             raise InvalidArgument(f"{name} has {len(content)} bytes; byte {at} is not in it")
-        self._blobs[name] = content[:at] + b"".join(chunks)
+        self.contents[name] = content[:at] + b"".join(chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
         blob."""
         check_blob_name(name, of_shard=True)
-        if name not in self._blobs:
+        if name not in self.contents:
             raise NameDoesNotExist(f"blob {name} does not exist")
-        content = memoryview(self._blobs[name])
+        content = memoryview(self.contents[name])
         return content[offset : end_of_range(name, len(content), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """Return the blobs whose names start with ``prefix``, sorted by name."""
-        names = sorted(name for name in self._blobs if name.startswith(prefix))
-        return [BlobInfo(name, len(self._blobs[name])) for name in names]
+        names = sorted(name for name in self.contents if name.startswith(prefix))
+        return [BlobInfo(name, len(self.contents[name])) for name in names]
 
     async def delete(self, name: str) -> None:
         """Remove a blob. A missing blob is not an error."""
         check_blob_name(name, of_shard=True)
-        self._blobs.pop(name, None)
+        self.contents.pop(name, None)
 
     def local_path(self, name: str) -> str | None:
         """Return None, because other processes cannot see this memory."""

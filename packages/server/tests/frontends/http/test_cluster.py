@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -76,7 +78,8 @@ def test_nodes_are_shown_with_their_state(monkeypatch: pytest.MonkeyPatch) -> No
         )
         realm.listener.figures_of = {"n1": figures}.get
         realm.running.dispatch.withheld["answers"] += 4
-        monkeypatch.setattr(realm.running.blobs, "copies", CopyCounts(7, 5, 3), raising=False)
+        blobs: Any = realm.running.blobs
+        blobs.copies = CopyCounts(7, 5, 3)
         info, appends = realm.running.journal_info, Timings()
         appends.note(40_000)
         monkeypatch.setattr(

@@ -204,26 +204,34 @@ def _write(
     return ends
 
 
-# Weak references, because the cache must not keep closed files alive.
-_unpacked: dict[tuple[ReferenceType[SegmentReader], int], int] = {}
-"""Size in bytes of each batch that a reader keeps unpacked, in the order of unpacking."""
+class UnpackedBatches:
+    """The compressed batches that readers keep unpacked, within a number of bytes."""
+
+    def __init__(self, bytes_max: int = UNPACKED_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        # Weak references, because the cache must not keep closed files alive.
+        self.sizes: dict[tuple[ReferenceType[SegmentReader], int], int] = {}
+        """Size in bytes of each batch that a reader keeps unpacked, in the order of unpacking."""
+
+    def make_room(self, newest: tuple[ReferenceType[SegmentReader], int]) -> None:
+        """Drop the oldest unpacked batches until the rest is within the limits.
+
+        Several threads may do so at the same time. Each step is atomic, and at worst one batch too
+        many is dropped.
+        """
+        size = sum(list(self.sizes.values()))
+        for key in list(self.sizes):
+            is_little = size <= self.bytes_max and len(self.sizes) <= ALL_UNPACKED_MAX
+            if is_little or key == newest:
+                return
+            size -= self.sizes.pop(key, 0)
+            reader, number = key[0](), key[1]
+            if reader is not None:  # a closed file has no batches to drop
+                reader.forget(number)
 
 
-def _make_room(newest: tuple[ReferenceType[SegmentReader], int]) -> None:
-    """Drop the oldest unpacked batches until the rest is within the limits.
-
-    Several threads may do so at the same time. Each step is atomic, and at worst one batch too many
-    is dropped.
-    """
-    size = sum(list(_unpacked.values()))
-    for key in list(_unpacked):
-        is_little = size <= UNPACKED_BYTES_MAX and len(_unpacked) <= ALL_UNPACKED_MAX
-        if is_little or key == newest:
-            return
-        size -= _unpacked.pop(key, 0)
-        reader, number = key[0](), key[1]
-        if reader is not None:  # a closed file has no batches to drop
-            reader.forget(number)
+_UNPACKED: Final = UnpackedBatches()
+"""Unpacked batches of all readers of the process."""
 
 
 class SegmentReader:
@@ -235,16 +243,31 @@ class SegmentReader:
     take more than :data:`UNPACKED_BYTES_MAX`.
     """
 
-    __slots__ = ("__weakref__", "_batches", "_buffer", "_name", "_schema", "_unpacked", "index")
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_name",
+        "_schema",
+        "_unpacked",
+        "_unpacked_batches",
+        "batches",
+        "index",
+    )
 
     def __init__(
-        self, buffer: memoryview | pa.Buffer, index: SegmentIndex, *, name: str = "segment"
+        self,
+        buffer: memoryview | pa.Buffer,
+        index: SegmentIndex,
+        *,
+        name: str = "segment",
+        unpacked: UnpackedBatches = _UNPACKED,
     ) -> None:
-        self.index = index
+        self.index, self._unpacked_batches = index, unpacked
         self._name = name
         self._buffer = pa.py_buffer(buffer)
         self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema)).remove_metadata()
-        self._batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
+        self.batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
+        """The record batches that are in memory."""
         self._unpacked: tuple[int, ...] = ()
         """Numbers of the compressed batches that are in memory, the oldest first."""
 
@@ -302,16 +325,16 @@ class SegmentReader:
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return record batch ``number`` of the segment. Raises ``Damaged``."""
-        batch = self._batches[number]
+        batch = self.batches[number]
         if batch is None:
-            batch = self._batches[number] = self._verified(number)
+            batch = self.batches[number] = self._verified(number)
             if is_compressed(self._message(number)):
                 self._keep_unpacked(number)
         return batch
 
     def forget(self, number: int) -> None:
         """Drop record batch ``number`` from memory; the next access reads it again."""
-        self._batches[number] = None
+        self.batches[number] = None
 
     def _keep_unpacked(self, number: int) -> None:
         """Keep a batch in memory, and drop older ones beyond the limit of this file."""
@@ -323,11 +346,11 @@ class SegmentReader:
         self._unpacked = in_memory[-UNPACKED_MAX:]
         for batch_number in in_memory[:-UNPACKED_MAX]:
             self.forget(batch_number)
-            _unpacked.pop((ref(self), batch_number), None)
-        newest = (ref(self), number)
-        _unpacked.pop(newest, None)  # removed first, so that it is added at the end
-        _unpacked[newest] = self.unpacked_size(number)
-        _make_room(newest)
+            self._unpacked_batches.sizes.pop((ref(self), batch_number), None)
+        newest, sizes = (ref(self), number), self._unpacked_batches.sizes
+        sizes.pop(newest, None)  # removed first, so that it is added at the end
+        sizes[newest] = self.unpacked_size(number)
+        self._unpacked_batches.make_room(newest)
 
     def unpacked_size(self, number: int) -> int:
         """Return the bytes that record batch ``number`` takes once it is unpacked.

@@ -115,7 +115,7 @@ class Exports(TransferRegistry[_RunningExport]):
         self._shard = shard
         self._blobs = blobs
         self._offload = offload
-        self._realm = realm
+        self._realm, self.part_bytes = realm, PART_BYTES
 
     async def begin(self, session: str, name: str, kind: str) -> ExportBegun:
         """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
@@ -166,7 +166,9 @@ class Exports(TransferRegistry[_RunningExport]):
         readers: dict[str, _Mapped] = {}
         while True:
             captured_or_unmapped = await self._shard.act(
-                lambda group: _captured(group, name, kind, readers=readers)
+                lambda group: _captured(
+                    group, name, kind, readers=readers, part_bytes=self.part_bytes
+                )
             )
             if isinstance(captured_or_unmapped, _Captured):
                 return captured_or_unmapped
@@ -229,7 +231,7 @@ def set_aside(shard: Shard, channel_id: int, text: str, unreadable: UnreadableEv
 
 
 def _captured(
-    group: Group, name: str, kind: str, readers: dict[str, _Mapped]
+    group: Group, name: str, kind: str, readers: dict[str, _Mapped], part_bytes: int
 ) -> _Captured | list[SealedFile]:
     """Return the channel as it is in this turn, or the files that have to be mapped first."""
     number = group.state.directory.channel_id_of(name, kind)
@@ -248,30 +250,33 @@ def _captured(
         group.now_us,
         state=exported(state),
         columns=store.columns,
-        parts=tuple(_parts(state, store, readers)),
+        parts=tuple(_parts(state, store, readers, part_bytes=part_bytes)),
         events=len(state.stored),
     )
 
 
 def _parts(
-    state: ChannelState, store: ChannelStore, readers: dict[str, _Mapped]
+    state: ChannelState, store: ChannelStore, readers: dict[str, _Mapped], part_bytes: int
 ) -> Iterator[_FilePart]:
     """Yield all stored events in parts: first persistent ones, in the order of ids, then transient
     ones."""
     events = captured_events(state, store)
     remaining = events.in_files
-    persistent = [*_sealed_parts(store, remaining, readers), *_memory_parts(events.unsealed)]
+    persistent = [
+        *_sealed_parts(store, remaining, readers, part_bytes=part_bytes),
+        *_memory_parts(events.unsealed, part_bytes),
+    ]
     if remaining:
         raise Damaged(
             f"{state.name} cannot be exported as a whole: the events {remaining!r} are in no file; "
             f"run penstock store repair"
         )
     yield from sorted(persistent, key=lambda part: part.ids.lowest or 0)
-    yield from _memory_parts(events.transient, in_memory=True)
+    yield from _memory_parts(events.transient, part_bytes, in_memory=True)
 
 
 def _sealed_parts(
-    store: ChannelStore, remaining: IdSet, readers: dict[str, _Mapped]
+    store: ChannelStore, remaining: IdSet, readers: dict[str, _Mapped], part_bytes: int
 ) -> Iterator[_FilePart]:
     """Yield the parts in files; their ids are removed from ``remaining``."""
     for file in store.files:
@@ -282,7 +287,7 @@ def _sealed_parts(
             batch_ids = remaining.remove(place.span)
             if not batch_ids:
                 continue
-            if size and size + sizes[number] > PART_BYTES:
+            if size and size + sizes[number] > part_bytes:
                 yield _sealed_part(file, reader, ids, numbers=numbers)
                 ids, numbers, size = IdSet(), [], 0
             ids.add_all(batch_ids)
@@ -300,11 +305,11 @@ def _sealed_part(
 
 
 def _memory_parts(
-    batches: Sequence[EventsOfBatch], *, in_memory: bool = False
+    batches: Sequence[EventsOfBatch], part_bytes: int, *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
     start = size = 0
     for index, (tail_batch, _) in enumerate(batches):
-        if size and size + len(tail_batch.body) > PART_BYTES:
+        if size and size + len(tail_batch.body) > part_bytes:
             yield _memory_part(batches[start:index], in_memory=in_memory)
             start, size = index, 0
         size += len(tail_batch.body)
