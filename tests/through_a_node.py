@@ -78,7 +78,7 @@ class OtherNode:
         wants = _WANTS.get(front_end, lambda data: bool(data) or None)
         if certificate is None:
             make = partial(RelayChooser, self.relays, front_end, wants, local, self)
-            server = await open_server(make, host, 0, held=None)
+            server = await open_server(make, host, 0, held_ports=None)
         else:
             before: Any = partial(relay_before_tls, self.relays, front_end)
             own = self.enter, self.leave

@@ -69,7 +69,7 @@ def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:
         if part.channel_name.endswith("/1"):
             part.done[asked.how].add_all(fresh)
         else:
-            settle_events(group, part, asked, fresh=fresh, held=held)
+            settle_events(group, part, asked, fresh=fresh, seat_ids=held)
 
     patch.setattr(leases, "settle_events", settle)
 

@@ -122,9 +122,9 @@ class Nodes:
         self.owner = serving(owner, "start 1")
         if self.tls is None:
             make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *counts[0])
-            self._servers.append(await open_server(make, HOST, owner, held=self._ports))
+            self._servers.append(await open_server(make, HOST, owner, held_ports=self._ports))
             make = partial(RelayChooser, self.relays, "amqp", lambda _: True, Echo, nobody)
-            self._servers.append(await open_server(make, HOST, other, held=self._ports))
+            self._servers.append(await open_server(make, HOST, other, held_ports=self._ports))
         else:
             before: Any = self.gate.before_tls
             for port, count in zip((owner, other), counts, strict=True):

@@ -33,13 +33,13 @@ async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def test_services_follow_each_other_at_a_port_without_refused_connections() -> None:
     ports = HeldPorts()
     port = await ports.hold("127.0.0.1", 0)
-    first = await open_server(lambda: Greeter(b"first"), "127.0.0.1", port, held=ports)
+    first = await open_server(lambda: Greeter(b"first"), "127.0.0.1", port, held_ports=ports)
     assert await greeting(*await asyncio.open_connection("127.0.0.1", port)) == b"first"
     assert first.sockets[0].getsockname()[1] == port
 
     first.close()
     waiting = await asyncio.open_connection("127.0.0.1", port)
-    second = await open_server(lambda: Greeter(b"second"), "127.0.0.1", port, held=ports)
+    second = await open_server(lambda: Greeter(b"second"), "127.0.0.1", port, held_ports=ports)
 
     assert await greeting(*waiting) == b"second"
     second.close()
@@ -50,7 +50,7 @@ async def test_services_follow_each_other_at_a_port_without_refused_connections(
 async def test_connections_are_refused_after_the_ports_are_closed() -> None:
     ports = HeldPorts()
     port = await ports.hold("127.0.0.1", 0)
-    server = await open_server(lambda: Greeter(b"here"), "127.0.0.1", port, held=ports)
+    server = await open_server(lambda: Greeter(b"here"), "127.0.0.1", port, held_ports=ports)
 
     server.close()
     ports.close()

@@ -221,8 +221,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from penstock_core.version import __version__
 
         typer.echo(f"penstock {__version__}")

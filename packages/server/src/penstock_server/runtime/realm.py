@@ -417,9 +417,9 @@ class RunningRealm:
             # The decision is made again, because the state may have changed while the name was
             # being approved.
             fact = decide()
-            wanted = check_new(group, fact.name, fact.definition)
+            pattern_durables = check_new(group, fact.name, fact.definition)
             group.realm_fact(0, fact)
-            make_own(group, fact.number, wanted)
+            make_own(group, fact.number, pattern_durables)
             return group.state.opened(fact.number)
 
         async with self.names.making(destination_name(name), definition):
@@ -467,9 +467,9 @@ class RunningRealm:
         ``StorageFailed``.
         """
         channel_id = await self.shard.act(lambda _: self.directory.channel_id_of(name, kind))
-        done = await self.sealer.maintainer.maintain(channel_id)
+        result = await self.sealer.maintainer.maintain(channel_id)
         await self.sealer.free_journal()
-        return done
+        return result
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
         checked_descriptors(definition.descriptors)
@@ -483,8 +483,8 @@ class RunningRealm:
             store = group.state.stores[channel_id]
             store.require_open(store.files)  # a new capacity may move events in files (SEM T7)
             state = self.directory.channels[channel_id].state
-            wanted = self.directory.checked(state.name, definition)
-            group.do(channel_id, Edit(wanted))
+            new_definition = self.directory.checked(state.name, definition)
+            group.do(channel_id, Edit(new_definition))
             return group.state.opened(channel_id)
 
         channel_id = await self.shard.act(number)

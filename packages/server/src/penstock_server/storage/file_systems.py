@@ -101,8 +101,8 @@ class FileSystemBlobs:
                 raise NameDoesNotExist(f"blob {name} does not exist at {self._shown}")
             if not 0 <= at <= size:
                 raise InvalidArgument(f"{name} has {size} bytes; byte {at} is not in it")
-            kept = (self._get(name, 0, at),) if at else ()
-            self._write(name, (*kept, *chunks))
+            unchanged = (self._get(name, 0, at),) if at else ()
+            self._write(name, (*unchanged, *chunks))
 
     def _get(self, name: str, offset: int, length: int | None) -> bytes:
         with self._explained(name, "read"):
@@ -172,9 +172,9 @@ class FileSystemBlobs:
                 os.close(file)
 
     @contextmanager
-    def _explained(self, name: str, done: str) -> Iterator[None]:
+    def _explained(self, name: str, verb: str) -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
             reason = f"{error}".partition("\n")[0]
-            raise StorageFailed(f"{self._shown}/{name} could not be {done}: {reason}") from error
+            raise StorageFailed(f"{self._shown}/{name} could not be {verb}: {reason}") from error

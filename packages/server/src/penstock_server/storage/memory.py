@@ -202,12 +202,12 @@ class MemoryPages:
     async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
         """Return the missing bodies; bodies in memory cannot be damaged."""
         self._check_open()
-        held = self._channels.get(channel, {})
+        bodies = self._channels.get(channel, {})
         where = f"channel {channel} in memory"
         return [
             DamagedBody(place, where, "the body does not exist")
             for place in places
-            if place not in held
+            if place not in bodies
         ]
 
     async def restore(
@@ -259,8 +259,8 @@ class MemoryRegistry:
         """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
         if not key:
             raise InvalidArgument("a registry key has at least one character")
-        held = self._records.get(key)
-        version = held.version if held is not None else 0
+        stored_record = self._records.get(key)
+        version = stored_record.version if stored_record is not None else 0
         if version != expected:
             raise Conflict(f"{key!r} is at version {version}, not {expected}")
         record = VersionedRecord(version + 1, bytes(value))
@@ -270,11 +270,11 @@ class MemoryRegistry:
 
     async def delete(self, key: str, expected: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
-        held = self._records.get(key)
-        version = held.version if held is not None else 0
+        record = self._records.get(key)
+        version = record.version if record is not None else 0
         if version != expected:
             raise Conflict(f"{key!r} is at version {version}, not {expected}")
-        if held is not None:
+        if record is not None:
             del self._records[key]
             self._watches.note(key, None)
 

@@ -51,9 +51,9 @@ def _secret(root: Path) -> Iterator[tuple[Path, int]]:
     if registry.is_dir():
         yield registry, PRIVATE_DIRECTORY
         yield from ((path, PRIVATE_FILE) for path in sorted(registry.iterdir()))
-    kept = root / "quarantine"
-    if kept.is_dir():  # copies of damaged records
-        yield from ((path, PRIVATE_FILE) for path in sorted(kept.glob("registry-*")))
+    quarantine = root / "quarantine"
+    if quarantine.is_dir():  # copies of damaged records
+        yield from ((path, PRIVATE_FILE) for path in sorted(quarantine.glob("registry-*")))
     yield from ((path, PRIVATE_FILE) for path in sorted(root.glob("audit*.ndjson")))
 
 

@@ -77,9 +77,9 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
     from penstock_server.settings import Settings
 
     yield from checks.installation()
-    chosen = Settings()
+    settings = Settings()
     try:
-        chosen = choosing.chosen(file)
+        settings = choosing.chosen(file)
     except PenstockError as error:
         remedy = "see `penstock settings` for the options"
         yield checks.Check("settings", "failed", str(error), remedy=remedy)
@@ -88,11 +88,11 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
             yield checks.Check("settings", "ok", str(file))
     if data is not None:
         yield from checks.data_directory(data.expanduser().absolute())
-    yield from checks.ports(chosen)
-    yield from checks.file_limit(chosen)
+    yield from checks.ports(settings)
+    yield from checks.file_limit(settings)
     yield from checks.clock(data)
-    yield from checks.eavesdroppers(chosen)
-    yield from checks.certificates(chosen)
+    yield from checks.eavesdroppers(settings)
+    yield from checks.certificates(settings)
     if spark:
         yield from _spark()
 

@@ -100,7 +100,7 @@ def create(
       penstock durable create orders accounts --type serial --order-by account
       penstock durable create "orders/*" billing --type serial
     """
-    begin, chosen = parsers.start(start), attributes.parsed(attributes.OF_DURABLES, written)
+    begin, values = parsers.start(start), attributes.parsed(attributes.OF_DURABLES, written)
     with session(url) as realm:
         if means_several(realm, channel):
             info = realm.durables.create(
@@ -110,7 +110,7 @@ def create(
                 start=begin,
                 selector=selector,
                 persistent=persistent,
-                **chosen,
+                **values,
             )
             channels = count(info.channels, "channel")
             write(f"durable {name} created over {info.pattern}: {type}, on {channels} now")
@@ -121,7 +121,7 @@ def create(
             start=begin,
             selector=selector,
             persistent=persistent,
-            **chosen,
+            **values,
         )
         outstanding = durable.info().outstanding
     shown = attributes.durable_type_shown(type)

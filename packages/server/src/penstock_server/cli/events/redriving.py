@@ -61,13 +61,13 @@ def redrive(
       penstock redrive dead/orders --to orders --selector "price > 5"
     """
     with session(url) as realm:
-        done = redriven(realm, store, to, selector=selector, dry_run=dry_run)
+        outcome = redriven(realm, store, to, selector=selector, dry_run=dry_run)
     if format == "json":
-        write_json(done)
+        write_json(outcome)
         return
-    verb = "would be moved" if done.dry_run else "moved"
-    write(f"{count(done.moved, 'event')} {verb} from {store}, {done.left:,} left")
-    for name, moved in sorted(done.destinations.items()):
+    verb = "would be moved" if outcome.dry_run else "moved"
+    write(f"{count(outcome.moved, 'event')} {verb} from {store}, {outcome.left:,} left")
+    for name, moved in sorted(outcome.destinations.items()):
         write(f"  {name}  {moved:,}")
 
 

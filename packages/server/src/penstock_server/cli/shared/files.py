@@ -228,9 +228,9 @@ def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "tag" in columns:  # an empty cell means that the event has no tag
         tags = columns["tag"]
         columns["tag"] = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
-    for name, wanted in BODY.items():
+    for name, target_type in BODY.items():
         kind = columns[name].type if name in columns else None
-        if wanted != UTC_MICROSECONDS or kind is None or not pa.types.is_timestamp(kind):
+        if target_type != UTC_MICROSECONDS or kind is None or not pa.types.is_timestamp(kind):
             continue
         if kind.tz is None:
             columns[name] = pc.assume_timezone(columns[name], "UTC")

@@ -144,9 +144,9 @@ def create(
     kind: Kind, name: str, *, local: Local = None, url: Url = DEFAULT_URL, **written: Any
 ) -> None:
     """Create a store with the attributes that are set; with ``local`` on that cluster node only."""
-    chosen = attributes.chosen(written)
+    values = attributes.chosen(written)
     with session_at(url, local) as realm:
-        store = stores(realm, kind).create(name, **chosen)
+        store = stores(realm, kind).create(name, **values)
         definition = store.info().definition
     shown = attributes.type_shown(definition.type)
     where = f" @{local}" if local else ""
@@ -208,12 +208,12 @@ def show(kind: Kind, name: str, format: ListFormat = "table", url: Url = DEFAULT
 
 def edit(kind: Kind, name: str, *, url: Url = DEFAULT_URL, **written: Any) -> None:
     """Edit the attributes that are set on the command line; the others do not change."""
-    chosen = attributes.chosen(written)
-    if not chosen:
+    values = attributes.chosen(written)
+    if not values:
         raise typer.BadParameter("name at least one attribute to change, e.g. --ttl 1h")
     with session(url) as realm:
         store = stores(realm, kind).get(name)
-        store.edit(**chosen)
+        store.edit(**values)
     write(f"{kind} {store.name} changed")
 
 

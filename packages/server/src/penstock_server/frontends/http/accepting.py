@@ -15,14 +15,14 @@ def accepted_form(accept: str, forms: Collection[str]) -> str:
     """Return the content type of ``forms`` with the largest weight, JSON for a wildcard; empty if
     the client accepts none of them. Raises ``InvalidArgument`` if a weight is not a number."""
     # A weight of 0 means that the client refuses the form, so only larger weights are chosen.
-    best, chosen = 0.0, ""
+    best_weight, best_form = 0.0, ""
     for part in accept.split(",") if accept.strip() else ("*/*",):
         name, *parameters = (text.strip() for text in part.lower().split(";"))
         form = JSON if name in _ANY else name
         weight = _weight(parameters)
-        if form in forms and weight > best:
-            best, chosen = weight, form
-    return chosen
+        if form in forms and weight > best_weight:
+            best_weight, best_form = weight, form
+    return best_form
 
 
 def not_accepted(accept: str, forms: Collection[str]) -> InvalidArgument:

@@ -167,9 +167,9 @@ def _reply_rule(answer: Any, paged_by: Order | None, show: Show | None) -> Show:
 def _page_by_name(item: Show) -> Show:
     def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
         limit, after = call.query.limit, call.query.after
-        rest = sorted((obj for obj in objects if obj.name > after), key=lambda obj: obj.name)
-        next_ = rest[limit - 1].name if len(rest) > limit else None
-        return Page(items=[item(call, obj) for obj in rest[:limit]], next=next_)
+        items_after = sorted((obj for obj in objects if obj.name > after), key=lambda obj: obj.name)
+        next_ = items_after[limit - 1].name if len(items_after) > limit else None
+        return Page(items=[item(call, obj) for obj in items_after[:limit]], next=next_)
 
     return page
 

@@ -140,12 +140,12 @@ class OfPatternLease(RequestBody, frozen=True, kw_only=True):
             pairs = [(name, LeasedEvents(_spans(ids))) for name, ids in self.ids.items()]
         else:
             pairs = [(name, LeasedEvents(None, last)) for name, last in (self.up_to or {}).items()]
-        chosen = {destination_name(name): events for name, events in pairs}
-        if len(chosen) < len(pairs):
+        by_channel = {destination_name(name): events for name, events in pairs}
+        if len(by_channel) < len(pairs):
             raise InvalidArgument(
                 "one channel is named in two spellings; name it once, with all of its ids"
             )
-        return chosen
+        return by_channel
 
 
 class RollBackPatternBody(OfPatternLease, frozen=True, kw_only=True):

@@ -143,9 +143,9 @@ def with_columns(document: EventAnswer, columns: str) -> EventAnswer:
     properties = document.properties
     if "properties" not in fields:
         properties = {name: properties[name] for name in names if name in properties}
-    kept = {
+    shown_fields = {
         name: getattr(document, name)
         for name in document.__struct_fields__
         if name in fields or name in _ALWAYS
     }
-    return EventAnswer(**{**kept, "properties": properties, "types": types_of(properties)})
+    return EventAnswer(**{**shown_fields, "properties": properties, "types": types_of(properties)})

@@ -124,9 +124,9 @@ def _without_choice(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     if len(options) > 1:
         raise ValueError(f"generators do not support a choice between {options}; remove the bounds")
-    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    other_keys = {key: value for key, value in schema.items() if key != "anyOf"}
     [only] = options
     kind = only["type"]
     if "enum" in only and has_null:
         only = {**only, "enum": [*only["enum"], None]}
-    return {**rest, **only, "type": [kind, "null"] if has_null else kind}
+    return {**other_keys, **only, "type": [kind, "null"] if has_null else kind}

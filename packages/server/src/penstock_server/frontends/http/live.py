@@ -146,8 +146,8 @@ class Snoop:
             await woken(viewer.wake)
             lines = viewer.take_lines()
             yield b"".join(lines) or b": nothing new\n\n"
-            if (lost := await self.caught_up()) is not None:
-                yield message("lost", lost)
+            if (skipped_ids := await self.caught_up()) is not None:
+                yield message("lost", skipped_ids)
             elif lines:
                 self.credit(len(lines))
         reason = viewer.reason

@@ -433,8 +433,8 @@ class RealmCollector(Collector):
             "Bytes that a server of the engine may still store.",
             labels=["server"],
         )
-        for server, room in sorted(counts.rooms.items()):
-            servers.add_metric([server], room)
+        for server, free_bytes in sorted(counts.rooms.items()):
+            servers.add_metric([server], free_bytes)
         yield from (majority, servers)
 
     def _of_owner(self) -> Iterator[Metric]:

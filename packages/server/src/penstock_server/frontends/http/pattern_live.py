@@ -128,8 +128,8 @@ class PatternView:
                 del self._parts[channel_id]
                 if not isinstance(viewer.reason, AccessDenied | NameDoesNotExist):
                     self.stop(viewer.reason)  # the reason concerns the whole view
-            elif (lost := await part.caught_up()) is not None:
-                of_channel = msgspec.structs.asdict(lost)
+            elif (skipped_ids := await part.caught_up()) is not None:
+                of_channel = msgspec.structs.asdict(skipped_ids)
                 yield message("lost", LostOfChannel(channel=viewer.channel, **of_channel))
             elif lines:
                 part.credit(len(lines))

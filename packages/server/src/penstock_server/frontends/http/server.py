@@ -125,16 +125,16 @@ class HttpConnection(H11Protocol):
             self.transport.write(refusal(*fault))
             self.transport.close()
             return
-        chosen = upgrade.chosen(tuple(protocols))
-        assert chosen is not None, "_upgrade_fault checks this"
+        sub_protocol = upgrade.chosen(tuple(protocols))
+        assert sub_protocol is not None, "_upgrade_fault checks this"
         # The client may have sent its first frames right behind the request.
         early_data, _ = self.conn.trailing_data
-        self.transport.write(upgrade.answer(chosen))
+        self.transport.write(upgrade.answer(sub_protocol))
         # From here on the listener of the inner protocol counts the connection.
         self.connections.discard(self)
         self.listener.places.leave(self)
         self._asker.go()
-        tunnel = WebTunnel(protocols[chosen]())
+        tunnel = WebTunnel(protocols[sub_protocol]())
         self.transport.set_protocol(tunnel)
         tunnel.connection_made(self.transport)
         if early_data:
@@ -249,7 +249,7 @@ class HttpServer:
                 if gate is not None:
                     callbacks = self._enter, self._leave
                     make = partial(PrefaceSniffer, gate, make, timeout_s, *callbacks)
-                server = await open_server(make, host, port, held=ports)
+                server = await open_server(make, host, port, held_ports=ports)
             else:
                 before = None if gate is None else gate.before_tls
                 server = TlsServer(

@@ -169,7 +169,7 @@ class NativeListener:
             gate = self.gate
             if self.tls is None:
                 make = make if gate is None else partial(self._new_preface_sniffer, gate, make)
-                server = await open_server(make, host, port, held=self.ports)
+                server = await open_server(make, host, port, held_ports=self.ports)
             else:
                 # The time limit of a handshake is that of a Hello.
                 server = TlsServer(

@@ -71,11 +71,11 @@ class Buffers:
     def body(self, principal: Principal) -> Iterator[Callable[[int], None]]:
         """Count one body. Yield a function that counts the size it has reached, and raises
         ``Unavailable`` if that is too large."""
-        held = self.open(principal)
+        counted_bytes = self.open(principal)
         try:
-            yield held.grow
+            yield counted_bytes.grow
         finally:
-            held.close()
+            counted_bytes.close()
 
     def take(self, of: str, size: int, counted: int) -> int:
         """Count the bytes by which ``size`` exceeds the ``counted`` bytes, and return their

@@ -124,11 +124,11 @@ class TlsServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []
 
-    async def listen(self, host: str, port: int, held: HeldPorts | None = None) -> None:
+    async def listen(self, host: str, port: int, held_ports: HeldPorts | None = None) -> None:
         """Accept connections at every address of ``host``, or at a held port. Raises
         ``OSError``."""
-        if held is not None:
-            self.sockets = held.copies(host, port)
+        if held_ports is not None:
+            self.sockets = held_ports.copies(host, port)
             self._accepting = [start_task(self._accept(sock)) for sock in self.sockets]
             return
         loop = asyncio.get_running_loop()

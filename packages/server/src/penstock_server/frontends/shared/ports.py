@@ -71,13 +71,13 @@ class SocketServers:
 
 
 async def open_server(
-    make: Callable[[], asyncio.BaseProtocol], host: str, port: int, held: HeldPorts | None
+    make: Callable[[], asyncio.BaseProtocol], host: str, port: int, held_ports: HeldPorts | None
 ) -> asyncio.Server | SocketServers:
     """Accept plain connections, at a held port or at a new one. Raises ``OSError``."""
     loop = asyncio.get_running_loop()
-    if held is None:
+    if held_ports is None:
         return await loop.create_server(make, host, port)
-    sockets = held.copies(host, port)
+    sockets = held_ports.copies(host, port)
     return SocketServers([await loop.create_server(make, sock=sock) for sock in sockets])
 
 

@@ -178,14 +178,14 @@ class AccessControl:
         await self.accounts.load()
         # The log is loaded first, so that the record below continues its numbers.
         await self.audit.load()
-        chosen = password or new_password()
+        new_text = password or new_password()
         if self.accounts.knows(user):
-            await self.accounts.set_password(user, chosen)
+            await self.accounts.set_password(user, new_text)
         else:
-            await self.accounts.create_user(user, chosen)
+            await self.accounts.create_user(user, new_text)
         await self.accounts.grant("realm", "", f"{user}@*", rights=("full",))
         await self.audit.note("offline", "user.reset", user, granted=("full",))
-        return chosen
+        return new_text
 
     # --- authentication ------------------------------------------------------------------
 

@@ -100,10 +100,10 @@ class Accounts:
         if self.shared is not None:
             self._take_shared(self.shared)
         else:
-            held = await registry.get(USERS_KEY)
-            if held is not None:
-                self._versions[USERS_KEY] = held.version
-            self._take_users(None if held is None else held.value)
+            users_record = await registry.get(USERS_KEY)
+            if users_record is not None:
+                self._versions[USERS_KEY] = users_record.version
+            self._take_users(None if users_record is None else users_record.value)
         for key in await registry.list(ENTRIES_PREFIX):
             try:
                 record = await registry.get(key)
@@ -378,7 +378,7 @@ class Accounts:
     async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
         """Grant rights to a subject, in addition to those it has. Raises ``InvalidArgument``, and
         ``NameDoesNotExist`` for a group that does not exist."""
-        resource, wanted = checked_resource(kind, name), checked_rights(kind, tuple(rights))
+        resource, new_rights = checked_resource(kind, name), checked_rights(kind, tuple(rights))
         if kind == "topic" and not resource:
             raise InvalidArgument("a grant on topics needs a topic filter, such as dev/%c/#")
         grantee = parse_subject(subject)
@@ -386,7 +386,7 @@ class Accounts:
             _log.info("access.group_unknown", group=grantee.user)  # a token may name it
         async with self._changing:
             # The lock is held, because the new entries are computed from the present ones.
-            granted = self.acl.granted(kind, resource, subject, rights=wanted)
+            granted = self.acl.granted(kind, resource, subject, rights=new_rights)
             await self._store(kind, resource, granted)
         return self.entries(kind, resource)
 

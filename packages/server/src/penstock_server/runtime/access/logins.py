@@ -268,10 +268,10 @@ class Logins:
         if record.is_damaged:
             return  # only a repair may replace it
         assert self._registry is not None, "records are marked as unwritten only with a registry"
-        kept = self._kept(key)
+        logins = self._kept(key)
         try:
             version = await self._registry.cas(
-                key, record.version, msgspec.msgpack.encode(list(kept.values()))
+                key, record.version, msgspec.msgpack.encode(list(logins.values()))
             )
         except Conflict:
             # `write` loops until no record is unwritten, so the merged record is written next.
@@ -281,8 +281,8 @@ class Logins:
             self._unwritten.add(key)
             raise
         else:
-            record.version, record.digests = version, frozenset(kept)
-            for digest, stored in kept.items():
+            record.version, record.digests = version, frozenset(logins)
+            for digest, stored in logins.items():
                 if (login := self._held.get(digest)) is not None:
                     login.written_us = stored.used_us
 

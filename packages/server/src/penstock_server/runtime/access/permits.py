@@ -323,10 +323,10 @@ class Permits:
         self, definition: Definition, name: str, *, is_new: bool
     ) -> Iterator[NeededOperation]:
         # Topics given to a store are taken from the MQTT channel, so this is an edit of it.
-        wanted, mqtt_channel = destination_name(name), self._directory.internal.mqtt_channel
-        number = None if is_new else self._directory.find(wanted)
+        store_name, mqtt_channel = destination_name(name), self._directory.internal.mqtt_channel
+        number = None if is_new else self._directory.find(store_name)
         present = () if number is None else self._directory.channels[number].state.definition.topics
-        if definition.topics != present or (is_new and wanted == mqtt_channel):
+        if definition.topics != present or (is_new and store_name == mqtt_channel):
             yield "channel.edit", mqtt_channel
 
     def _store(self, name: str, pair: Pair) -> NeededOperation:
@@ -335,10 +335,10 @@ class Permits:
         A store that does not exist or is not visible counts as a channel, so that a refusal does
         not reveal which of the two it is. Raises ``InvalidName``.
         """
-        wanted = destination_name(name)
-        number = self._directory.find(wanted)
-        if number is None or not self._access.visible(self.principal, "queue", [wanted]):
-            return pair[0], wanted
+        store_name = destination_name(name)
+        number = self._directory.find(store_name)
+        if number is None or not self._access.visible(self.principal, "queue", [store_name]):
+            return pair[0], store_name
         return self._numbered(number, pair)
 
     def _all_numbered(self, numbers: Iterable[int], pair: Pair) -> Iterator[NeededOperation]:

@@ -11,9 +11,9 @@ class Room:
 
     __slots__ = ("bytes_max", "in_flight")
 
-    def __init__(self, bytes_max: int, held: int = 0) -> None:
+    def __init__(self, bytes_max: int, in_flight: int = 0) -> None:
         self.bytes_max = bytes_max
-        self.in_flight = held
+        self.in_flight = in_flight
         """Bytes sent that the client's application has not consumed yet."""
 
     @property

@@ -113,19 +113,21 @@ class Choosers:
                 yield part, part
             return
         for i, part in enumerate(rows):
-            known_rows, rest = self._split_examined(subscription, part)
+            known_rows, unexamined_rows = self._split_examined(subscription, part)
             if known_rows is not None:
                 matched = self._results[subscription].matched
                 yield known_rows, known_rows.chosen_as(use.selector.text, matched)
-            if rest is None:
+            if unexamined_rows is None:
                 continue
             # Everything behind waits, too, or the subscription would get events out of order.
-            if not self._may_evaluate_now(rest, use.selector):
+            if not self._may_evaluate_now(unexamined_rows, use.selector):
                 self._wait(
-                    _Chooser(subscription, session, use, parts=deque((rest, *rows[i + 1 :])))
+                    _Chooser(
+                        subscription, session, use, parts=deque((unexamined_rows, *rows[i + 1 :]))
+                    )
                 )
                 return
-            yield rest, rest.chosen(use.selector, use.now_us, use.messages)
+            yield unexamined_rows, unexamined_rows.chosen(use.selector, use.now_us, use.messages)
 
     def mask_now(
         self, subscription: int, use: SelectorUse, batch: pa.RecordBatch

@@ -241,13 +241,13 @@ class Dispatch:
         """End subscriptions and tell their outlets. A subscription has ended even if its outlet
         fails."""
         for subscription in subscriptions:
-            held = self._outlets.get(subscription)
+            registration = self._outlets.get(subscription)
             self.close(subscription)
-            if held is not None:
+            if registration is not None:
                 try:
-                    held[1].closed(reason)
+                    registration[1].closed(reason)
                 except Exception as failure:  # noqa: BLE001  the others must be notified
-                    self._note(held[0], failure)
+                    self._note(registration[0], failure)
 
     def channels_of(self, session: str) -> list[int]:
         """Return the channels that a session subscribes to, without duplicates, in stable order."""
@@ -275,12 +275,12 @@ class Dispatch:
     def recall(self, channel: ChannelMachine) -> None:
         """Tell the subscriptions of ``channel`` which events it recalls (SEM D11)."""
         for recalled in channel.recalls():
-            held = self._outlets.get(recalled.subscription)
-            if held is not None:
+            registration = self._outlets.get(recalled.subscription)
+            if registration is not None:
                 try:
-                    held[1].recall(recalled.spans)
+                    registration[1].recall(recalled.spans)
                 except Exception as failure:  # noqa: BLE001  ends this subscription alone
-                    self._fail(held[0], channel, [recalled.subscription], failure=failure)
+                    self._fail(registration[0], channel, [recalled.subscription], failure=failure)
 
     async def perform(
         self,
@@ -349,11 +349,11 @@ class Dispatch:
         """Deliver events to one subscription, or report an end to it. Return whether it made
         progress."""
         channel = round_.channel
-        held = self._outlets.get(effect.subscription)
-        if held is None:  # it has ended, but the shard has not processed that yet
+        registration = self._outlets.get(effect.subscription)
+        if registration is None:  # it has ended, but the shard has not processed that yet
             self._give_back(channel, effect)
             return False
-        outlet = held[1]
+        outlet = registration[1]
         if isinstance(effect, ReportEnd):
             seat = channel.state.seats.get(effect.subscription)
             if seat is not None and seat[1].demand:
@@ -389,17 +389,17 @@ class Dispatch:
         _log.error("delivery.failed", incident=incident, channel=channel_id, exc_info=failure)
         return incident
 
-    async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
+    async def _find_lanes(self, round_: _Round, effect: FindLanes) -> None:
         """Read which lanes events belong to. Unreadable events get no lane."""
-        rows, damage = await self.read(round_.store, wanted.spans)
+        rows, damage = await self.read(round_.store, effect.spans)
         self._report(round_, damage)
-        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
-        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends=ends, ids=ids)
+        keys, ends, ids = lanes_of([part.batch for part in rows], effect.property)
+        command = AssignLanes(effect.durable, effect.spans[-1].end, keys, ends=ends, ids=ids)
         round_.channel.attend(command, self._clock.now_us())
 
-    async def _find_interested(self, round_: _Round, wanted: FindInterested) -> None:
+    async def _find_interested(self, round_: _Round, effect: FindInterested) -> None:
         """Find the followers whose selectors may match events. Unreadable events match none."""
-        rows, _ = await self._rows(round_, wanted.spans)
+        rows, _ = await self._rows(round_, effect.spans)
         followers = self.following.interested(round_.number, rows, messages_of(round_.channel))
         round_.channel.attend(SingleOut(followers), self._clock.now_us())
 
@@ -472,14 +472,16 @@ class Dispatch:
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
         use = self._use(round_.channel, outlet)
-        for part, chosen in self.choosers.chosen(
+        for part, matching_rows in self.choosers.chosen(
             effect.subscription, outlet.session, use, rows=rows
         ):
-            if chosen is not part:
-                unsent += others(part.spans, chosen.spans if chosen is not None else ())
-            if chosen is not None:
+            if matching_rows is not part:
+                unsent += others(
+                    part.spans, matching_rows.spans if matching_rows is not None else ()
+                )
+            if matching_rows is not None:
                 await self.rely()
-                was_sent, held_from = self.send(round_.channel, chosen, effect, outlet)
+                was_sent, held_from = self.send(round_.channel, matching_rows, effect, outlet)
                 sent |= was_sent
                 if held_from is not None:
                     return sent, held_from
@@ -540,9 +542,9 @@ class Dispatch:
         """Deliver granted events of a merge channel as full events or deltas. Return whether any
         were sent."""
         channel, now_us = round_.channel, self._clock.now_us()
-        spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
+        spans, selected_rows, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
         rows, skipped = (
-            outgoing(store, known_keys, spans, chosen=chosen, made=round_.made)
+            outgoing(store, known_keys, spans, selected_rows=selected_rows, made=round_.made)
             if spans
             else ([], ())
         )

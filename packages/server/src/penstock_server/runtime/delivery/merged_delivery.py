@@ -41,8 +41,8 @@ class KnownKeys:
             self._sent[:] = False
             self._generation, self.mark = store.states.generation, None
         if store.states.slots > len(self._sent):
-            room = np.zeros(store.states.slots, dtype=np.bool_)
-            self._sent = np.concatenate((self._sent, room))
+            known_slots = np.zeros(store.states.slots, dtype=np.bool_)
+            self._sent = np.concatenate((self._sent, known_slots))
         is_known: Bools = self._sent[slots] & (slots != NO_SLOT)
         return is_known
 
@@ -75,33 +75,33 @@ subscription's mark, and whether all events since the mark are new to it."""
 
 def outgoing(
     store: MergeStore,
-    known: KnownKeys,
+    known_keys: KnownKeys,
     spans: Spans,
-    chosen: SelectedRows | None,
+    selected_rows: SelectedRows | None,
     made: Made,
 ) -> OfferedBatches:
     """Return the batches of ``spans`` for a subscription that takes deltas.
 
-    ``chosen`` has the rows that its selector matches; None: it has no selector. The fast path at
-    the top shares one batch between all subscriptions that are equally far: it needs the recent
-    deltas of exactly these ids, and keys that the subscription knows.
+    ``selected_rows`` has the rows that its selector matches; None: it has no selector. The fast
+    path at the top shares one batch between all subscriptions that are equally far: it needs the
+    recent deltas of exactly these ids, and keys that the subscription knows.
     """
-    stretch = None if known.mark is None else store.recent.since(known.mark)
-    if stretch is None or chosen is not None or spans[0].first < store.recent.first:
-        return _of_whole(store, known, spans, stretch=stretch, chosen=chosen)
-    assert known.mark is not None, "the stretch begins there"
+    stretch = None if known_keys.mark is None else store.recent.since(known_keys.mark)
+    if stretch is None or selected_rows is not None or spans[0].first < store.recent.first:
+        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=selected_rows)
+    assert known_keys.mark is not None, "the stretch begins there"
     ids = span_ids(spans)
     positions = np.searchsorted(stretch.ids, ids)
     # The modulo keeps positions behind the last id inside the array; such an id then differs.
     if positions[0] >= len(stretch.ids) or not np.array_equal(
         stretch.ids[positions % len(stretch.ids)], ids
     ):
-        return _of_whole(store, known, spans, stretch=stretch, chosen=None)
+        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=None)
     slots = stretch.slots[positions]
-    if not (known.known_among(slots, store) & stretch.only_deltas(slots)).all():
-        return _of_whole(store, known, spans, stretch=stretch, chosen=None)
-    is_fresh = int(stretch.ids[0]) >= known.through
-    key = (spans, known.mark, is_fresh)
+    if not (known_keys.known_among(slots, store) & stretch.only_deltas(slots)).all():
+        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=None)
+    is_fresh = int(stretch.ids[0]) >= known_keys.through
+    key = (spans, known_keys.mark, is_fresh)
     if key not in made:
         rows = as_they_came(stretch, ids) if is_fresh else None
         made[key] = rows or [deltas(stretch, ids)]
@@ -110,27 +110,27 @@ def outgoing(
 
 def _of_whole(
     store: MergeStore,
-    known: KnownKeys,
+    known_keys: KnownKeys,
     spans: Spans,
     stretch: Stretch | None,
-    chosen: SelectedRows | None,
+    selected_rows: SelectedRows | None,
 ) -> OfferedBatches:
     """Return the batches of the granted events, made from their merged states."""
-    rows = store.merged_rows(spans) if chosen is None else chosen.rows
+    rows = store.merged_rows(spans) if selected_rows is None else selected_rows.rows
     if rows is None:
         return OfferedBatches([])
     slots = rows.slots
     matches = np.ones(len(slots), dtype=np.bool_)
     skipped: Spans = ()
-    if chosen is not None:
-        matches = np.asarray(chosen.mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    if selected_rows is not None:
+        matches = np.asarray(selected_rows.mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
         skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(rows.ids[~matches]))))
-    as_delta = matches & known.known_among(slots, store)
+    as_delta = matches & known_keys.known_among(slots, store)
     if stretch is None:
         as_delta[:] = False
     else:
         as_delta &= stretch.only_deltas(slots) & np.isin(rows.ids, stretch.ids)
-    known.note(slots, matches)
+    known_keys.note(slots, matches)
     return OfferedBatches(
         _together(store, rows, matches, as_delta=as_delta, stretch=stretch), skipped
     )
@@ -157,12 +157,12 @@ def _together(
     return [OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers)]
 
 
-def kept_up(known: KnownKeys, cursor: int, next_id: int) -> None:
+def kept_up(known_keys: KnownKeys, cursor: int, next_id: int) -> None:
     """Note that everything below ``cursor`` has been granted. The mark advances only when that is
     the whole channel: only then does the subscription have every key's state as of one id."""
-    known.through = cursor
+    known_keys.through = cursor
     if cursor >= next_id:
-        known.mark = next_id
+        known_keys.mark = next_id
 
 
 def span_ids(spans: Spans) -> Int64s:

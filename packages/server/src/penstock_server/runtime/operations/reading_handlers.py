@@ -361,15 +361,15 @@ async def read_key_state(by: Caller, request: reading.ReadKeyState) -> Event:
 
 
 async def list_scheduled(by: Caller, request: reading.ListScheduled) -> reading.ScheduledPage:
-    wanted = None if request.channel is None else destination_name(request.channel)
-    if wanted is not None:
-        by.realm.view.required(wanted)
+    store_name = None if request.channel is None else destination_name(request.channel)
+    if store_name is not None:
+        by.realm.view.required(store_name)
     kinds: tuple[Kind, ...] = ("channel", "queue")
     names = [(name, kind) for kind in kinds for name in await by.realm.list_channels(kind)]
     remaining = request.limit
     stores: list[reading.WaitingEvents] = []
     for name, kind in sorted(names):
-        is_wanted = wanted in (None, name) and name >= request.first_name
+        is_wanted = store_name in (None, name) and name >= request.first_name
         if not is_wanted or not by.allows(READING[kind], name):
             continue
         if not remaining:

@@ -82,9 +82,9 @@ class NewestOutlet(Collected):
 
     def events(self) -> list[Event]:
         """Return the kept events, in order."""
-        kept = super().events()
-        self.has_dropped |= len(kept) > self._kept_max
-        return kept[-self._kept_max :]
+        oldest_last = super().events()
+        self.has_dropped |= len(oldest_last) > self._kept_max
+        return oldest_last[-self._kept_max :]
 
 
 async def newest(
@@ -178,10 +178,14 @@ class _Search:
         the time was not enough."""
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
-        wanted = self._limit - len(self._events)
+        missing_count = self._limit - len(self._events)
         page_bytes_max = self._limits.page_bytes_max
         outlet = NewestOutlet(
-            self._session, self._selector, wanted, bytes_max=page_bytes_max - self._size, part=count
+            self._session,
+            self._selector,
+            missing_count,
+            bytes_max=page_bytes_max - self._size,
+            part=count,
         )
         number, last = self._number, self._low - 1
         await collect(

@@ -60,13 +60,13 @@ async def batches_at(
     """Yield pages of the stored events with these ascending ids. Ids near to each other are read
     together, and the events between them are filtered out."""
     for first, last in stretches_of(event_ids):
-        wanted = pa.array(event_ids[first:last], pa.int64())
+        run_ids = pa.array(event_ids[first:last], pa.int64())
         low_id, high_id = event_ids[first], event_ids[last - 1]
         async for page in _batches_between(
             realm, channel, low_id, last_id=high_id, page_max=page_max
         ):
             batches = [batch.to_arrow() for batch in page]
-            yield [batch.filter(pc.is_in(batch.column("event_id"), wanted)) for batch in batches]
+            yield [batch.filter(pc.is_in(batch.column("event_id"), run_ids)) for batch in batches]
 
 
 def stretches_of(event_ids: Sequence[int]) -> Iterator[tuple[int, int]]:

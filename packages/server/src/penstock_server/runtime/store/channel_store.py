@@ -320,18 +320,20 @@ class ChannelStore:
         self.files = sorted(files, key=lambda kept: kept.index.first_id)
 
     def _forget_tail(self, through: int, volatile: IdSet) -> None:
-        done = bisect_right(self._ends, through)
+        sealed_count = bisect_right(self._ends, through)
         if self.late:
             # This is a copy, because the set belongs to the state of the channel.
             volatile = volatile.copy()
             volatile.add_all(self.late)
         if not volatile:
-            self._drop(0, done)
+            self._drop(0, sealed_count)
             return
-        for i in range(done - 1, -1, -1):  # backwards, so that dropping keeps the lower indexes
+        for i in range(
+            sealed_count - 1, -1, -1
+        ):  # backwards, so that dropping keeps the lower indexes
             tail_batch = self.tail[i]
-            kept = volatile.within(Span(tail_batch.first, tail_batch.end))
-            if not kept:
+            volatile_ids = volatile.within(Span(tail_batch.first, tail_batch.end))
+            if not volatile_ids:
                 self._drop(i, i + 1)
 
     def empty_files(self) -> list[SealedFile]:

@@ -90,10 +90,10 @@ class MergeStore(ChannelStore):
         codes = np.concatenate(
             [np.full(len(raw.slots), self._code(raw.tail_batch.publisher)) for raw in pending]
         )
-        merged, wanted = self.states.merged(rows, slots, ~deltas)
+        merged, merged_rows = self.states.merged(rows, slots, ~deltas)
         for raw in pending:
             self._count(raw.tail_batch, -1)
-        self.states.append(merged, slots[wanted], codes[wanted])
+        self.states.append(merged, slots[merged_rows], codes[merged_rows])
         self.states.tidy(self._gone)
         self._weigh()
 
@@ -327,8 +327,8 @@ class _StatePiece(TailBatch):
         self._rows_held = chunk.ids
 
     def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
-        wanted = np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
-        return self.batch.take(pa.array(np.searchsorted(self._rows_held, wanted)))
+        ids = np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
+        return self.batch.take(pa.array(np.searchsorted(self._rows_held, ids)))
 
 
 def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:

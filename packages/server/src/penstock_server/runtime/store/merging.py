@@ -132,10 +132,10 @@ def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates
     """Yield the states of a merge channel for a snapshot; nothing for other channels."""
     if not isinstance(store, MergeStore):
         return
-    kept = store.kept(stored)
-    if not kept:
+    rows = store.kept(stored)
+    if not rows:
         yield KeptStates(), b""
-    for batch, publishers in kept:
+    for batch, publishers in rows:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)

@@ -52,9 +52,9 @@ def refuse_newer(fact: Struct, agreed: AgreedFormat) -> None:
     format = agreed.format
     if format >= FORMAT:
         return
-    wanted = SINCE.get(type(fact), 1)
-    if wanted > format:
-        raise _refusal(f"the request ({type(fact).__name__})", wanted, agreed)
+    fact_since = SINCE.get(type(fact), 1)
+    if fact_since > format:
+        raise _refusal(f"the request ({type(fact).__name__})", fact_since, agreed)
     for name, since in _newer_attributes(fact, format):
         raise _refusal(f"the attribute {name}", since, agreed, otherwise=f", or leave {name} out")
 
@@ -86,12 +86,12 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return field.default
 
 
-def _refusal(what: str, wanted: int, agreed: AgreedFormat, otherwise: str = "") -> IllegalState:
-    if behind := ", ".join(agreed.behind(wanted)):
+def _refusal(what: str, since: int, agreed: AgreedFormat, otherwise: str = "") -> IllegalState:
+    if behind := ", ".join(agreed.behind(since)):
         remedy = f"{behind} cannot read it: upgrade the older nodes, and then run"
     else:
         remedy = "every node can read it: run"
     return IllegalState(
-        f"{what} is new in format {wanted}, but the cluster writes format {agreed.format} until "
+        f"{what} is new in format {since}, but the cluster writes format {agreed.format} until "
         f"its upgrade is finished. {remedy} penstock cluster upgrade --finish{otherwise}"
     )

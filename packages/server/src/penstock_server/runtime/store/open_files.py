@@ -36,8 +36,8 @@ class OpenFiles:
 
         A file that cannot be opened is logged and stays closed: its events count as damaged.
         """
-        wanted = list(files)
-        for file in wanted:
+        to_open = list(files)
+        for file in to_open:
             if file.is_open:
                 self._open.move_to_end(file)
                 continue
@@ -52,14 +52,14 @@ class OpenFiles:
             self._open[file] = len(buffer)
             self.bytes += len(buffer)
         if self.bytes > self.bytes_max or len(self._open) > self.files_max:
-            self._shrink(len(wanted))
+            self._shrink(len(to_open))
 
     async def pin(self, files: Iterable[SealedFile]) -> None:
         """Open files and keep them open, whatever the limit."""
-        wanted = list(files)
-        for file in wanted:
+        to_pin = list(files)
+        for file in to_pin:
             file.is_pinned = True
-        await self.open(wanted)
+        await self.open(to_pin)
 
     def close(self, file: SealedFile) -> None:
         """Close a file and drop its verified batches."""
@@ -86,10 +86,10 @@ class OpenFiles:
                     damage += await offload(file.reader.check)
         return damage
 
-    def _shrink(self, kept: int) -> None:
-        """Close files, the least recently read first, until the limit is met. The newest ``kept``
-        stay open: they are about to be read."""
-        for file in list(self._open)[: max(0, len(self._open) - kept)]:
+    def _shrink(self, newest_count: int) -> None:
+        """Close files, the least recently read first, until the limit is met. The newest
+        ``newest_count`` stay open: they are about to be read."""
+        for file in list(self._open)[: max(0, len(self._open) - newest_count)]:
             if self.bytes <= self.bytes_max and len(self._open) <= self.files_max:
                 return
             if not file.is_pinned:

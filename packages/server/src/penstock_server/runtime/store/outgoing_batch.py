@@ -270,15 +270,15 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
     return tuple(map(Span, firsts.tolist(), ends.tolist()))
 
 
-def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
-    """Return the ids of ``spans`` that are not in ``chosen``, which must be a subset of them."""
-    if not chosen:
+def others(spans: Sequence[Span], subset: Sequence[Span]) -> Sequence[Span]:
+    """Return the ids of ``spans`` that are not in ``subset``, which must be a subset of them."""
+    if not subset:
         return spans
     if len(spans) > 1:
         remaining = IdSet(spans)
-        remaining.discard_all(IdSet(chosen))
+        remaining.discard_all(IdSet(subset))
         return remaining.spans
     # The usual case: the gaps of one span follow from the edges of `chosen`, without sets.
-    firsts = [spans[0].first, *(span.end for span in chosen)]
-    ends = [*(span.first for span in chosen), spans[0].end]
+    firsts = [spans[0].first, *(span.end for span in subset)]
+    ends = [*(span.first for span in subset), spans[0].end]
     return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -140,18 +140,18 @@ class Recent:
         )
 
 
-def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None:
+def as_they_came(stretch: Stretch, event_ids: Int64s) -> list[OutgoingBatch] | None:
     """Return the batches of ``stretch`` as they were published, if they are little more than the
-    deltas of ``wanted``: that saves building a batch, and an outdated delta before a newer one does
-    no harm. None if building the deltas is better."""
+    deltas of ``event_ids``: that saves building a batch, and an outdated delta before a newer one
+    does no harm. None if building the deltas is better."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
-    if len(stretch.ids) > 2 * len(wanted) or len(stretch.ids) < AS_THEY_CAME_MIN * len(
+    if len(stretch.ids) > 2 * len(event_ids) or len(stretch.ids) < AS_THEY_CAME_MIN * len(
         tail_batches
     ):
         return None
     if not stretch.deltas.all() or not all(tail_batch.is_whole for tail_batch in tail_batches):
         return None
-    if len(np.unique(stretch.slots)) != len(wanted):
+    if len(np.unique(stretch.slots)) != len(event_ids):
         return None  # some events have left the channel
     return [
         OutgoingBatch([Span(tail_batch.first, tail_batch.end)], tail_batch=tail_batch)
@@ -159,12 +159,12 @@ def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None
     ]
 
 
-def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
-    """Return one delta for each of the events ``wanted``: ascending ids, each the newest of its
+def deltas(stretch: Stretch, event_ids: Int64s) -> OutgoingBatch:
+    """Return one delta for each of the events ``event_ids``: ascending ids, each the newest of its
     key. A delta has all properties that the key's deltas in ``stretch`` have changed."""
-    rows = np.searchsorted(stretch.ids, wanted)
+    rows = np.searchsorted(stretch.ids, event_ids)
     batch = _batch(stretch, rows)
-    return OutgoingBatch(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))
+    return OutgoingBatch(spans_in(batch), batch=batch, publishers=_publishers(stretch, event_ids))
 
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
@@ -184,10 +184,10 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
         batch = pa.concat_batches([columns.conform(_plain(part)) for part in batches])
     slots = stretch.slots
     has_chosen_key = np.isin(slots, slots[rows])
-    kept = np.flatnonzero(has_chosen_key)
-    batch, slots = batch.take(pa.array(kept)), slots[kept]
-    no_full_events = np.zeros(len(kept), dtype=np.bool_)
-    merged = merge(normal(batch), slots, no_full_events, wanted=np.searchsorted(kept, rows))
+    selected = np.flatnonzero(has_chosen_key)
+    batch, slots = batch.take(pa.array(selected)), slots[selected]
+    no_full_events = np.zeros(len(selected), dtype=np.bool_)
+    merged = merge(normal(batch), slots, no_full_events, wanted=np.searchsorted(selected, rows))
     return _as_deltas(merged)
 
 
@@ -211,16 +211,16 @@ def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column(FIELDS[DELTA], pa.array(np.ones(batch.num_rows, dtype=np.bool_)))
 
 
-def _publishers(stretch: Stretch, wanted: Int64s) -> Publishers:
+def _publishers(stretch: Stretch, event_ids: Int64s) -> Publishers:
     names = {raw.tail_batch.publisher for raw in stretch.tail_batches}
     if len(names) == 1:
         (name,) = names
         return ((name, ()),) if name else ()
     spans_by_publisher: dict[str, list[Span]] = {}
     for raw in stretch.tail_batches:
-        low, high = np.searchsorted(wanted, (raw.tail_batch.first, raw.tail_batch.end)).tolist()
+        low, high = np.searchsorted(event_ids, (raw.tail_batch.first, raw.tail_batch.end)).tolist()
         if low < high and raw.tail_batch.publisher:
-            span = Span(int(wanted[low]), int(wanted[high - 1]) + 1)
+            span = Span(int(event_ids[low]), int(event_ids[high - 1]) + 1)
             spans_by_publisher.setdefault(raw.tail_batch.publisher, []).append(span)
     return tuple((name, tuple(spans)) for name, spans in spans_by_publisher.items())
 

@@ -109,10 +109,10 @@ class Schemas:
 
     def schema(self, schema_id: int) -> pa.Schema:
         """Return the schema with a recorded number (see :meth:`has`)."""
-        held = self._held.get(schema_id)
-        if held is None:
-            held = self._held[schema_id] = schema_from(self._bytes[schema_id])
-        return held
+        schema = self._held.get(schema_id)
+        if schema is None:
+            schema = self._held[schema_id] = schema_from(self._bytes[schema_id])
+        return schema
 
     def bytes_of(self, schema_id: int, schema: pa.Schema) -> bytes:
         """Return the bytes that announce ``schema`` under its number to a client."""

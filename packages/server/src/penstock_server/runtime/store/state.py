@@ -532,8 +532,8 @@ class RealmState:
             for states, body in kept_states(store, channel.state.stored):
                 of_channels.append(FactRecord(channel_id, states, (BodyRef(0, len(body), 0),)))
                 kept_bodies.append(body)
-            for tail_batch, kept in _all_kept(store, channel.state.volatile):
-                fact, rows, body = kept
+            for tail_batch, kept_rows in _all_kept(store, channel.state.volatile):
+                fact, rows, body = kept_rows
                 place = tail_batch.place
                 ref = BodyRef(
                     tail_batch.schema_id,
@@ -549,7 +549,9 @@ class RealmState:
         of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
         of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
         of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
-        of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
+        of_channels += [
+            FactRecord(0, CommitsKept(*kept_rows)) for kept_rows in self.producers.remembered()
+        ]
         if self.directory.publishing_paused:
             of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
         # Also schemas that no event has: blocks after this snapshot may refer to them.
@@ -597,9 +599,9 @@ def _all_kept(
         volatile = volatile.copy()
         volatile.add_all(store.late)
     for tail_batch in store.all_unsealed():
-        kept = _kept(tail_batch, volatile)
-        if kept is not None:
-            yield tail_batch, kept
+        kept_rows = _kept(tail_batch, volatile)
+        if kept_rows is not None:
+            yield tail_batch, kept_rows
 
 
 def _kept(tail_batch: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:

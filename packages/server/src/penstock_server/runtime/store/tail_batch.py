@@ -203,8 +203,8 @@ class TailBatch:
             return stamp(rows, spans[0], self.at_us)
         if self.ids is None and len(spans) <= FEW:
             return gathered([(self, span) for span in spans])
-        wanted = _ids(spans)
-        return stamp(self._rows(wanted), wanted, self.at_us)
+        ids = _ids(spans)
+        return stamp(self._rows(ids), ids, self.at_us)
 
     def publishers(self, spans: Sequence[Span]) -> Publishers:
         """Return the publisher of ``spans``."""
@@ -214,11 +214,11 @@ class TailBatch:
         """Return a body with only the rows of ``ids``."""
         return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
 
-    def _rows(self, wanted: IntArray) -> pa.RecordBatch:
+    def _rows(self, ids: IntArray) -> pa.RecordBatch:
         if self.ids is None:
-            offsets = wanted - self.first
+            offsets = ids - self.first
         else:
-            offsets = np.searchsorted(_ids(self.ids.spans), wanted).astype(np.int64)
+            offsets = np.searchsorted(_ids(self.ids.spans), ids).astype(np.int64)
         return self.batch.take(_int64s(offsets))
 
 
@@ -264,12 +264,12 @@ def stored_together(tail_batches: Sequence[TailBatch]) -> pa.RecordBatch:
     return stamp(pa.concat_batches([tail_batch.batch for tail_batch in tail_batches]), ids, at_us)
 
 
-def stored_rows(tail_batches: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ``wanted``. Neighbouring small batches of one schema are joined."""
+def stored_rows(tail_batches: Sequence[TailBatch], ids: IdSet) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``ids``. Neighbouring small batches of one schema are joined."""
     run: list[TailBatch] = []
     for tail_batch in tail_batches:
         span = Span(tail_batch.first, tail_batch.end)
-        spans = wanted.within(span).spans
+        spans = ids.within(span).spans
         joins = tail_batch.is_whole and spans == (span,) and span.size < MERGE_BELOW
         if run and not (joins and tail_batch.schema_id == run[0].schema_id):
             yield stored_together(run)

@@ -39,8 +39,8 @@ class Holding:
             durable, seat = state.seat(subscription)
             return _picture(state, durable, seat.in_flight.within(span), now_us=group.now_us)
 
-        held: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
-        return held
+        outstanding: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
+        return outstanding
 
     async def outstanding(self, channel_id: ChannelId, name: str, span: Span) -> Outstanding:
         """Describe the outstanding events of ``span`` at a durable, without changing them.

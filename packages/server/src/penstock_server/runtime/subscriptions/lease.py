@@ -118,21 +118,21 @@ class EventLease:
         self.changed.set()
 
     def meant(
-        self, chosen: Mapping[str, LeasedEvents] | None, how: How | None
+        self, selected: Mapping[str, LeasedEvents] | None, how: How | None
     ) -> list[tuple[LeasePart, IdSet]]:
         """Return the events that a request selects, by part; None selects all events of all parts.
         Raises ``IllegalState`` for a channel without events in the lease, and the errors of
         :meth:`LeasePart.meant`."""
-        if chosen is None:
+        if selected is None:
             return [(part, part.meant(LeasedEvents(), how)) for part in self._parts.values()]
         by_name = {part.channel_name: part for part in self._parts.values()}
-        if unknown := sorted(chosen.keys() - by_name.keys()):
+        if unknown := sorted(selected.keys() - by_name.keys()):
             raise IllegalState(
                 f"no event of {unknown[0]} was fetched under lease {self.name}; it holds only the "
                 "events that its fetch returned"
             )
         return [
-            (by_name[name], by_name[name].meant(events, how)) for name, events in chosen.items()
+            (by_name[name], by_name[name].meant(events, how)) for name, events in selected.items()
         ]
 
 
@@ -229,18 +229,18 @@ class LeasePart:
         self.error = reason
         self._lease.changed.set()
 
-    def surplus(self, held: IdSet) -> IdSet:
+    def surplus(self, seat_ids: IdSet) -> IdSet:
         """Return those events of the seat that exceed the answer's size."""
-        return held.overlap(self._surplus)
+        return seat_ids.overlap(self._surplus)
 
-    def seal(self, held: IdSet) -> None:
-        """Fix the events of the part to ``held``; the seat gets no more."""
-        self.ids = held
+    def seal(self, seat_ids: IdSet) -> None:
+        """Fix the events of the part to ``seat_ids``; the seat gets no more."""
+        self.ids = seat_ids
 
     def take_batches(self) -> list[EventBatch]:
         """Return and forget the events in the order of delivery, without those taken back."""
         batches, self._batches = self._batches, []
-        kept = []
+        remaining = []
         for events in batches:
             batch = events.to_arrow()
             mask = within(ids_of(batch), self.ids.spans)
@@ -248,8 +248,8 @@ class LeasePart:
                 batch = batch.filter(pa.array(mask))
             if batch.num_rows:
                 counts = dict(events.redeliveries)
-                kept.append(EventBatch(batch, counts, publishers=events.publishers))
-        return kept
+                remaining.append(EventBatch(batch, counts, publishers=events.publishers))
+        return remaining
 
     # --- time ----------------------------------------------------------------------------
 
@@ -264,15 +264,15 @@ class LeasePart:
         Each event is in one entry, so that repeated requests take no more memory.
         """
         ids = ids.copy()
-        kept = []
+        extensions = []
         for earlier_us, own in self._extended[-EXTENSIONS_MAX:]:
             if earlier_us > until_us:
                 ids.discard_all(own)
             else:
                 own.discard_all(ids)
             if own:
-                kept.append((earlier_us, own))
-        self._extended = [*kept, (until_us, ids)] if ids else kept
+                extensions.append((earlier_us, own))
+        self._extended = [*extensions, (until_us, ids)] if ids else extensions
 
     @property
     def size(self) -> int:
@@ -297,24 +297,24 @@ class LeasePart:
 
     # --- settling ------------------------------------------------------------------------
 
-    def meant(self, chosen: LeasedEvents, how: How | None) -> IdSet:
+    def meant(self, selected: LeasedEvents, how: How | None) -> IdSet:
         """Return the events that a request selects. Raises ``IllegalState`` for an event that was
         not in the lease, or was settled in another way."""
-        if chosen.spans is not None:
-            named = IdSet(chosen.spans)
+        if selected.spans is not None:
+            named = IdSet(selected.spans)
             if unknown := without(named, self.ids):
                 raise IllegalState(
                     f"{self._event(unknown)} was not fetched under lease {self._lease.name}; it "
                     "holds only the events that its fetch returned"
                 )
         else:
-            end = (1 << 62) if chosen.up_to is None else chosen.up_to + 1
+            end = (1 << 62) if selected.up_to is None else selected.up_to + 1
             named = self.ids.within(Span(0, end))
         for done_how, ids in self.done.items():
             settled = named.overlap(ids) if done_how != how else None
             if not settled:
                 continue
-            if chosen.spans is not None:
+            if selected.spans is not None:
                 raise IllegalState(
                     f"{self._event(settled)} was {_DONE[done_how]} under this lease before"
                 )

@@ -162,21 +162,21 @@ class LeaseBook:
         if part.subscription:
             self.subscriptions.detach(part.subscription)
 
-    def held(self, group: Group, part: LeasePart, wanted: IdSet) -> IdSet:
+    def held(self, group: Group, part: LeasePart, required_ids: IdSet) -> IdSet:
         """Return the events that the seat of a part holds. Raises ``LeaseEnded`` if some of
-        ``wanted`` have gone back; purged or expired events raise no error (SEM D15)."""
+        ``required_ids`` have gone back; purged or expired events raise no error (SEM D15)."""
         channel = part.channel
         group.sweep(channel)
         seat = group.channel(channel).state.seats.get(part.subscription)
-        missing = wanted if seat is None else without(wanted, seat[1].in_flight)
+        missing = required_ids if seat is None else without(required_ids, seat[1].in_flight)
         if seat is None:
             part.refuse_late(missing)
             raise LeaseEnded(f"lease {part.lease_name} has ended; fetch again for another lease")
         late = part.late(missing, group.now_us)
         late.add_all(missing.overlap(part.lost))
         part.refuse_late(late)
-        held: IdSet = seat[1].in_flight
-        return held
+        seat_ids: IdSet = seat[1].in_flight
+        return seat_ids
 
     async def act(
         self, lease: EventLease, action: Callable[[Group], Settled], *, room: int = 0
@@ -215,8 +215,8 @@ class LeaseBook:
 
         def release(group: Group) -> None:
             seat = group.channel(channel).state.seats.get(subscription)
-            if seat is not None and (held := seat[1].in_flight):
-                group.do(channel, Release(subscription, held.spans))
+            if seat is not None and (in_flight := seat[1].in_flight):
+                group.do(channel, Release(subscription, in_flight.spans))
 
         self.shard.submit(RunAction(release, sweeps=(channel,)))
 

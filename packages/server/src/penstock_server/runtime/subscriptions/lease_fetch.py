@@ -237,14 +237,14 @@ class PatternFetch:
         """Set the demand of each seat to the share of its channel."""
         available: dict[LeasePart, int] = {}
         for part in self._lease.parts:
-            if (held := _held(group, part)) is None:
+            if (in_flight := _held(group, part)) is None:
                 continue
             free = 0 if blocked(group, part) else free_for(group, part)
-            available[part] = held + free
+            available[part] = in_flight + free
         shares = even_shares(available, self._lease.terms.count)
         for part in available:
-            wanted = max(0, shares.get(part, 0) - (_held(group, part) or 0))
-            command = SetDemand(part.subscription, wanted, at_once=True)
+            demand = max(0, shares.get(part, 0) - (_held(group, part) or 0))
+            command = SetDemand(part.subscription, demand, at_once=True)
             group.do(part.channel, command)
 
     async def _wait_for_demand(self) -> None:

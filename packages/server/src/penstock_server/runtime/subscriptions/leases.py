@@ -217,21 +217,21 @@ class Leases(LeaseBook):
             return await self.answer_without_lease(request, check)
 
         def settle(group: Group) -> Settled:
-            meant = _meant(group, lease, request, how=request.how)
-            fresh = [(part, without(ids, part.done[request.how])) for part, ids in meant]
-            held = [(part, ids, self.held(group, part, ids)) for part, ids in fresh if ids]
+            selected = _meant(group, lease, request, how=request.how)
+            fresh = [(part, without(ids, part.done[request.how])) for part, ids in selected]
+            to_settle = [(part, ids, self.held(group, part, ids)) for part, ids in fresh if ids]
             # With several channels, all are checked before the first changes: all or none.
-            if len(held) > 1:
-                for part, ids, _ in held:
+            if len(to_settle) > 1:
+                for part, ids, _ in to_settle:
                     _rehearse(group, part, request, ids=ids)
-            for part, ids, in_flight in held:
-                settle_events(group, part, request, fresh=ids, held=in_flight)
-            return _answer(group, lease, meant)
+            for part, ids, in_flight in to_settle:
+                settle_events(group, part, request, fresh=ids, seat_ids=in_flight)
+            return _answer(group, lease, selected)
 
-        room = 0
+        copy_bytes = 0
         if request.how == "reject":
-            room = sum([_room_of(self.shard, part, request.reason) for part in lease.parts])
-        return await self.act(lease, settle, room=room)
+            copy_bytes = sum([_room_of(self.shard, part, request.reason) for part in lease.parts])
+        return await self.act(lease, settle, room=copy_bytes)
 
     async def extend(self, request: ExtendLease | ExtendPatternLease, owner: str) -> Settled:
         """Extend the time of events. Raises the errors of :meth:`settle`."""
@@ -240,21 +240,21 @@ class Leases(LeaseBook):
             raise unknown(request.lease)
 
         def extend(group: Group) -> Settled:
-            meant = _meant(group, lease, request, how=None)
+            selected = _meant(group, lease, request, how=None)
             if isinstance(request, ExtendPatternLease):
-                meant = [(part, ids) for part, ids in meant if ids]
-            if not meant:
+                selected = [(part, ids) for part, ids in selected if ids]
+            if not selected:
                 raise LeaseEnded(
                     f"lease {lease.name} holds none of the events to be extended; fetch again"
                 )
-            for part, ids in meant:
+            for part, ids in selected:
                 self.held(group, part, ids)
             until_us = group.now_us + request.time_ms * 1_000
-            for part, ids in meant:
+            for part, ids in selected:
                 command = ExtendTime(part.subscription, ids.spans, request.time_ms)
                 group.do(part.channel, command)
                 part.extend(ids, until_us)
-            return _answer(group, lease, meant)
+            return _answer(group, lease, selected)
 
         return await self.act(lease, extend)
 
@@ -266,13 +266,13 @@ class Leases(LeaseBook):
 
         Raises ``LeaseEnded`` otherwise: outstanding events no longer belong to this client.
         """
-        chosen = _chosen(request) if request.how == "ack" else None
-        if chosen is None:
+        selection = _chosen(request) if request.how == "ack" else None
+        if selection is None:
             raise unknown(request.lease)
         spans_by_name = {
-            name: events.spans for name, events in chosen.items() if events.spans is not None
+            name: events.spans for name, events in selection.items() if events.spans is not None
         }
-        if len(spans_by_name) < len(chosen):
+        if len(spans_by_name) < len(selection):
             raise unknown(request.lease)  # "all" and "up to" have no meaning without the lease
         sole = request.channel if isinstance(request, SettleLease) else None
         if sole is None:
@@ -331,11 +331,11 @@ def _meant(
 ) -> list[tuple[LeasePart, IdSet]]:
     """Return the events that a request selects, by part. "All" leaves out events of deleted
     channels, which cannot be delivered again."""
-    chosen = _chosen(request)
-    meant = lease.meant(chosen, how)
-    if chosen is None:
-        meant = [(part, ids) for part, ids in meant if part.channel in group.state.channels]
-    return meant
+    selection = _chosen(request)
+    selected = lease.meant(selection, how)
+    if selection is None:
+        selected = [(part, ids) for part, ids in selected if part.channel in group.state.channels]
+    return selected
 
 
 # --- the events of one part ---------------------------------------------------------------
@@ -362,27 +362,29 @@ def _rehearse(group: Group, part: LeasePart, request: Settling, ids: IdSet) -> N
 
 
 def settle_events(
-    group: Group, part: LeasePart, request: Settling, fresh: IdSet, held: IdSet
+    group: Group, part: LeasePart, request: Settling, fresh: IdSet, seat_ids: IdSet
 ) -> None:
-    """Settle ``fresh`` events, of those that the seat holds, and record them in the part. ``held``
-    is the seat's own set, which shrinks with the command."""
-    before, done = held.copy(), part.done[request.how]
+    """Settle ``fresh`` events, of those that the seat holds, and record them in the part.
+    ``seat_ids`` is the seat's own set, which shrinks with the command."""
+    before, settled_ids = seat_ids.copy(), part.done[request.how]
     reason = request.reason if request.how == "reject" else None
     command = _command_of(request, part.subscription, fresh.spans)
     group.do(part.channel, command, reason=reason)
-    done.add_all(fresh)
+    settled_ids.add_all(fresh)
     if request.how == "ack":  # a cumulative durable acknowledges earlier events, too
-        done.add_all(without(before, held))
+        settled_ids.add_all(without(before, seat_ids))
 
 
-def _answer(group: Group, lease: EventLease, meant: Iterable[tuple[LeasePart, IdSet]]) -> Settled:
+def _answer(
+    group: Group, lease: EventLease, selected: Iterable[tuple[LeasePart, IdSet]]
+) -> Settled:
     """Return the answer to a request that selected these events."""
     remaining, ends_us = 0, None
     for part in lease.parts:
-        if held := held_by(group.state, part):
-            remaining += len(held)
-            ends_us = max(ends_us or 0, part.until_us(held))
-    return Settled(count=sum([len(ids) for _, ids in meant]), left=remaining, ends_us=ends_us)
+        if in_flight := held_by(group.state, part):
+            remaining += len(in_flight)
+            ends_us = max(ends_us or 0, part.until_us(in_flight))
+    return Settled(count=sum([len(ids) for _, ids in selected]), left=remaining, ends_us=ends_us)
 
 
 def _are_acknowledged(group: Group, channel: ChannelId, durable: str, ids: IdSet) -> bool:

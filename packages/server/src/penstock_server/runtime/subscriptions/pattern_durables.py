@@ -57,42 +57,44 @@ class PatternDurableOperations:
             await self._choosing.parse(request.selector)  # raises InvalidSelector
 
         def finish(group: Group) -> tuple[PatternDurable, list[ChannelId]]:
-            wanted = _checked(group, requested)
-            lacking = _lacking(group, wanted)
+            durable = _checked(group, requested)
+            lacking = _lacking(group, durable)
             # In the same turn as the search: no channel can be created in between.
             if not lacking:
-                group.realm_fact(0, PatternDurableCreated(wanted))
-            return wanted, lacking
+                group.realm_fact(0, PatternDurableCreated(durable))
+            return durable, lacking
 
         created: list[ChannelId] = []
         try:
             while True:
-                wanted, lacking = await self._shard.act(finish, sweeps=())
+                checked_durable, lacking = await self._shard.act(finish, sweeps=())
                 if not lacking:
                     break
                 for channel_id in lacking:
-                    was_created = await self._create_on(channel_id, wanted, request)
+                    was_created = await self._create_on(channel_id, checked_durable, request)
                     created += [channel_id] if was_created else []
         except PenstockError:
             for channel_id in created:
                 await self._remove(channel_id, requested.name)
             raise
-        _log.info("pattern_durable.created", pattern=wanted.pattern, name=wanted.name)
-        return await self._info(wanted)
+        _log.info(
+            "pattern_durable.created", pattern=checked_durable.pattern, name=checked_durable.name
+        )
+        return await self._info(checked_durable)
 
     async def _create_on(
-        self, channel_id: ChannelId, wanted: PatternDurable, request: CreatePatternDurable
+        self, channel_id: ChannelId, durable: PatternDurable, request: CreatePatternDurable
     ) -> bool:
         """Create the durable on a channel; False if the channel no longer exists."""
         try:
             await self._subscriptions.create_durable(
                 channel_id,
-                wanted.name,
-                wanted.kind,
+                durable.name,
+                durable.kind,
                 start=request.start,
-                selector=wanted.selector,
-                persistent=wanted.persistent,
-                attributes=wanted.attributes,
+                selector=durable.selector,
+                persistent=durable.persistent,
+                attributes=durable.attributes,
             )
         except NameDoesNotExist:
             return False
@@ -149,20 +151,20 @@ class PatternDurableOperations:
 def _checked(group: Group, requested: PatternDurable) -> PatternDurable:
     """Return the durable in canonical form. Raises an error if a matching channel refuses it."""
     directory = group.state.directory
-    wanted = directory.patterns.checked(requested)
-    rehearsed([wanted], "any channel", _ANY_CHANNEL, rules=directory.rules)
-    for channel_id in _matching_channels(group, wanted):
+    durable = directory.patterns.checked(requested)
+    rehearsed([durable], "any channel", _ANY_CHANNEL, rules=directory.rules)
+    for channel_id in _matching_channels(group, durable):
         channel = group.state.channels[channel_id]
         state = channel.state
-        would = rehearsed([wanted], state.name, state.definition, rules=directory.rules)[
-            wanted.name
+        would = rehearsed([durable], state.name, state.definition, rules=directory.rules)[
+            durable.name
         ]
-        existing = state.durables.get(wanted.name)
+        existing = state.durables.get(durable.name)
         if existing is not None:
-            refuse_difference(wanted, state.name, terms_of(existing), would=terms_of(would))
+            refuse_difference(durable, state.name, terms_of(existing), would=terms_of(would))
         else:
-            channel.decide(wanted.command(), group.now_us)  # raises, or is not applied
-    return wanted
+            channel.decide(durable.command(), group.now_us)  # raises, or is not applied
+    return durable
 
 
 def _matching_channels(group: Group, durable: PatternDurable) -> list[ChannelId]:

@@ -67,14 +67,14 @@ class Seeking:
             group.do(channel_id, command)
             state = group.channel(channel_id).state
             durable = state.durable(command.durable)
-            done = durable.last_seek.under(command.key) or durable.last_seek
+            earlier_seek = durable.last_seek.under(command.key) or durable.last_seek
             return SeekOutcome(
-                done.start_id,
-                done.again,
-                done.skipped,
-                taken_back=done.taken_back,
+                earlier_seek.start_id,
+                earlier_seek.again,
+                earlier_seek.skipped,
+                taken_back=earlier_seek.taken_back,
                 outstanding=durable.outstanding_count(state.stored),
-                gone=gone_since(state, _lowest_named(state, to, done.start_id)),
+                gone=gone_since(state, _lowest_named(state, to, earlier_seek.start_id)),
             )
 
         name = durable_name(name)

@@ -136,8 +136,8 @@ class Subscriptions:
             if not (browse or channel.state.engine.needs_interest):
                 command = replace(command, is_selective=self.dispatch.follow(subscription))
             elif not browse:
-                if (wanted := outlet.selector) is not None:
-                    refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
+                if (selector := outlet.selector) is not None:
+                    refuse_costly(group.state, channel_id, selector.text, selector=selector)
                 command = self._with_interest(
                     command, channel_id, place, outlet=outlet, start=start
                 )
@@ -165,8 +165,8 @@ class Subscriptions:
             self._numbers.pop(former, None)
             self.dispatch.close(former)
         # The channel applies the selector at publish; the outlet must not evaluate it again.
-        wanted, outlet.selector = outlet.selector, None
-        text = wanted.text if wanted else ""
+        selector, outlet.selector = outlet.selector, None
+        text = selector.text if selector else ""
         fields = asdict(replace(command, resumes=former, selector=text))
         return AddKnownSubscriber(**fields, place=place, goes_on=isinstance(start, FromId))
 
@@ -204,15 +204,15 @@ class Subscriptions:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
             durable = state.durable(name)
-            wanted = durable.outstanding_spans(state.stored)
-            stop = wanted[-1].end if wanted else 0
+            outstanding = durable.outstanding_spans(state.stored)
+            stop = outstanding[-1].end if outstanding else 0
             command = AddSubscriber(
                 subscription,
                 outlet.session,
                 first_id,
                 stop_id=stop,
                 credit=credit,
-                only=wanted,
+                only=outstanding,
                 durable=durable.name,
             )
             group.do(channel_id, command)
@@ -422,10 +422,10 @@ class Subscriptions:
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
-        wanted = outlet.selector
-        if sole and wanted is not None:
+        selector = outlet.selector
+        if sole and selector is not None:
             raise IllegalState("hold() does not accept a selector; leave it out")
-        chooses = durable == READERS and wanted is not None
+        chooses = durable == READERS and selector is not None
         if chooses:
             outlet.selector = None  # the queue applies the reader's selector when it grants events
         subscription = self.dispatch.open(channel_id, outlet, room=room)
@@ -434,13 +434,13 @@ class Subscriptions:
             state = group.channel(channel_id).state
             return IdSet(state.durable(durable).outstanding_spans(state.stored))
 
-        matching = self._matching(wanted) if chooses and wanted is not None else None
+        matching = self._matching(selector) if chooses and selector is not None else None
 
         def attach(group: Group) -> Opened:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
             attached = state.durable(durable)
-            if wanted is not None and attached.kind.stores_selector:
+            if selector is not None and attached.kind.stores_selector:
                 raise IllegalState(
                     f"durable {durable} is {attached.kind.name}: set its selector when you create "
                     f"it"
@@ -456,10 +456,10 @@ class Subscriptions:
                 ack_timeout_ms=ack_timeout_ms,
                 place=place,
             )
-            if matching is not None and wanted is not None:
-                refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
+            if matching is not None and selector is not None:
+                refuse_costly(group.state, channel_id, selector.text, selector=selector)
                 matched = matching.now(group, channel_id, among).spans
-                command = replace(command, selector=wanted.text, matched=matched)
+                command = replace(command, selector=selector.text, matched=matched)
             group.do(channel_id, command)
             timeout_ms = state.seats[subscription][1].ack_timeout_ms
             return Opened(

@@ -103,9 +103,11 @@ class ChannelWatches:
         """Check again which channels the watching clients may read."""
         for watch in list(self._watches):  # a copy, because `tell` may end watches
             gained = self._sort(watch, tuple(watch.hidden))
-            lost = {number for number in watch.shown if not self._may_read(watch, number)}
-            watch.shown -= lost
-            watch.hidden |= lost & self._state.channels.keys()
+            hidden_channels = {
+                number for number in watch.shown if not self._may_read(watch, number)
+            }
+            watch.shown -= hidden_channels
+            watch.hidden |= hidden_channels & self._state.channels.keys()
             self._tell(watch, gained)
 
     # --- one watch -----------------------------------------------------------------------

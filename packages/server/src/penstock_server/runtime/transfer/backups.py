@@ -127,12 +127,14 @@ class Backups(TransferRegistry[_Backup]):
             raise IllegalState(
                 f"file {file} does not exist; the backup has files 0 to {len(backup.files) - 1}"
             )
-        held = backup.files[file]
-        if not 0 <= offset < held.size:
-            raise IllegalState(f"{held.name} has {held.size} bytes, so no byte {offset}")
+        captured_file = backup.files[file]
+        if not 0 <= offset < captured_file.size:
+            raise IllegalState(
+                f"{captured_file.name} has {captured_file.size} bytes, so no byte {offset}"
+            )
         try:
             with self.at_work(backup):
-                return await self._offload(lambda: held.read(offset, READ_BYTES))
+                return await self._offload(lambda: captured_file.read(offset, READ_BYTES))
         finally:
             self._release_if_unused(backup)
 

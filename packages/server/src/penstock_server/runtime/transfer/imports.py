@@ -280,14 +280,14 @@ class Imports(TransferRegistry[_Import]):
                 f"{transfer.expected} was expected; send the files in the order of the manifest"
             )
         manifest = transfer.manifest
-        wanted = manifest.state if transfer.state is None else manifest.files[file]
+        entry = manifest.state if transfer.state is None else manifest.files[file]
         transfer.chunks.append(content)
         transfer.size += len(content)
-        if transfer.size > wanted.size:
+        if transfer.size > entry.size:
             raise DamagedExport(
-                f"{wanted.name} has more than the {wanted.size} bytes that the manifest says"
+                f"{entry.name} has more than the {entry.size} bytes that the manifest says"
             )
-        if transfer.size < wanted.size:
+        if transfer.size < entry.size:
             return
         complete = b"".join(transfer.chunks)
         transfer.chunks, transfer.size = [], 0
@@ -297,7 +297,7 @@ class Imports(TransferRegistry[_Import]):
             transfer.state = state
         else:
             facts = transfer.state.files[file]
-            await self._put_events(transfer, wanted, facts, content=complete)
+            await self._put_events(transfer, entry, facts, content=complete)
 
     async def _put_events(
         self, transfer: _Import, file: ExportedFile, facts: FileFacts, content: bytes
@@ -462,10 +462,10 @@ def _created(
 ) -> ChannelOpened:
     """Create the channel with its state and events in one block, and return it."""
     state = group.state
-    wanted = _wanted(transfer.manifest, rules)
-    created = state.directory.decide_create(transfer.name, wanted)
+    new_definition = _wanted(transfer.manifest, rules)
+    created = state.directory.decide_create(transfer.name, new_definition)
     index_bytes = 0 if keys is None else keys.nbytes
-    if rules.type_of(wanted).home == "journal":
+    if rules.type_of(new_definition).home == "journal":
         index_bytes += sum(merged.nbytes for merged, _ in rows)
     _refuse_beyond(group.limits, state.meter, transfer, rules=rules)
     _refuse_large_index(group.limits, state.meter, transfer.name, index_bytes=index_bytes)

@@ -325,9 +325,9 @@ class _Rewriting:
                 place = file.index.batches[end]
                 size += max(place.length, place.rows * UNPACKED_ROW_BYTES)
                 end += 1
-            wanted = [self._live(file, number) for number in range(first, end)]
+            live_ids = [self._live(file, number) for number in range(first, end)]
             try:
-                batches = await self._offload(partial(_rows, reader, first, wanted))
+                batches = await self._offload(partial(_rows, reader, first, live_ids))
             except Damaged as error:
                 self._store.keep_damaged(file, str(error))
                 error.add_note("`penstock store repair` sets damaged events aside")
@@ -528,10 +528,10 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
         return name
 
 
-def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
+def _rows(reader: SegmentReader, first: int, ids_by_batch: Sequence[IdSet]) -> list[pa.RecordBatch]:
     """Return the wanted rows of the batches from ``first`` on."""
     rows = []
-    for number, ids in enumerate(wanted, first):
+    for number, ids in enumerate(ids_by_batch, first):
         batch = reader.batch(number)  # verifies the batch, even if no row is wanted
         if ids:
             rows.append(rows_of(batch, ids.spans))

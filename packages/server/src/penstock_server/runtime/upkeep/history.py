@@ -210,10 +210,10 @@ class FlowHistory:
                 self._forget(number)
             elif directory.is_shown(number) or number in directory.temporary:
                 with self._incidents.barrier("history", number):
-                    kept = yield from self._note_store(
+                    store_sample = yield from self._note_store(
                         number, channel.state, steps, elapsed_s=elapsed_s
                     )
-                    total, waits = _sum(total, kept[0]), _sum(waits, kept[1])
+                    total, waits = _sum(total, store_sample[0]), _sum(waits, store_sample[1])
             yield
         syncs = self._syncs()
         counts = self._sync_waits if syncs is None else list(syncs.counts)

@@ -106,8 +106,8 @@ class RecoveredRealm(Struct):
     @property
     def quarantined(self) -> int:
         """Number of events that this start has quarantined, or will."""
-        lost = sum(channel.state.lost for channel in self.state.channels.values())
-        return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
+        earlier_count = sum(channel.state.lost for channel in self.state.channels.values())
+        return earlier_count + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 
 
 async def recover(
@@ -375,10 +375,10 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
         remaining.discard_all(unreadable.get(channel_id, IdSet()))
         while remaining:
             spans: list[Span] = []
-            room = INDEX_EVENTS
-            while room > 0 and (span := remaining.take(room)) is not None:
+            events_left = INDEX_EVENTS
+            while events_left > 0 and (span := remaining.take(events_left)) is not None:
                 spans.append(span)
-                room -= span.size
+                events_left -= span.size
             rows, _ = await dispatch.read(store, tuple(spans))
             for part in rows:
                 store.keys.append([part.batch], ids_of(part.batch))
@@ -419,9 +419,9 @@ async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
     if recovered.has_gaps:
         await _list_as_kept(strays, blobs)
         return
-    kept = await _kept_names(blobs)
+    listed_names = await _kept_names(blobs)
     for name in strays:
-        if name in kept:
+        if name in listed_names:
             _log.warning("segment.stray_kept", name=name)
         elif recovered.state.file_names.may_remove(name):
             _log.info("segment.stray_removed", name=name)
@@ -439,7 +439,7 @@ async def _list_as_kept(strays: list[str], blobs: Blobs) -> None:
 
 
 async def _kept_names(blobs: Blobs) -> set[str]:
-    kept = set[str]()
+    names = set[str]()
     for info in await blobs.list(KEPT):
-        kept.update(bytes(await blobs.get(info.name)).decode().split("\n"))
-    return kept
+        names.update(bytes(await blobs.get(info.name)).decode().split("\n"))
+    return names

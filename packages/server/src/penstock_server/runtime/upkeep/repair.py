@@ -124,11 +124,11 @@ class _Repair:
 
     async def _rewrite(self, bad: BadFile) -> None:
         """Replace a damaged file by a copy of its sound batches."""
-        lost = IdSet()
+        unreadable_ids = IdSet()
         for finding in bad.findings:
-            lost.add_all(IdSet(finding.events))
-        if lost:
-            await self._quarantine(bad.number, lost)
+            unreadable_ids.add_all(IdSet(finding.events))
+        if unreadable_ids:
+            await self._quarantine(bad.number, unreadable_ids)
         try:
             data = await self._realm.blobs.get(bad.file.name)
         except NameDoesNotExist:

@@ -33,13 +33,13 @@ class NewRows(NamedTuple):
     def of(
         cls,
         tail_batches: list[TailBatch],
-        wanted: IdSet,
+        ids: IdSet,
         columns: ChannelSchema,
         compression: Compression,
     ) -> NewRows:
-        batches, needs = list(stored_rows(tail_batches, wanted)), Needs(columns)
+        batches, needs = list(stored_rows(tail_batches, ids)), Needs(columns)
         needs.add_all(batches)
-        publishers = publishers_of(tail_batches, wanted)
+        publishers = publishers_of(tail_batches, ids)
         return cls(
             batches, publishers, columns, needs=needs, shape=needs.shape(), compression=compression
         )
@@ -63,20 +63,20 @@ class NewRows(NamedTuple):
         return started(batches, note=note, compression=self.compression)
 
 
-def publishers_of(tail_batches: list[TailBatch], wanted: IdSet) -> Publishers:
-    """Return the publishers of the ``wanted`` events (SEM E3)."""
+def publishers_of(tail_batches: list[TailBatch], event_ids: IdSet) -> Publishers:
+    """Return the publishers of the ``event_ids`` events (SEM E3)."""
     spans: dict[str, list[Span]] = {}
     for tail_batch in tail_batches:
         if tail_batch.publisher:
             spans.setdefault(tail_batch.publisher, []).append(
                 Span(tail_batch.first, tail_batch.end)
             )
-    published = [(name, wanted.overlap(IdSet(spans_of))) for name, spans_of in spans.items()]
+    published = [(name, event_ids.overlap(IdSet(spans_of))) for name, spans_of in spans.items()]
     return tuple((name, ids.spans) for name, ids in published if ids)
 
 
 def image_of(
-    tail_batches: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
+    tail_batches: list[TailBatch], ids: IdSet, columns: ChannelSchema, compression: Compression
 ) -> SegmentImage:
-    """Return a segment with the ``wanted`` events."""
-    return lean_image(list(stored_rows(tail_batches, wanted)), columns, compression)
+    """Return a segment with the ``ids`` events."""
+    return lean_image(list(stored_rows(tail_batches, ids)), columns, compression)

@@ -371,23 +371,23 @@ class Sealer:
         end, tail_batches = due
         self.freed.bytes += sum([tail_batch.weight for tail_batch in tail_batches])
         began = store.sealed_through
-        wanted = channel.state.stored.within(Span(max(tail_batches[0].first, began), end))
-        wanted.remove_all(channel.state.volatile)
+        stored_ids = channel.state.stored.within(Span(max(tail_batches[0].first, began), end))
+        stored_ids.remove_all(channel.state.volatile)
         folder = store.folder(channel.state.name, channel_id)
-        if not wanted and len(channel.state.stored) == len(channel.state.passing):
+        if not stored_ids and len(channel.state.stored) == len(channel.state.passing):
             return False  # all its events are passing ones, which are never written (SEM J4)
         fact: Sealed | Extended = Sealed(end)
-        if wanted and rows_max:
+        if stored_ids and rows_max:
             fact = await self._into_spindle(
                 folder,
                 store,
                 end,
                 tail_batches=tail_batches,
-                wanted=wanted,
+                stored_ids=stored_ids,
                 compression=compression,
             )
-        elif wanted:
-            build = partial(NewRows.of, tail_batches, wanted, store.columns, compression)
+        elif stored_ids:
+            build = partial(NewRows.of, tail_batches, stored_ids, store.columns, compression)
             added = await self._offload(build)
             if await self._is_remade(channel_id, store, added):
                 return True
@@ -397,7 +397,9 @@ class Sealer:
         )
         if isinstance(fact, Sealed) and fact.name and not recorded:
             await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
-        _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
+        _log.debug(
+            "channel.sealed", channel=channel.state.name, through=end, events=len(stored_ids)
+        )
         return bool(recorded)
 
     async def _into_spindle(
@@ -406,14 +408,14 @@ class Sealer:
         store: ChannelStore,
         end: int,
         tail_batches: list[TailBatch],
-        wanted: IdSet,
+        stored_ids: IdSet,
         compression: Compression,
     ) -> Sealed:
         columns = store.columns
 
         def build() -> tuple[SegmentImage, Publishers]:
-            image = image_of(tail_batches, wanted, columns, compression=compression)
-            return image, publishers_of(tail_batches, wanted)
+            image = image_of(tail_batches, stored_ids, columns, compression=compression)
+            return image, publishers_of(tail_batches, stored_ids)
 
         image, publishers = await self._offload(build)
         name = await put_segment(self._blobs, self._names, folder, image=image)

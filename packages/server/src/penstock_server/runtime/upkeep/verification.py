@@ -100,21 +100,23 @@ def lost_events(recovered: RecoveredRealm) -> list[tuple[int, Finding]]:
     """Return the recorded events that are in no file, page or block, by channel."""
     findings = []
     for channel_id, channel in recovered.state.channels.items():
-        store, lost = recovered.state.stores[channel_id], channel.state.stored.copy()
+        store, missing_ids = recovered.state.stores[channel_id], channel.state.stored.copy()
         for file in store.files:
             for place in file.index.batches:
-                lost.remove(place.span)
+                missing_ids.remove(place.span)
         for tail_batch in store.held():
             for span in (
                 (Span(tail_batch.first, tail_batch.end),)
                 if tail_batch.ids is None
                 else tail_batch.ids.spans
             ):
-                lost.remove(span)
-        if lost:
+                missing_ids.remove(span)
+        if missing_ids:
             reason = "events are recorded, but no file, page or block has them"
             name = channel.state.name
-            findings.append((channel_id, Finding("", reason, channel=name, events=lost.spans)))
+            findings.append(
+                (channel_id, Finding("", reason, channel=name, events=missing_ids.spans))
+            )
     return findings
 
 
@@ -186,8 +188,8 @@ async def _check_file(
         except Damaged as error:
             bad.batches.append(batch)
             reason = str(error).removeprefix(f"{file.name}: ")
-            lost = state.stored.within(place.span)
-            add_finding(reason, place.offset, place.offset + place.length, events=lost)
+            stored_ids = state.stored.within(place.span)
+            add_finding(reason, place.offset, place.offset + place.length, events=stored_ids)
     start, end = file.index.batches[0].offset, end_of_batches(file.index.batches)
     if bytes(data[:start]) != _ARROW_START + file.index.schema:
         add_finding("the header is damaged", 0, start, events=IdSet())

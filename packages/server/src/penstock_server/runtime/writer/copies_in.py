@@ -33,14 +33,14 @@ class Copies(Struct, frozen=True):
     def through(self) -> int:
         return self.first + self.body.rows - 1
 
-    def above(self, known: int) -> Copies | None:
-        """Return the copies with ids above ``known``; None if no id is."""
-        if self.first > known:
+    def above(self, stored_id: int) -> Copies | None:
+        """Return the copies with ids above ``stored_id``; None if no id is."""
+        if self.first > stored_id:
             return self
-        if self.through <= known:
+        if self.through <= stored_id:
             return None
-        new = self.body.batch.slice(known + 1 - self.first)
-        return Copies(known + 1, self.publisher, body_from(new))
+        new = self.body.batch.slice(stored_id + 1 - self.first)
+        return Copies(stored_id + 1, self.publisher, body_from(new))
 
 
 def copies_from(parts: Sequence[CopiedPart], content: memoryview) -> list[Copies]:

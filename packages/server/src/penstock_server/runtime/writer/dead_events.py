@@ -66,13 +66,13 @@ def move(
         rows = store.read(dead, damage)
         unreadable = damage.ids.overlap(state.stored)
         store.quarantined += damage.reasons
-        known_outcomes = partial(match_cache.known_of, channel_id)
+        cached_outcomes = partial(match_cache.known_of, channel_id)
         if state.definition.kind == "schedule":
-            publishes = runs(_by_time(rows), due_body, known_outcomes)
+            publishes = runs(_by_time(rows), due_body, cached_outcomes)
         else:
             parts = (by_publisher(part.batch, part.publishers) for part in rows)
-            dressed = _with_origin(state, fact, now_us, reason=reason)
-            publishes = runs(chain.from_iterable(parts), dressed, known_outcomes)
+            add_origin = _with_origin(state, fact, now_us, reason=reason)
+            publishes = runs(chain.from_iterable(parts), add_origin, cached_outcomes)
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
         match_cache.moved(channel_id, dead)  # last, because the publishes use the results
@@ -164,14 +164,17 @@ def by_publisher(
 
 def runs(
     parts: Iterable[tuple[str, pa.RecordBatch]],
-    dressed: Callable[[pa.RecordBatch], pa.RecordBatch],
-    known: Callable[[pa.RecordBatch], PredicateOutcomes | None],
+    add_columns: Callable[[pa.RecordBatch], pa.RecordBatch],
+    cached_outcomes: Callable[[pa.RecordBatch], PredicateOutcomes | None],
 ) -> Iterator[tuple[str, list[Body]]]:
     """Yield neighbouring batches of one publisher as bodies to publish together. They are merged
-    into as few as possible first. ``dressed`` adds columns to a batch, and ``known`` returns the
-    cached outcomes of selectors for it."""
+    into as few as possible first. ``add_columns`` adds columns to a batch, and ``cached_outcomes``
+    returns the cached outcomes of selectors for it."""
     for publisher, run in groupby(parts, itemgetter(0)):
-        yield publisher, [body_from(dressed(batch), known(batch)) for batch in _merged(run)]
+        yield (
+            publisher,
+            [body_from(add_columns(batch), cached_outcomes(batch)) for batch in _merged(run)],
+        )
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -130,15 +130,15 @@ def copies(
         copied: list[Body] = []
         roots: list[Rows] = []
         for candidate in candidates:
-            wanted = _wanted(realm, join, candidate, reached=reached)
-            if wanted.any():
-                ids = np.arange(candidate.span.first, candidate.span.end, dtype=np.int64)[wanted]
-                rows = pa.array(wanted)
+            row_mask = _wanted(realm, join, candidate, reached=reached)
+            if row_mask.any():
+                ids = np.arange(candidate.span.first, candidate.span.end, dtype=np.int64)[row_mask]
+                rows = pa.array(row_mask)
                 outcomes = candidate.outcomes
                 known_outcomes = None if outcomes is None else outcomes.chosen(rows)
                 batch = for_join(candidate.batch.filter(rows), ids, now_us, store=name)
                 copied.append(body_from(batch, known_outcomes))
-                roots.append(candidate.roots[wanted])
+                roots.append(candidate.roots[row_mask])
         if not copied:
             continue
         copied_roots = np.concatenate(roots)
@@ -172,19 +172,19 @@ def _wanted(
     realm: RealmState, join: Join, candidate: CopyCandidates, reached: ReachedStores
 ) -> Bools:
     """Return the mask of the rows that the join copies."""
-    wanted = candidate.matched(join.selector)
-    if not wanted.any():
-        return wanted
+    row_mask = candidate.matched(join.selector)
+    if not row_mask.any():
+        return row_mask
     name = realm.channels[join.destination].state.name
     stopped = candidate.stopped(name)
     if join.leads_out:
         stopped = candidate.passing if stopped is None else stopped | candidate.passing
-    if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
+    if stopped is not None and (dropped := int(np.count_nonzero(row_mask & stopped))):
         realm.joined(join).dropped += dropped
-        wanted = wanted & ~stopped
+        row_mask = row_mask & ~stopped
     if not join.archive:  # an archive keeps each copy (SEM L3)
-        wanted = wanted & ~reached.has(name, candidate.roots)
-    return wanted
+        row_mask = row_mask & ~reached.has(name, candidate.roots)
+    return row_mask
 
 
 def refuse_when_full(state: RealmState, channel_id: int) -> None:

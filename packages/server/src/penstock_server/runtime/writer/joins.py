@@ -108,7 +108,7 @@ class JoinOperations:
         return [self._out_info(outbox) for outbox in self.outboxes.now()]
 
     def _out_info(self, outbox: OutboxState) -> JoinInfo:
-        join, done = outbox.join, self._shard.state.joined(outbox.join)
+        join, counts = outbox.join, self._shard.state.joined(outbox.join)
         now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
         onward = self.outboxes.onward
         why = (
@@ -121,8 +121,8 @@ class JoinOperations:
             destination=outbox.target,
             selector=join.selector,
             archive=join.archive,
-            copied=done.copied,
-            dropped=done.dropped,
+            copied=counts.copied,
+            dropped=counts.dropped,
             owner=join.owner,
             leads_out=True,
             waiting=outbox.waiting,
@@ -178,14 +178,14 @@ class JoinOperations:
 
 def _info(group: Group, join: Join) -> JoinInfo:
     channels = group.state.channels
-    done = group.state.joined(join)
+    counts = group.state.joined(join)
     return JoinInfo(
         source=channels[join.source].state.name,
         destination=channels[join.destination].state.name,
         selector=join.selector,
         archive=join.archive,
-        copied=done.copied,
-        dropped=done.dropped,
+        copied=counts.copied,
+        dropped=counts.dropped,
         owner=join.owner,
     )
 

@@ -11,10 +11,10 @@ from penstock_core.vocabulary.durable_attributes import DurableState
 from penstock_server.runtime.writer.group import Group
 
 
-def make_own(group: Group, channel_id: int, wanted: Sequence[PatternDurable]) -> None:
+def make_own(group: Group, channel_id: int, durables: Sequence[PatternDurable]) -> None:
     """Create the durables of patterns on a new channel, in the same block. They cannot be refused,
     because :func:`check_new` was called before the channel was created."""
-    for durable in wanted:
+    for durable in durables:
         group.do(channel_id, durable.command(group.channel(channel_id).state.next_id))
 
 
@@ -27,11 +27,11 @@ def check_new(
     the channel has a different durable of that name.
     """
     directory = group.state.directory
-    wanted = directory.patterns.applying_to(name, definition.kind)
-    would = rehearsed(wanted, name, definition, rules=directory.rules)
+    durables = directory.patterns.applying_to(name, definition.kind)
+    would = rehearsed(durables, name, definition, rules=directory.rules)
     existing = {state.name: state for state in already}
-    for durable in wanted:
+    for durable in durables:
         if durable.name in existing:
             terms = terms_of(would[durable.name])
             refuse_difference(durable, name, terms_of(existing[durable.name]), would=terms)
-    return [durable for durable in wanted if durable.name not in existing]
+    return [durable for durable in durables if durable.name not in existing]

@@ -76,19 +76,19 @@ class Redriving:
         ``StorageFailed`` (the disk is full) and ``LimitReached`` (the selector takes too long).
         Events moved before an error stay moved.
         """
-        wanted = None
+        matching = None
         if selector:
-            chosen = await self._choosing.parse(selector)
-            wanted = Matching(chosen, self._choosing, self._shard, files=self._files)
+            parsed_selector = await self._choosing.parse(selector)
+            matching = Matching(parsed_selector, self._choosing, self._shard, files=self._files)
         channel_id = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
         position = writes = 0
         end: int | None = None
         while end is None or position < end:
             room = 0 if dry_run else max(writes, self._room(channel_id, destination))
-            step = _Step(channel_id, destination, wanted, dry_run=dry_run, room=room, may=may)
-            if wanted is not None:
-                await wanted.look_ahead(channel_id, partial(step.next_ids, at=position, end=end))
+            step = _Step(channel_id, destination, matching, dry_run=dry_run, room=room, may=may)
+            if matching is not None:
+                await matching.look_ahead(channel_id, partial(step.next_ids, at=position, end=end))
             run = partial(step.run, at=position, end=end)
             async with self._stepping:
                 if not dry_run:

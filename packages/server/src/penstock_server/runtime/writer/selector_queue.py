@@ -175,11 +175,11 @@ class SelectorQueue:
         self, work: ShardRequest, channel_ids: frozenset[int], slices: Iterator[Callable[[], None]]
     ) -> None:
         order = self._order_of(work)
-        held = _WaitingPublish(order, work, channel_ids, slices=slices)
-        insort(self._held, held)
-        for channel_id in held.channel_ids:
+        waiting_publish = _WaitingPublish(order, work, channel_ids, slices=slices)
+        insort(self._held, waiting_publish)
+        for channel_id in waiting_publish.channel_ids:
             self._first[channel_id] = min(order, self._first.get(channel_id, order))
-        self._turns.append(held)
+        self._turns.append(waiting_publish)
         if self._task is None:
             self._task = start_task(self._evaluate())
 
@@ -272,27 +272,27 @@ class SelectorQueue:
     async def _evaluate(self) -> None:
         """Evaluate one slice of each waiting publish in turn, until none waits."""
         while self._turns:
-            held = self._turns.popleft()
-            if await self._is_through(held):
+            waiting_publish = self._turns.popleft()
+            if await self._is_through(waiting_publish):
                 self._release()
             else:
-                self._turns.append(held)
+                self._turns.append(waiting_publish)
             # Without a thread (in simulations) the slice runs in the loop: let others run, too.
             await asyncio.sleep(0)
         self._task = None
 
-    async def _is_through(self, held: _WaitingPublish) -> bool:
+    async def _is_through(self, waiting_publish: _WaitingPublish) -> bool:
         """Evaluate the next slice of a publish and return whether it was the last."""
         try:
-            step = next(held.slices, None)
+            step = next(waiting_publish.slices, None)
             if step is None:
                 return True
             self.slices += 1
             await self._choosing.beside(step)
         except Exception:  # noqa: BLE001
-            _log.exception("work.failed", work=type(held.work).__name__)
+            _log.exception("work.failed", work=type(waiting_publish.work).__name__)
             # The step failed outside the generator, whose `finally` has to run.
-            held.slices.close()  # type: ignore[attr-defined]  # it is a generator
+            waiting_publish.slices.close()  # type: ignore[attr-defined]  # it is a generator
             return True
         return False
 
@@ -300,21 +300,21 @@ class SelectorQueue:
         """Release fully evaluated publishes, unless an earlier one still waits for one of their
         channels."""
         unseen = {id(held) for held in self._turns}
-        kept: list[_WaitingPublish] = []
+        still_held: list[_WaitingPublish] = []
         self._first.clear()
         blocked_from, self._blocked_from = self._blocked_from, {}
         for held in self._held:
             if id(held) in unseen or any(
                 channel_id in self._first for channel_id in held.channel_ids
             ):
-                kept.append(held)
+                still_held.append(held)
                 for channel_id in held.channel_ids:
                     self._first.setdefault(channel_id, held.order)
                     if blocked_from.get(channel_id, held.order + 1) <= held.order:
                         self._blocked_from.setdefault(channel_id, held.order)
             else:
                 self.ready.append(held.work)
-        self._held = kept
+        self._held = still_held
         if self.ready:
             self._on_ready()
 

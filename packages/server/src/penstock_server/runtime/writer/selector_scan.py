@@ -146,10 +146,10 @@ class Matching:
         """Read the next events to examine, the first of ``ids``. Does not change ``ids``."""
         remaining = ids.copy()
         part: list[Span] = []
-        room = self._choosing.limits.scan_events
-        while room > 0 and (span := remaining.take(room)) is not None:
+        events_left = self._choosing.limits.scan_events
+        while events_left > 0 and (span := remaining.take(events_left)) is not None:
             part.append(span)
-            room -= span.size
+            events_left -= span.size
         promising = self.promising(group, channel_id, IdSet(part)).spans
         rows = group.state.stores[channel_id].read(promising, Damage()) if promising else ()
         return _ScanStep(part, rows, messages_of(group.channel(channel_id)), now_us=group.now_us)

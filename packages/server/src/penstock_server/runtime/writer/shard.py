@@ -298,17 +298,17 @@ class Shard:
         """Run the calls of :meth:`exclusively`. One is removed only when it is done, so that the
         end of the shard fails it, too."""
         while self._between:
-            call, done = self._between[0]
+            call, future = self._between[0]
             try:
                 await call()
             except (Deposed, Unknown):
                 raise  # the shard ends and refuses all that waits, this call included
             except PenstockError as failure:
-                if not done.done():
-                    done.set_exception(failure)
+                if not future.done():
+                    future.set_exception(failure)
             else:
-                if not done.done():
-                    done.set_result(None)
+                if not future.done():
+                    future.set_result(None)
             del self._between[0]
 
     async def _serve_group(self) -> Group:
@@ -455,8 +455,8 @@ class Shard:
         """Cut the group to ``GROUP_BYTES_MAX`` and reserve room for it."""
         size = sizes_of(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
-            waiting, rest = split_at(waiting, GROUP_BYTES_MAX)
-            self._waiting = rest + self._waiting
+            waiting, later = split_at(waiting, GROUP_BYTES_MAX)
+            self._waiting = later + self._waiting
             self._serving = waiting
             self._rouse()
             size = sizes_of(waiting)
@@ -476,7 +476,7 @@ class Shard:
     def _foreseeable(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """Return the requests whose follow-up bytes can be forecast. The others are answered with
         their error here, so that one failing forecast does not affect other requests."""
-        kept = []
+        foreseeable = []
         for work in waiting:
             try:
                 for channel_id, bodies in work.offered:
@@ -487,8 +487,8 @@ class Shard:
             except Exception as failure:  # noqa: BLE001
                 send_answer(work.reply, None, failure)
             else:
-                kept.append(work)
-        return kept
+                foreseeable.append(work)
+        return foreseeable
 
     def _has_no_side_effects(self, waiting: Sequence[ShardRequest]) -> bool:
         """Whether all requests are publishes or acknowledgements on channels where these write
@@ -508,23 +508,23 @@ class Shard:
         self, waiting: Sequence[ShardRequest], failure: StorageFailed
     ) -> list[ShardRequest]:
         """Return the requests that write next to nothing; refuse the others with ``failure``."""
-        kept: list[ShardRequest] = []
+        light_requests: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
             is_decided = isinstance(work, Repeatable) and work.is_decided(self.state)
             if is_decided or not size_of(work):
-                kept.append(work)
+                light_requests.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 send_answer(work.reply, None, failure)
             # An earlier request of the group may make this publish write: decide it alone, later.
-            elif any(not size_of(before) for before in kept):
+            elif any(not size_of(before) for before in light_requests):
                 self._waiting = [*waiting[i:], *self._waiting]
                 self._rouse()
                 break
             else:
-                kept.append(work)
-        self._serving = kept
-        return kept
+                light_requests.append(work)
+        self._serving = light_requests
+        return light_requests
 
     def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
         """Whether a publish writes nothing, after earlier publishes of the group. ``ids`` counts
@@ -582,8 +582,8 @@ class Shard:
                     and not channel.state.engine.merges
                 ):
                     sizes.setdefault(channel_id, []).extend(map(room_for, bodies))
-        for channel_id, wanted in sizes.items():
-            await self.placing.pages.reserve(channel_id, wanted)
+        for channel_id, body_sizes in sizes.items():
+            await self.placing.pages.reserve(channel_id, body_sizes)
 
     async def append(self, group: Group) -> None:
         """Append the block of a group to the journal. Pages are written first, because the block

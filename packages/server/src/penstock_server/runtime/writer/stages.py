@@ -114,7 +114,7 @@ class Stages:
 
     def expire(self) -> None:
         horizon = self._clock.now_us() - STAGE_LIFETIME_US
-        self.drop([stage for stage, kept in self._by_id.items() if kept.at_us < horizon])
+        self.drop([stage for stage, staged in self._by_id.items() if staged.at_us < horizon])
 
 
 def _group(stage: str) -> str:

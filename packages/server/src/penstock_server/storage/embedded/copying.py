@@ -46,9 +46,9 @@ class HeldFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes within the captured length. Raises ``StorageFailed``."""
-        wanted = min(size, self.size - offset)
+        readable = min(size, self.size - offset)
         try:
-            return self._read(wanted, offset) if wanted > 0 else b""
+            return self._read(readable, offset) if readable > 0 else b""
         except OSError as error:
             raise StorageFailed(f"{self.name} cannot be read: {error}") from error
 
@@ -68,20 +68,20 @@ class Capture:
 
         Raises ``StorageFailed``, and holds no file, if a file cannot be opened.
         """
-        held: list[HeldFile] = []
+        held_files: list[HeldFile] = []
         try:
             for capture in self._files(blobs, growing):
                 # A file that was deleted meanwhile is not referred to by any captured file.
                 with suppress(FileNotFoundError):
-                    held.append(capture())
+                    held_files.append(capture())
         except OSError as error:
-            self.release(held)
+            self.release(held_files)
             raise StorageFailed(f"{self._root} cannot be captured: {error}") from error
-        return held
+        return held_files
 
-    def release(self, held: Sequence[HeldFile]) -> None:
+    def release(self, held_files: Sequence[HeldFile]) -> None:
         """Close captured files."""
-        for captured in held:
+        for captured in held_files:
             if captured.file is not None:
                 self._disk.close(captured.file)
                 captured.file = None
@@ -115,8 +115,8 @@ class Capture:
         """Hold a file open."""
         file = self._disk.open(f"{self._root}/{name}")
 
-        def read(wanted: int, at: int) -> bytes:
-            return self._disk.pread(file, wanted, at)
+        def read(size: int, offset: int) -> bytes:
+            return self._disk.pread(file, size, offset)
 
         return HeldFile(name, min(size, self._disk.size(file)), read, file=file)
 
@@ -158,4 +158,4 @@ class Capture:
 
 
 def _reader(content: memoryview) -> Callable[[int, int], bytes]:
-    return lambda wanted, at: bytes(content[at : at + wanted])
+    return lambda size, offset: bytes(content[offset : offset + size])

@@ -123,8 +123,8 @@ class PageFiles:
             for page in created:
                 with suppress(OSError):  # the next start removes empty pages
                     self._disk.unlink(page.path)
-            wanted = sum(sizes.values())
-            raise StorageFailed(f"{directory}: no room for {wanted} bytes: {error}") from error
+            total_bytes = sum(sizes.values())
+            raise StorageFailed(f"{directory}: no room for {total_bytes} bytes: {error}") from error
         return created
 
     def write(self, page: PageFile, chunks: Sequence[Buffer], offset: int) -> None:
@@ -205,8 +205,8 @@ class PageFiles:
         self.close([page])
         try:
             if keep or page.keep:
-                kept = page.path.removesuffix(_PAGE) + _KEPT
-                self._disk.rename(page.path, kept, replace=True)
+                kept_path = page.path.removesuffix(_PAGE) + _KEPT
+                self._disk.rename(page.path, kept_path, replace=True)
             else:
                 self._disk.unlink(page.path)
         except FileNotFoundError:

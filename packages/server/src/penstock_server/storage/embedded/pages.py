@@ -106,27 +106,27 @@ class FilePages:
         """See :meth:`penstock_core.vocabulary.ports.Pages.reserve`."""
         self._changes.check()
         assert self._restored, "`restore` marks the used slots before bodies are added"
-        held = self._channels.setdefault(channel, _Channel(channel))
-        wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
-        if not wanted:
+        pages = self._channels.setdefault(channel, _Channel(channel))
+        new_sizes = dict(enumerate(self._missing(pages, sizes), pages.numbered + 1))
+        if not new_sizes:
             return
-        held.numbered += len(wanted)  # even if this fails: no number is used twice
+        pages.numbered += len(new_sizes)  # even if this fails: no number is used twice
         created: list[PageFile] = []
         await self._changes.make(
-            lambda: created.extend(self._files.make(channel, wanted)), inline=False
+            lambda: created.extend(self._files.make(channel, new_sizes)), inline=False
         )
-        held.pages.extend(created)
+        pages.pages.extend(created)
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
         self._changes.check_idle()
         size = memoryview(body).nbytes
-        held = self._channels.get(channel)
-        while held and held.at < len(held.pages) and not held.pages[held.at].fits(size):
-            held.at += 1
-        assert held, f"no room was reserved for a body of {size} bytes"
-        assert held.at < len(held.pages), f"no room was reserved for a body of {size} bytes"
-        page = held.pages[held.at]
+        pages = self._channels.get(channel)
+        while pages and pages.at < len(pages.pages) and not pages.pages[pages.at].fits(size):
+            pages.at += 1
+        assert pages, f"no room was reserved for a body of {size} bytes"
+        assert pages.at < len(pages.pages), f"no room was reserved for a body of {size} bytes"
+        page = pages.pages[pages.at]
         place = PageSlot(page.number, page.end, size, checksum=xxh3_64_intdigest(body))
         page.take(place)
         self._pending.append(_Body(page, place, body))
@@ -170,8 +170,8 @@ class FilePages:
         def check_pages() -> None:
             ordered = sorted(places, key=lambda place: (place.page, place.offset))
             for number, within in groupby(ordered, key=lambda place: place.page):
-                held = self._channels.get(channel)
-                page = held.page(number) if held else None
+                pages = self._channels.get(channel)
+                page = pages.page(number) if pages else None
                 damaged.extend(self._files.damaged(channel, number, page, places=list(within)))
 
         await self._changes.make(check_pages, inline=False)
@@ -179,8 +179,8 @@ class FilePages:
 
     def info(self, channel: int) -> PagesInfo:
         """See :class:`penstock_core.vocabulary.ports.PagesInfo`."""
-        held = self._channels.get(channel) or _Channel(channel)
-        return PagesInfo(len(held.pages), held.size, sum(page.used for page in held.pages))
+        pages = self._channels.get(channel) or _Channel(channel)
+        return PagesInfo(len(pages.pages), pages.size, sum(page.used for page in pages.pages))
 
     # Removing
 
@@ -201,8 +201,8 @@ class FilePages:
                     page.take(place)
 
         def settle() -> None:
-            for held in list(self._channels.values()):
-                self._settle(held, keep_rest=keep_rest)
+            for pages in list(self._channels.values()):
+                self._settle(pages, keep_rest=keep_rest)
 
         await self._changes.make(settle, inline=False)
         self._restored = True
@@ -210,15 +210,15 @@ class FilePages:
     async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
         self._changes.check()
-        held = self._channels.get(channel)
-        if held is None:
+        pages = self._channels.get(channel)
+        if pages is None:
             return
         for place in places:
-            page = held.page(place.page)
+            page = pages.page(place.page)
             if page is not None:
                 page.give_back(place)
         self._forget_pending()
-        free = [page for page in held.pages[: held.at] if not page.bodies]
+        free = [page for page in pages.pages[: pages.at] if not page.bodies]
         if not free:
             return
         removed: list[PageFile] = []
@@ -234,7 +234,7 @@ class FilePages:
         finally:
             for page in removed:
                 self._files.unmap(page)
-                held.remove(page)
+                pages.remove(page)
 
     async def drop(self, channel: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.drop`.
@@ -242,14 +242,14 @@ class FilePages:
         Files kept because of damage are not removed.
         """
         self._changes.check()
-        held = self._channels.pop(channel, None)
-        if held is None:
+        pages = self._channels.pop(channel, None)
+        if pages is None:
             return
-        for page in held.pages:
+        for page in pages.pages:
             page.bodies.clear()
             self._files.unmap(page)
         self._forget_pending()
-        await self._changes.make(lambda: self._files.remove_all(channel, held.pages), inline=False)
+        await self._changes.make(lambda: self._files.remove_all(channel, pages.pages), inline=False)
 
     async def close(self) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.close`. Views stay valid."""
@@ -265,13 +265,13 @@ class FilePages:
     # Internal
 
     def _page(self, channel: int, place: PageSlot) -> PageFile | None:
-        held = self._channels.get(channel)
-        return held.page(place.page) if held else None
+        pages = self._channels.get(channel)
+        return pages.page(place.page) if pages else None
 
-    def _missing(self, held: _Channel, sizes: Sequence[int]) -> list[int]:
+    def _missing(self, pages: _Channel, sizes: Sequence[int]) -> list[int]:
         """Return the sizes of the new pages that bodies of these ``sizes`` need."""
-        rooms = [page.size - page.end for page in held.pages[held.at :]]
-        limits, total = self._limits, held.size
+        rooms = [page.size - page.end for page in pages.pages[pages.at :]]
+        limits, total = self._limits, pages.size
         missing: list[int] = []
         index = 0
         # The same choice of pages that `allocate` makes, body by body.
@@ -290,19 +290,19 @@ class FilePages:
         """Drop bodies from the write queue that were released before they were written."""
         self._pending = [body for body in self._pending if body.page.has(body.place)]
 
-    def _settle(self, held: _Channel, *, keep_rest: bool) -> None:
+    def _settle(self, pages: _Channel, *, keep_rest: bool) -> None:
         """Remove pages not in use, and continue after the last body of the newest page."""
-        for page in [page for page in held.pages if not page.bodies]:
+        for page in [page for page in pages.pages if not page.bodies]:
             self._files.remove(page, keep=keep_rest)
-            held.remove(page)
-        if not held.pages:
-            self._files.remove_all(held.number, [])
+            pages.remove(page)
+        if not pages.pages:
+            self._files.remove_all(pages.number, [])
         elif keep_rest:
             # `at` stays behind these pages: lost facts may refer to bodies in their free space.
-            for page in held.pages:
+            for page in pages.pages:
                 page.keep = True
         else:
-            held.at = len(held.pages) - 1
+            pages.at = len(pages.pages) - 1
 
     def _write(self, bodies: Sequence[_Body]) -> None:
         by_page: dict[PageFile, list[_Body]] = {}

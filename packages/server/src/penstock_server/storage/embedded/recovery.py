@@ -338,7 +338,7 @@ class Recovery:
     def _note_lost_tail(self) -> None:
         """Report blocks that are known to have been on disk but are missing completely."""
         if self._newest_synced > self._tail:
-            lost = JournalRange(
+            missing_range = JournalRange(
                 self._tail + 1,
                 self._newest_synced - self._tail,
                 0,
@@ -346,5 +346,5 @@ class Recovery:
                 header=None,
                 reason="missing",
             )
-            self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")
+            self._report(missing_range, where=f"{self._path}: the end of the newest file", data=b"")
             self._previous, self._roll = 0, True

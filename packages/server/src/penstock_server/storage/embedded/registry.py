@@ -108,14 +108,14 @@ class FileRegistry:
         version is expected."""
         if self._failed:
             raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
-        held = self._records.get(key)
-        version = held.version if held is not None else 0
+        record = self._records.get(key)
+        version = record.version if record is not None else 0
         if version != expected:
             raise Conflict(f"{key!r} is at version {version}, not {expected}")
         return version
 
     @contextmanager
-    def _explained(self, key: str, done: str) -> Iterator[None]:
+    def _explained(self, key: str, verb: str) -> Iterator[None]:
         try:
             yield
         except Unsettled as error:
@@ -123,7 +123,7 @@ class FileRegistry:
             raise StorageFailed(self._failed) from error
         except OSError as error:
             where = self._files.where(key)
-            raise StorageFailed(f"{where} could not be {done}: {error}") from error
+            raise StorageFailed(f"{where} could not be {verb}: {error}") from error
 
     def _check_whole(self, key: str) -> None:
         if key in self._damaged:

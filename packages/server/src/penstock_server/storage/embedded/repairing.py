@@ -63,16 +63,16 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
     try:
         if records.load(_FORMAT_KEY) is not None:
             return ""
-        kept = "nowhere: it was already missing"
+        copy_path = "nowhere: it was already missing"
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
-        kept = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
+        copy_path = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(
             f"{root}: no intact journal file shows the format; restore registry/ from a copy"
         )
     records.store(_FORMAT_KEY, VersionedRecord(1, b'{"format": %d}' % DIRECTORY_FORMAT))
-    return kept
+    return copy_path
 
 
 def remove_damaged_records(disk: Disk, root: str) -> list[str]:
