@@ -47,7 +47,7 @@ from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.upkeep.compaction import SPINDLE_ROWS
 from penstock_server.runtime.upkeep.recovery import RecoveredRealm
 from penstock_server.runtime.upkeep.sealed_rows import image_of, publishers_of
-from penstock_server.runtime.upkeep.snapshot_image import summed
+from penstock_server.runtime.upkeep.snapshot_image import with_checksum
 
 SEGMENTS: Final = "segments/"
 SEGMENT_BYTES: Final = 64 << 20
@@ -257,7 +257,7 @@ class Relocation:
         for record in header.records:
             state.apply_stored(record, read)
         assert not state.skipped, state.skipped
-        return summed([block])
+        return with_checksum([block])
 
     def _definitions(self) -> dict[int, Definition]:
         """Return the attributes of each store at the destination."""

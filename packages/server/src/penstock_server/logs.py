@@ -89,6 +89,7 @@ class _RateLimit:
         self, _: Any, method: str, entry: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
         event = str(entry.get("event"))
+        # The report itself must never be omitted.
         if method == "debug" or event == LEFT_OUT:
             return entry
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.events.body import body_of_columns
 from penstock_core.ids.ids import Span
-from penstock_server.runtime.delivery.byte_credit import Room, parted
+from penstock_server.runtime.delivery.byte_credit import Room, split_spans
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
@@ -51,5 +51,5 @@ def test_an_event_larger_than_the_limit_is_sent_once_half_of_it_is_free() -> Non
 def test_spans_are_split_at_the_first_withheld_id() -> None:
     spans = (Span(0, 3), Span(5, 9))
 
-    assert parted(spans, 6) == ((Span(0, 3), Span(5, 6)), (Span(6, 9),))
-    assert parted(spans, 4) == ((Span(0, 3),), (Span(5, 9),))
+    assert split_spans(spans, 6) == ((Span(0, 3), Span(5, 6)), (Span(6, 9),))
+    assert split_spans(spans, 4) == ((Span(0, 3),), (Span(5, 9),))

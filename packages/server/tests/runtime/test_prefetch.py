@@ -134,7 +134,7 @@ async def test_a_deleted_channel_has_no_prefetched_events() -> None:
         await backlog(realm)
         await windows(realm, Client(), 2)
         ahead = realm.dispatch.ahead
-        assert (len(ahead), ahead.guessed) == (1, {})
+        assert (len(ahead), ahead.predicted) == (1, {})
         await realm.delete_channel("orders")
         assert len(ahead) == 0
 

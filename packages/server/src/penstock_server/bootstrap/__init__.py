@@ -85,6 +85,7 @@ async def open_realm(
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
+        # The journal last, because closing it unlocks the data directory.
         await stores.pages.close()
         await stores.journal.close()
         raise

@@ -77,6 +77,7 @@ def serve(directory: Path, settings: Settings) -> None:
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
     extra_ports = (settings.cluster.local_port, settings.cluster.history_port)
     listeners = 1 + sum(port is not None for port in extra_ports)
+    # A relayed connection has two sockets: one to the client and one to the owner.
     _raise_file_limit(listeners * settings.listen.connections_max + 2 * relays_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
@@ -156,7 +157,8 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Raise the limit of open files to the need of the connections, as far as allowed."""
+    """Raise the process's soft limit of open files, so that it suffices for this number of
+    ``connections`` and the realm's files. The hard limit is not exceeded."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + 1_024
     if hard != resource.RLIM_INFINITY:

@@ -98,6 +98,7 @@ async def run(
                 is_safe = listener.tls is not None
                 native = front_end_named(NATIVE)
                 url = front_end_url(native, settings.listen.host, port, is_safe=is_safe)
+                # Last, so that all ports are open when `realm.listening` appears in the log.
                 native.log_listening(url)
                 notifying.ready(f"listening on {url}")
                 loading = load_later()
@@ -107,7 +108,9 @@ async def run(
                 for service in listener.services.values():
                     await service.close()
                 await listener.close()
+            # After the front ends, so that no request arrives while the realm closes.
             await realm.close()
+            # These tasks do not end by themselves, and the group waits for all its tasks.
             for task in serving:
                 task.cancel()
     except* PenstockError as failures:
@@ -192,6 +195,8 @@ def _warn_without_tls(listener: NativeListener, settings: Settings) -> None:
 def collect_rarely() -> None:
     """Make Python's garbage collector run less often. By default it runs after 700 new objects,
     and its full collections would block all clients if a million events are in memory."""
+    # Objects that exist after the start live as long as the process: collections need not visit
+    # them.
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
 

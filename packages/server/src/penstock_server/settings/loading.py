@@ -144,6 +144,7 @@ class _Reading:
 
     def settings(self) -> Settings:
         try:
+            # Not strict, because values from the environment are texts.
             return msgspec.convert(self._tree, settings_type(), strict=False)
         except msgspec.ValidationError as error:
             raise InvalidArgument(self._refusal(error)) from error

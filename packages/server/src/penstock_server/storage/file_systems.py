@@ -44,8 +44,8 @@ class FileSystemBlobs:
         offload: Offload,
         grows: bool = True,
     ) -> None:
-        """Use a folder of a file system. ``shown`` is its name in error messages. If several nodes
-        write to it, no blob ``grows``."""
+        """Use a folder of a file system. ``shown`` is its name in error messages. ``grows`` must be
+        False if several nodes write to the folder."""
         self.grows: Final = grows
         self._files = files
         self._folder = folder

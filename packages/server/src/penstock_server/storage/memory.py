@@ -52,6 +52,7 @@ class MemoryJournal:
         if expected == tail:
             self.blocks.append(written)
             return tail + 1
+        # A repeated append is accepted if it has the same bytes, as in all journals.
         if self._floor <= expected < tail and self.blocks[expected - self._floor] == written:
             return expected + 1
         raise Deposed(

@@ -322,6 +322,7 @@ def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, 
         except PenstockError as error:
             if not published:
                 raise
+            # The same type, so that the error keeps its code.
             raise type(error)(
                 f"{error}; {count(published, 'event')} before it were published, ids "
                 f"{first} .. {last}"

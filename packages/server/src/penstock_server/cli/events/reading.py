@@ -344,6 +344,7 @@ class _Settling:
             try:
                 printed.ack()
             except (IllegalState, ConnectionLost) as error:
+                # The durable delivers these events again.
                 note(f"not acknowledged: {error}")
 
     def roll_back(self) -> None:

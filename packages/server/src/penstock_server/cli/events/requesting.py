@@ -240,6 +240,7 @@ def _limited(
 
 
 def _of_queue(queue: Queue, selector: str) -> Requests:
+    # One request at a time: others can take the next ones while the command runs.
     with queue.reader(transactional=True, window=1, selector=selector) as reader:
 
         def settle(*, done: bool) -> None:
@@ -259,6 +260,7 @@ def _of_durable(channel: Channel, name: str) -> Requests:
                 continue
             (event,) = events
 
+            # The default binds this event, because the variable of the loop changes.
             def settle(*, done: bool, event: DeliveredEvent = event) -> None:
                 (event.ack if done else event.rollback)()
 
@@ -273,4 +275,6 @@ def _of_channel(channel: Channel, selector: str) -> Requests:
                 yield None
                 continue
             for event in batch:
+                # Events of a plain subscription cannot be settled: a failed request is not
+                # delivered again.
                 yield event, lambda done: None

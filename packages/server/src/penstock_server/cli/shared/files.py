@@ -174,6 +174,8 @@ def _texts_in(path: str) -> set[str]:
     names = [name for name in doubtful if name not in texts]
     if names:
         with Path(path).open("rb") as file:
+            # Every row is read, because the first identifier may come after the block from which
+            # Arrow infers the types.
             for batch in _csv(file, names, names):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     if name not in texts and _is_text(column, doubtful[name]):
@@ -198,6 +200,7 @@ def _is_text(column: pa.Array, inferred: pa.DataType) -> bool:
         return True
     long = cells.filter(pc.match_substring_regex(cells, _LONG))
     try:
+        # A cast fails for a value that the type cannot represent exactly.
         long.cast(pa.int64()).cast(pa.float64() if has_floats else pa.int64())
     except pa.ArrowInvalid:
         return True

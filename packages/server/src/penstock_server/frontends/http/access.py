@@ -56,6 +56,7 @@ class Guard:
         is_other = origin is not None and urlsplit(origin).netloc != host_header
         # Only browsers send this header; without it the request counts as sent by the user.
         fetch_site = headers.get("sec-fetch-site", "none")
+        # A same-site page belongs to another host of the same domain, which may have another owner.
         if changes and (is_other or fetch_site in ("cross-site", "same-site")):
             raise CrossSite(
                 f"a web page from {str(origin)[:80]!r} may not change this realm; only the "

@@ -151,6 +151,7 @@ async def _answer(
             data = await asyncio.to_thread(encode, fetched, parts, has_channels)
         else:
             data = encode(fetched, parts, has_channels)
+    # Also after a cancellation, because the client has disconnected then.
     except BaseException:
         give_back()
         raise

@@ -81,6 +81,8 @@ class Viewer:
             document = document_of(event, self._messages, self._data_bytes)
             line = msgspec.json.encode(document)
             if len(line) > self._line_bytes_max:
+                # The viewer gets the event without its content, and can request all of it with
+                # events/{id}.
                 small = msgspec.structs.replace(
                     document,
                     properties={},
@@ -148,6 +150,7 @@ class Snoop:
             yield b"".join(lines) or b": nothing new\n\n"
             if (skipped_ids := await self.caught_up()) is not None:
                 yield message("lost", skipped_ids)
+            # A view that has skipped events was opened again, and so has credit for a full window.
             elif lines:
                 self.credit(len(lines))
         reason = viewer.reason
@@ -164,11 +167,13 @@ class Snoop:
         first = None if store is None else store.cursor(self._subscription)
         if store is None or first is None or store.next_id - first <= BEHIND_MAX:
             return None
+        # The newest events that fit the window are still shown.
         begin = store.next_id - WINDOW
         self.close()
         try:
             await self.open(FromId(begin))
         except PenstockError as error:
+            # The channel was deleted or the right revoked meanwhile; `lines` sends the reason.
             self._viewer.closed(error)
             return None
         return Lost(first_id=first, last_id=begin - 1, events=begin - first)

@@ -61,6 +61,7 @@ class TunnelTransport(asyncio.Transport):
         self.is_ended = True
         self._outer.close()
 
+    # A WebSocket cannot close one direction alone.
     def can_write_eof(self) -> bool:
         return False
 
@@ -102,6 +103,8 @@ class WebTunnel(asyncio.Protocol):
         self._reader.receive(data)
         try:
             for opcode, piece in self._reader.pieces():
+                # The inner protocol may have closed the connection while it handled an earlier
+                # message.
                 if transport.is_closing():
                     return
                 if opcode == BINARY:
@@ -167,6 +170,7 @@ class Upgrade:
 def refusal(status: int, text: str) -> bytes:
     """Return a response that refuses the handshake and closes the connection."""
     body = text.encode()
+    # The answer 426 has to name the supported version (RFC 6455, section 4.4).
     version = f"sec-websocket-version: {VERSION}\r\n" if status == 426 else ""
     return (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{version}"

@@ -7,7 +7,8 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
 class Room:
-    """Limit on the bytes that one subscription has on their way or waiting in its client."""
+    """Limit on the bytes of one subscription that are on their way to the client, or that its
+    application has not consumed."""
 
     __slots__ = ("bytes_max", "in_flight")
 
@@ -44,7 +45,7 @@ class Room:
         self.in_flight = max(0, self.in_flight - size)
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
-        """Return the longest beginning of ``rows`` that fits; None if not even one event does."""
+        """Return as many of the first ``rows`` as fit; None if the first one does not fit."""
         free_bytes = self.free_bytes
         if self.size_of(rows) <= free_bytes:
             return rows
@@ -81,7 +82,7 @@ def _fitting(rows: OutgoingBatch, free_bytes: int) -> int:
     return fitting
 
 
-def parted(spans: Spans, split_id: int) -> tuple[Spans, Spans]:
-    """Split spans at an id into the part below it and the rest."""
+def split_spans(spans: Spans, split_id: int) -> tuple[Spans, Spans]:
+    """Split spans at an id into the ids below it, and the others."""
     below = tuple(Span(first, min(end, split_id)) for first, end in spans if first < split_id)
     return below, tuple(Span(max(first, split_id), end) for first, end in spans if end > split_id)

@@ -37,7 +37,7 @@ class SelectorUse(Struct, frozen=True):
 
 
 class _Results(Struct):
-    """Results for the events that a subscription gets next."""
+    """Selector results for the events that a subscription gets next."""
 
     examined: IdSet
     matched: IdSet

@@ -26,7 +26,7 @@ from penstock_core.vocabulary.identities import SubscriptionId
 from penstock_core.vocabulary.ports import Blobs, Clock, Offload
 from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
-from penstock_server.runtime.delivery.byte_credit import Room, parted
+from penstock_server.runtime.delivery.byte_credit import Room, split_spans
 from penstock_server.runtime.delivery.choosers import Choosers, SelectorUse
 from penstock_server.runtime.delivery.latencies import DeliveryLatencies
 from penstock_server.runtime.delivery.merged_delivery import (
@@ -92,8 +92,8 @@ class Quarantiner(Protocol):
 
 
 class _Round:
-    """One pass over the effects that a channel offers. A batch is read once and sent to every
-    subscription that gets it."""
+    """One pass over the effects that a channel offers. Each batch is read once, and sent to all
+    subscriptions that receive it."""
 
     __slots__ = (
         "channel",
@@ -266,8 +266,8 @@ class Dispatch:
     # --- delivering ----------------------------------------------------------------------
 
     async def rely(self, what: str = "deliveries") -> None:
-        """Wait until ``what`` (``deliveries`` or ``answers``) may be sent to clients without an
-        append, because the lease holds. Raises ``Deposed``."""
+        """Wait until the lease proves that ``what`` (``deliveries`` or ``answers``) may be sent to
+        clients without an append. Raises ``Deposed``."""
         if not self.lease.holds():
             self.withheld[what] += 1
             await self.lease.held()
@@ -322,7 +322,7 @@ class Dispatch:
             if not concerned:  # without a subscription to end, the failure would repeat forever
                 raise
             self._fail(round_.number, channel, concerned, failure=failure)
-        if len(round_.read) == 1:  # with several reads the next delivery cannot be guessed
+        if len(round_.read) == 1:  # after several reads the next delivery cannot be predicted
             ((spans, (rows, _)),) = round_.read.items()
             self.ahead.delivered(round_.number, spans, rows)
 
@@ -454,7 +454,7 @@ class Dispatch:
             round_.passed_over += selector.work
         # Events behind the first withheld one were not examined, so they must not be skipped.
         if held_from is not None:
-            unsent = list(parted(tuple(unsent), held_from)[0])
+            unsent = list(split_spans(tuple(unsent), held_from)[0])
         if unsent:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
         self._withhold(round_, effect, held_from)
@@ -521,7 +521,7 @@ class Dispatch:
             return
         spans: Spans = ()
         if held_from is not None:
-            spans = parted(effect.spans, held_from)[1]
+            spans = split_spans(effect.spans, held_from)[1]
             round_.held.add(effect.subscription)
         command = Withhold(
             effect.subscription,
@@ -583,7 +583,7 @@ class Dispatch:
             matched.add_all(IdSet(() if part is None else part.spans))
         held_from = self.choosers.waits_from(subscription)
         if held_from is not None:
-            spans = parted(spans, held_from)[0]
+            spans = split_spans(spans, held_from)[0]
             rows_merged = store.merged_rows(spans) if spans else None
         else:
             self.choosers.passed(subscription, spans[-1].end)

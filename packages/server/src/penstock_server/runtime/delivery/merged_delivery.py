@@ -19,7 +19,7 @@ from penstock_core.columns.merge.states import StateChunk
 from penstock_core.ids.ids import Span, Spans
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
-from penstock_server.runtime.store.recent_deltas import Stretch, as_they_came, deltas
+from penstock_server.runtime.store.recent_deltas import Stretch, batches_as_published, deltas
 
 
 class KnownKeys:
@@ -103,7 +103,7 @@ def outgoing(
     is_fresh = int(stretch.ids[0]) >= known_keys.through
     key = (spans, known_keys.mark, is_fresh)
     if key not in made:
-        rows = as_they_came(stretch, ids) if is_fresh else None
+        rows = batches_as_published(stretch, ids) if is_fresh else None
         made[key] = rows or [deltas(stretch, ids)]
     return OfferedBatches(made[key])
 

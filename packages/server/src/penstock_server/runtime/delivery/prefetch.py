@@ -27,11 +27,9 @@ CHANNELS_MAX = 64
 
 
 class ReadAhead:
-    """One guessed delivery for each channel, or none: as many events as the last one, right behind
-    it.
-
-    A guess is used for a delivery of exactly these ids and for no other. The content of an id never
-    changes, so a guess stays valid whatever happens to the channel in between.
+    """At most one predicted delivery for each channel: as many events as the last delivery, with
+    the ids that follow it. Prefetched events are only used for a delivery of exactly these ids. The
+    content of an id never changes, so they stay valid whatever happens to the channel in between.
     """
 
     def __init__(
@@ -44,8 +42,8 @@ class ReadAhead:
         self._bytes_max, self._batch_bytes_max = bytes_max, batch_bytes_max
         self._channels_max = channels_max
         self._last: OrderedDict[int, Span] = OrderedDict()
-        self.guessed: dict[int, Span] = {}
-        """The deliveries that :meth:`read` will prepare, by channel."""
+        self.predicted: dict[int, Span] = {}
+        """The predicted deliveries that :meth:`read` will prefetch, by channel."""
         self._ready: dict[int, tuple[Spans, Sequence[OutgoingBatch]]] = {}
 
     def __len__(self) -> int:
@@ -53,8 +51,8 @@ class ReadAhead:
         return len(self._last)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
-        """Note a delivery on a channel and guess the next one. Two adjacent deliveries of the same
-        size make a guess."""
+        """Note a delivery on a channel, and predict the next one after two adjacent deliveries of
+        the same size."""
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
         if len(spans) > 1 or not all(made) or sum(made) > self._bytes_max:
@@ -63,28 +61,28 @@ class ReadAhead:
         span = self._last[channel_id] = spans[0]
         self._last.move_to_end(channel_id)
         if before is not None and before.end == span.first and before.size == span.size:
-            self.guessed[channel_id] = Span(span.end, span.end + span.size)
+            self.predicted[channel_id] = Span(span.end, span.end + span.size)
         if len(self._last) > self._channels_max:
             self.forget(next(iter(self._last)))
 
     def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
         """Return the events of ``spans`` if they were prefetched. Other prefetched events of the
-        channel are dropped: the guess was wrong."""
+        channel are dropped, because the prediction was wrong."""
         ready = self._ready.pop(channel_id, None)
         return None if ready is None or ready[0] != spans else ready[1]
 
     def read(self, state: RealmState) -> None:
-        """Read the guessed events that need no waiting: those in memory or in open files. Damaged
+        """Read the predicted events that need no waiting: those in memory or in open files. Damaged
         events are not prefetched; the delivery that reads them reports the damage."""
-        guessed, self.guessed = self.guessed, {}
-        for channel_id, span in guessed.items():
+        predicted, self.predicted = self.predicted, {}
+        for channel_id, span in predicted.items():
             channel = state.channels.get(channel_id)
             if channel is None:
                 self.forget(channel_id)
                 continue
             store, damage = state.stores[channel_id], Damage()
             spans = channel.state.stored.within(span).spans
-            if spans != (span,) or not _keeps_still(channel, store):
+            if spans != (span,) or not _has_fixed_bytes(channel, store):
                 continue
             files = list(store.files_for(spans))
             if any(not file.is_open for file in files):
@@ -101,11 +99,11 @@ class ReadAhead:
     def forget(self, channel_id: int) -> None:
         """Drop everything kept for a channel."""
         self._last.pop(channel_id, None)
-        self.guessed.pop(channel_id, None)
+        self.predicted.pop(channel_id, None)
         self._ready.pop(channel_id, None)
 
 
-def _keeps_still(channel: ChannelMachine, store: ChannelStore) -> bool:
-    """Whether the stored bytes of an event never move while it is stored. Page slots are reused,
-    and a merge channel makes each delivery from the present state."""
+def _has_fixed_bytes(channel: ChannelMachine, store: ChannelStore) -> bool:
+    """Whether the bytes of an event stay the same and in one place while it is stored. Page slots
+    are reused, and a merge channel makes each delivery from the present state."""
     return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

@@ -33,7 +33,8 @@ PARSED_BESIDE_ABOVE: Final = 1_024
 SCAN_EVENTS: Final = 65_536
 """Stored events read in one step."""
 _MANY: Final = 64
-"""Runs of ids above which building a set from single ids is cheaper than from runs."""
+"""With more runs of consecutive ids than this, a set is built from the single ids, which is cheaper
+then."""
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ def scan_cost(work: int, row_bytes: int, rows: int, size: int) -> int:
     ``work`` and ``row_bytes`` are those of all selectors together, ``size`` is the size in bytes of
     all ``rows`` events.
     """
-    return work * (size + LOOK_BYTES) + row_bytes * rows
+    return work * (size + COMPARISON_BYTES) + row_bytes * rows
 
 
 def cost_of(selector: Selector, rows: int, size: int) -> int:
@@ -144,8 +145,9 @@ class Choosing:
         messages: MessageAccess | None,
         still: Check,
     ) -> pa.BooleanArray:
-        """Return which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` if that
-        takes too long, and what ``still`` raises when the result is no longer wanted."""
+        """Return which rows of a stored batch ``selector`` matches. ``still`` is called regularly,
+        and raises an error once the result is no longer needed. Also raises ``LimitReached`` if the
+        evaluation takes too long."""
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()

@@ -41,7 +41,7 @@ class Body:
     """A validated batch of events."""
 
     __slots__ = (
-        "_found",
+        "_candidates",
         "buffer",
         "evaluated",
         "known_digest",
@@ -84,7 +84,7 @@ class Body:
         """Cached outcomes of selector predicates for its events."""
         self.evaluated: frozenset[SelectorKey] = frozenset()
         """The selectors that a thread has evaluated on it."""
-        self._found: dict[tuple[SelectorIndex, object], tuple[int, CandidateSelectors]] = {}
+        self._candidates: dict[tuple[SelectorIndex, object], tuple[int, CandidateSelectors]] = {}
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -101,10 +101,10 @@ class Body:
     ) -> CandidateSelectors:
         """Return the selectors of an index that may match some of its events. The result is cached
         until the index changes."""
-        cached = self._found.get((index, messages))
+        cached = self._candidates.get((index, messages))
         if cached is None or cached[0] != index.version:
             matches = index.candidates_in(EventFrame(self.batch, 0, messages))
-            cached = self._found[index, messages] = index.version, matches
+            cached = self._candidates[index, messages] = index.version, matches
         return cached[1]
 
     def value_of(self, name: str) -> Any:
@@ -157,7 +157,7 @@ def prepared(
 
 
 def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
-    """Return one digest of several batches, laid end to end. Raises ``EventTooLarge``."""
+    """Return the digest of several batches, as if they were one. Raises ``EventTooLarge``."""
     if not bodies:
         raise InvalidArgument("the publish has no event; a publish must have at least one")
     if len(bodies) == 1:
@@ -166,7 +166,7 @@ def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
 
 
 def joined(digests: Sequence[Digest]) -> Digest:
-    """Return the digest of several batches laid end to end."""
+    """Return the digest of several batches, as if they were one."""
     volatile: list[Span] = []
     transient: list[Span] = []
     ttls: dict[int, list[Span]] = {}

@@ -1,7 +1,7 @@
 """The contents of one channel's events: the tail in memory, the rest in sealed segments.
 
-The core knows *which* ids are stored; this module has their contents. Events in the tail are in the
-journal, too, until they are sealed, unless they live in memory only.
+The core knows *which* ids are stored; this module has their contents. Until they are sealed, events
+in the tail are in the journal, too, except those that live in memory only.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from penstock_server.runtime.store.tail_batch import (
 )
 
 JUDGED_WORK_MAX = 8_192
-"""Limit on comparisons of a selector with the statistics of files in one call. Events behind the
-last judged batch are read."""
+"""Limit on comparisons of a selector with the statistics of files in one call of
+:meth:`ChannelStore.promising`. Events after the last batch that was judged count as matching."""
 CRUMBS_MAX = 16
 """If a batch contributes at most this many spans to a read, its rows are gathered together with
 those of other batches."""
 NOWHERE = Span(0, 0)
-# It lies beyond all ids in both directions, so that min and max replace both ends.
+# Its ends lie beyond all ids, the first above and the last below, so that min and max replace both.
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
-"""Scattered removed ids after which batches are checked for emptiness, for each batch in the range
-of these ids."""
+"""Batches are checked for emptiness once this many scattered ids were removed for each batch in the
+range of these ids."""
 
 
 class ChannelStore:
@@ -135,7 +135,7 @@ class ChannelStore:
 
     def secured(self, ids: IdSet) -> None:
         """Note that these events survive a restart from now on. Those below ``sealed_through`` are
-        late: no later file will have them."""
+        late, because the files for their ids are already written."""
         self.late.add_all(ids.within(Span(0, self.sealed_through)))
 
     def keep_beside_damage(self, persistent: IdSet) -> None:
@@ -149,11 +149,11 @@ class ChannelStore:
             )
 
     def removed(self, spans: Spans, stored: IdSet) -> None:
-        """Drop batches that are empty after ids have left the channel. ``stored`` no longer has
-        these ids."""
+        """Drop the batches that are empty now that the ids of ``spans`` have left the channel.
+        ``stored`` no longer has these ids."""
         if self.late:
             self.late.discard_all(IdSet(spans))
-        spans = self._to_look_at(spans)
+        spans = self._spans_to_search(spans)
         indexes: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
         # Neighbouring spans usually lie in one batch: remember the last one to save the search.
@@ -178,7 +178,7 @@ class ChannelStore:
                 file.recount(stored)
         self._drop_empty([i for i in indexes if self._is_empty(self.tail[i], stored)])
 
-    def _to_look_at(self, spans: Spans) -> Spans:
+    def _spans_to_search(self, spans: Spans) -> Spans:
         """Return the spans to search batches for, ascending. Many spans within few batches are
         replaced by one span around them, which is cheaper to search."""
         if len(spans) <= SCATTERED_MIN:
@@ -583,8 +583,8 @@ def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
 def _alike(
     found: list[tuple[TailBatch, list[Span]]],
 ) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
-    """Yield runs of batches to read together: crumbs of one schema and publisher. Other batches are
-    runs of one."""
+    """Yield groups of batches to read together: consecutive crumbs of one schema and publisher.
+    Every other batch is a separate group."""
     run: list[tuple[TailBatch, list[Span]]] = []
     for tail_batch, parts in found:
         joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(tail_batch, parts)

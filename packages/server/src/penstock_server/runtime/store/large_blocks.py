@@ -40,7 +40,7 @@ class LargeBlocks:
         self._offload = offload
         self._bytes_max = bytes_max
 
-    async def taken_out(
+    async def move_bodies_out(
         self, sequence: int, records: list[FactRecord], bodies: list[Buffer]
     ) -> tuple[list[FactRecord], list[Buffer]]:
         """Store the bodies of a block in a blob if they are too large for the log. Return the
@@ -49,7 +49,7 @@ class LargeBlocks:
         if size <= self._bytes_max:
             return records, bodies
         chunks = padded(bodies)
-        size, checksum = await self._offload(lambda: _sum(chunks))
+        size, checksum = await self._offload(lambda: _checksum(chunks))
         name = self._names.bodies(sequence)
         # Before the append: a stored fact must never name a blob that is missing.
         await self._blobs.put(name, chunks)
@@ -75,7 +75,7 @@ async def decode_whole(block: memoryview, blobs: Blobs) -> tuple[GroupHeader, It
     return header, bodies_in(data, header, 0)
 
 
-def _sum(chunks: Sequence[Buffer]) -> tuple[int, int]:
+def _checksum(chunks: Sequence[Buffer]) -> tuple[int, int]:
     size, checksum = 0, xxh3_64()
     for chunk in chunks:
         checksum.update(chunk)

@@ -30,7 +30,7 @@ PENDING_PIECES_MAX: Final = 2_048
 PENDING_BYTES_MAX: Final = 64 << 20
 """Limit on the bytes of these batches."""
 GONE_MIN: Final = 4_096
-"""Rows of removed events that may stay before the states are compacted."""
+"""The states are compacted once they have this many rows of removed events."""
 
 
 class MergeStore(ChannelStore):
@@ -51,10 +51,11 @@ class MergeStore(ChannelStore):
         self._weighed = 0
         self._publishers: list[str] = [""]
         self._gone: IdSet | None = None
-        """The stored ids, set after events were removed without a newer one that replaces them."""
+        """The ids that are still stored, once events have been removed and not replaced by newer
+        ones; else None. Rows of other ids are then useless."""
         self._gone_rows = 0
         self.covered: set[str] = set()
-        """Files whose rows are in a snapshot, too; they are not needed any more."""
+        """Names of files whose rows a snapshot has, so that the files are not needed any more."""
         self.lacks_files = False
         """Whether rows in files have not been loaded yet. Nothing can be merged meanwhile."""
 
@@ -95,7 +96,7 @@ class MergeStore(ChannelStore):
             self._count(raw.tail_batch, -1)
         self.states.append(merged, slots[merged_rows], codes[merged_rows])
         self.states.tidy(self._gone)
-        self._weigh()
+        self._count_bytes()
 
     def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
         """Add merged rows at recovery or import. Their ids must be above all existing ids."""
@@ -110,7 +111,7 @@ class MergeStore(ChannelStore):
                 codes[low:high] = self._code(publisher)
         self.states.append(rows, self.states.slots_of(rows), codes)
         self.columns = self.states.columns
-        self._weigh()
+        self._count_bytes()
 
     def index(self) -> None:
         """Build the index of publish keys after an import."""
@@ -128,7 +129,7 @@ class MergeStore(ChannelStore):
             self.compact(stored)
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Do nothing: the rows of newer events have replaced these in the states already."""
+        """Do nothing: rows of newer events have already replaced these rows in the states."""
 
     def compact(self, stored: IdSet) -> None:
         """Drop all rows without a stored event."""
@@ -141,7 +142,7 @@ class MergeStore(ChannelStore):
             self.keys.renumber(alive)
             self.recent.clear(self._end)
         self._gone, self._gone_rows = None, 0
-        self._weigh()
+        self._count_bytes()
 
     @property
     def _end(self) -> int:
@@ -154,13 +155,13 @@ class MergeStore(ChannelStore):
         self._pending_rows = self._pending_bytes = 0
         self.states.clear()
         self._gone, self._gone_rows = None, 0
-        self._weigh()
+        self._count_bytes()
 
     def discard(self) -> None:
         self._forget_all()
         super().discard()
 
-    def _weigh(self) -> None:
+    def _count_bytes(self) -> None:
         size = self.states.nbytes
         self.meter.add_bytes(self._home, size - self._weighed)
         # Not for the journal: there the realm's meter counts what waits to be sealed, and states
@@ -278,7 +279,7 @@ class MergeStore(ChannelStore):
         return self.states.read(spans)
 
     def _few(self, chunks: list[StateChunk]) -> list[StateChunk]:
-        """Join small chunks, because each chunk is sent as a separate frame."""
+        """Join small chunks into few, because each chunk is sent as a separate frame."""
         few: list[StateChunk] = []
         run: list[StateChunk] = []
         for chunk in chunks:

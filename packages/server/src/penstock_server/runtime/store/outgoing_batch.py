@@ -125,8 +125,8 @@ class OutgoingBatch:
 
     @property
     def _is_small(self) -> bool:
-        """Whether the body certainly fits into ``FRAME_MAX``. Receivers that do not need the body
-        get their parts without it being made."""
+        """Whether the body certainly fits into ``FRAME_MAX``, judged without building it, because
+        some receivers do not need it."""
         safe_size = FRAME_MAX // 2
         # The size of whole buffers first: it takes a thirtieth of the time of the exact size.
         is_small = self.batch.get_total_buffer_size() < safe_size or self.batch.nbytes < safe_size
@@ -134,7 +134,7 @@ class OutgoingBatch:
 
     @property
     def weight(self) -> int:
-        """Estimated size in bytes."""
+        """Estimated size of the rows in bytes."""
         return len(self.tail_batch.body) if self.tail_batch is not None else int(self.batch.nbytes)
 
     def chosen(
@@ -176,7 +176,8 @@ class OutgoingBatch:
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
         matching = self._matching(mask)
         if matching is self:
-            self._wanted.add(text)  # rows that hold themselves would stay in memory
+            # A batch that refers to itself would stay in memory until the garbage collector runs.
+            self._wanted.add(text)
         self._chosen[text] = None if matching is self else matching
 
     def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
@@ -271,7 +272,7 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
 
 
 def others(spans: Sequence[Span], subset: Sequence[Span]) -> Sequence[Span]:
-    """Return the ids of ``spans`` that are not in ``subset``, which must be a subset of them."""
+    """Return the ids of ``spans`` that are not in ``subset``, which has only ids of ``spans``."""
     if not subset:
         return spans
     if len(spans) > 1:

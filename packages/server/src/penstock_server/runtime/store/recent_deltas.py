@@ -24,10 +24,11 @@ from penstock_server.runtime.store.tail_batch import TailBatch, stored_together
 KEPT_BYTES_MAX: Final = 2 << 20
 """Bytes of publishes kept besides the newest one. Subscribers further behind get full events."""
 KEPT_PIECES_MAX: Final = 8_192
+"""Batches kept for one channel."""
 REALM_BYTES_MAX: Final = 256 << 20
-"""Most bytes of the publishes that all merge channels of a realm keep. Above it, the channels with
-most drop theirs, down to three quarters."""
-AS_THEY_CAME_MIN: Final = 64
+"""Limit on the bytes of these publishes over all merge channels of a realm. Above it, the channels
+with the most bytes drop theirs, until three quarters of the limit are used."""
+PUBLISHED_ROWS_MIN: Final = 64
 """Batches with fewer events on average are merged before they are sent."""
 
 
@@ -68,7 +69,8 @@ class RealmsRecent:
         self._channels.add(recent)
 
     def grown(self, newest: Recent, size: int) -> None:
-        """Count a batch of ``newest``. If the realm keeps too much, other channels drop theirs."""
+        """Count a batch of the channel ``newest``. If the realm keeps too many bytes, other
+        channels drop their batches."""
         self._bytes += size
         if self._bytes <= self._bytes_max:
             return
@@ -120,8 +122,8 @@ class Recent:
         self.first = self._firsts[0]
 
     def clear(self, first: int) -> None:
-        """Drop all publishes, whose slots were renumbered. Publishes from ``first`` on are kept
-        from now on."""
+        """Drop all publishes, for example because the slots of keys were renumbered. From now on,
+        publishes from the id ``first`` on are kept."""
         self._kept, self._firsts, self.bytes, self.first = [], [], 0, first
 
     def since(self, first: int) -> Stretch | None:
@@ -140,12 +142,12 @@ class Recent:
         )
 
 
-def as_they_came(stretch: Stretch, event_ids: Int64s) -> list[OutgoingBatch] | None:
-    """Return the batches of ``stretch`` as they were published, if they are little more than the
-    deltas of ``event_ids``: that saves building a batch, and an outdated delta before a newer one
-    does no harm. None if building the deltas is better."""
+def batches_as_published(stretch: Stretch, event_ids: Int64s) -> list[OutgoingBatch] | None:
+    """Return the batches of ``stretch`` as they were published, if they have at most twice as many
+    rows as ``event_ids``. This saves building a batch, and an outdated delta before a newer one
+    does no harm. None if the deltas have to be built."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
-    if len(stretch.ids) > 2 * len(event_ids) or len(stretch.ids) < AS_THEY_CAME_MIN * len(
+    if len(stretch.ids) > 2 * len(event_ids) or len(stretch.ids) < PUBLISHED_ROWS_MIN * len(
         tail_batches
     ):
         return None

@@ -23,10 +23,11 @@ ten times as much."""
 PARSED_FACTOR: Final = 8
 """Estimated bytes of memory for each byte of a serialized schema."""
 TRANSIENT_MAX: Final = 1_024
-"""Limit on the schemas of deliveries. At the limit all are forgotten, and later deliveries announce
-theirs again under new numbers."""
+"""Limit on the number of schemas made for deliveries. At the limit all of them are forgotten, and
+later deliveries announce their schemas again under new numbers."""
 TRANSIENT_BYTES_MAX: Final = 4 << 20
-"""Bytes of the fields of these schemas. Clients choose the names, and which columns have values."""
+"""Limit on the bytes of the fields of these schemas, because clients choose the names, and which
+columns have values."""
 
 Recorded = tuple[int, pa.Schema]
 """The number of a recorded schema, and the schema."""
@@ -135,8 +136,8 @@ class Schemas:
         return schema_id
 
     def _promoted(self, schema: bytes) -> Recorded | None:
-        """Return a schema outside the newest generation, and move it there; None if it has to be
-        recorded."""
+        """Move a schema of the older generation to the newest one, and return it; None if it has to
+        be recorded."""
         entry = self._less_recent.get(schema)
         if entry is None:
             schema_id = self._numbers.get(schema)

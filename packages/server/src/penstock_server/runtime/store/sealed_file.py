@@ -137,7 +137,8 @@ class SealedFile:
 
 
 def merged_publishers(first: Publishers, second: Publishers) -> Publishers:
-    """Return both together. The ids in ``second`` must be above those in ``first``."""
+    """Return the union of two sets of publishers. The ids in ``second`` must be above those in
+    ``first``."""
     publishers = dict(first)
     for publisher, spans in second:
         publishers[publisher] = publishers.get(publisher, ()) + spans

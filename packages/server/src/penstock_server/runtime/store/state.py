@@ -104,7 +104,7 @@ class RealmState:
         self.freed_bytes = 0
         """Soft: estimated bytes of the journal that purges and deletions have made useless."""
         self.skipped: list[str] = []
-        """Facts that could not be applied because an earlier block is damaged."""
+        """Descriptions of facts that could not be applied, because an earlier block is damaged."""
         self.unreadable: list[tuple[int, PageSlot]] = []
         """Bodies that could not be read from their page slots, by channel."""
         self._with_durable: dict[str, dict[int, None]] = {}
@@ -545,7 +545,7 @@ class RealmState:
                 of_channels.append(FactRecord(channel_id, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
-        # Behind all channels, because joins refer to two of them.
+        # After all channels, because a join refers to two of them.
         of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
         of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
         of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]

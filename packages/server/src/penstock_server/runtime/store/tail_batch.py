@@ -57,8 +57,8 @@ class _ParsedBatches:
             self.bytes += size
             self._kept.append((ref(tail_batch), size))
             while self.bytes > PARSED_BYTES_MAX:
-                # Its share is freed even if the batch is gone, or was parsed again since: every
-                # parsing has its own entry.
+                # The bytes are subtracted even if the batch no longer exists, or was parsed again
+                # since, because each parsing has a separate entry.
                 oldest, freed = self._kept.popleft()
                 self.bytes -= freed
                 if (oldest_batch := oldest()) is not None:
@@ -223,7 +223,7 @@ class TailBatch:
 
 
 def united(one: TailBatch, other: TailBatch) -> TailBatch:
-    """Return one batch made of two parts that were published together and recovered separately."""
+    """Return one batch of two parts that were published as one batch and recovered separately."""
     assert one.schema_id == other.schema_id, "they were published together"
     ids = [_ids(_all_ids(tail_batch).spans) for tail_batch in (one, other)]
     order = np.argsort(np.concatenate(ids))

@@ -37,7 +37,7 @@ class Holding:
             group.do(channel_id, HoldEvents(subscription, span))
             state = group.channel(channel_id).state
             durable, seat = state.seat(subscription)
-            return _picture(state, durable, seat.in_flight.within(span), now_us=group.now_us)
+            return _describe(state, durable, seat.in_flight.within(span), now_us=group.now_us)
 
         outstanding: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
         return outstanding
@@ -53,7 +53,7 @@ class Holding:
             state = group.channel(channel_id).state
             durable = state.durable(name)
             wanting = durable.wanting(state.stored.within(span))
-            return _picture(state, durable, wanting, now_us=group.now_us)
+            return _describe(state, durable, wanting, now_us=group.now_us)
 
         outstanding: Outstanding = await self._shard.act(describe, sweeps=(channel_id,))
         return outstanding
@@ -99,7 +99,7 @@ class Holding:
         return channel_id
 
 
-def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
+def _describe(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
     if state.overdue:
         ids = ids.copy()
         ids.discard_all(state.expired(now_us))  # SEM T1: they wait only to be moved

@@ -25,9 +25,10 @@ from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 BYTES_MAX: Final = 32 << 20
-"""Bytes after which a batch ends; a single event may be larger."""
+"""Limit on the bytes of a batch; a single larger event makes a batch, too."""
 EXTENSIONS_MAX: Final = 1_000
-"""Different times of the events of a part; the oldest are forgotten."""
+"""Limit on the different end times that a part remembers for its extended events; the oldest are
+forgotten."""
 _DONE: Final[dict[How, str]] = {
     "ack": "acknowledged",
     "roll_back": "rolled back",
@@ -120,9 +121,9 @@ class EventLease:
     def meant(
         self, selected: Mapping[str, LeasedEvents] | None, how: How | None
     ) -> list[tuple[LeasePart, IdSet]]:
-        """Return the events that a request selects, by part; None selects all events of all parts.
-        Raises ``IllegalState`` for a channel without events in the lease, and the errors of
-        :meth:`LeasePart.meant`."""
+        """Return the events that a request selects, by part. ``selected`` has the selection by
+        channel; None selects all events of all parts. Raises ``IllegalState`` for a channel without
+        events in the lease, and the errors of :meth:`LeasePart.meant`."""
         if selected is None:
             return [(part, part.meant(LeasedEvents(), how)) for part in self._parts.values()]
         by_name = {part.channel_name: part for part in self._parts.values()}
@@ -162,7 +163,7 @@ class LeasePart:
         self.ids = IdSet()
         """Ids of all events that the client got."""
         self.lost = IdSet()
-        """Ids of events that the realm has taken back."""
+        """Ids of events that the realm has taken back from the client."""
         self.done: dict[How, IdSet] = {"ack": IdSet(), "roll_back": IdSet(), "reject": IdSet()}
         """Ids of settled events, by the way of settling."""
         self.began_us = 0
@@ -175,7 +176,7 @@ class LeasePart:
 
     @property
     def lease_name(self) -> str:
-        """The name of its lease."""
+        """The name of the lease that the part belongs to."""
         return self._lease.name
 
     @property
@@ -230,7 +231,7 @@ class LeasePart:
         self._lease.changed.set()
 
     def surplus(self, seat_ids: IdSet) -> IdSet:
-        """Return those events of the seat that exceed the answer's size."""
+        """Return the events of ``seat_ids`` that exceed the answer's size."""
         return seat_ids.overlap(self._surplus)
 
     def seal(self, seat_ids: IdSet) -> None:
@@ -259,9 +260,8 @@ class LeasePart:
         return self.began_us + self.lease_ms * 1_000
 
     def extend(self, ids: IdSet, until_us: int) -> None:
-        """Extend the time of these events to ``until_us``; none gets less time than it had.
-
-        Each event is in one entry, so that repeated requests take no more memory.
+        """Extend the time of these events to ``until_us``, unless they have more time already. Each
+        event is in at most one entry, so that repeated requests take no more memory.
         """
         ids = ids.copy()
         extensions = []

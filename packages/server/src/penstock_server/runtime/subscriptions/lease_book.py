@@ -40,7 +40,8 @@ subscription does not wake the waiting fetches."""
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 SOON_S: Final = 0.001
-"""Shorter times are not waited for: a clock may be too coarse to show that they have passed."""
+"""A remaining wait shorter than this is not made: a clock may be too coarse to show that it has
+passed."""
 ENDED_MAX: Final = 10_000
 """Ended leases that are remembered, so that a repeated request gets the first answer again."""
 ENDED_SIZE_MAX: Final = 200_000
@@ -73,14 +74,15 @@ class LeaseBook:
         self.subscriptions = subscriptions
         self.limits = limits
         self._open: dict[str, EventLease] = {}
-        self._over: OrderedDict[str, tuple[EventLease, int]] = OrderedDict()
-        """Leases that are over, each with its size when it ended."""
+        self._ended: OrderedDict[str, tuple[EventLease, int]] = OrderedDict()
+        """Ended leases by name, each with its size when it ended."""
         self._over_size = 0
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
         """Set and replaced whenever a lease has ended, because its seat is free then."""
         self.waiting: dict[asyncio.Event, None] = {}
-        """Further events set whenever a lease has ended, in the order of registration."""
+        """Further asyncio events that are set whenever a lease has ended, in the order of
+        registration."""
         self._stopping: PenstockError | None = None
 
     def __len__(self) -> int:
@@ -131,7 +133,7 @@ class LeaseBook:
     def named(self, name: str, owner: str) -> EventLease | None:
         """Return the lease of this name, open or recently ended, if it was answered and belongs to
         ``owner``; else None."""
-        lease = self._open.get(name) or self._over.get(name, (None, 0))[0]
+        lease = self._open.get(name) or self._ended.get(name, (None, 0))[0]
         if lease is None or lease.terms.owner != owner or not lease.is_answered:
             return None
         return lease
@@ -271,10 +273,10 @@ class LeaseBook:
             self.leave_seat(part)
         if lease.is_answered:
             size = lease.size
-            self._over[lease.name] = lease, size
+            self._ended[lease.name] = lease, size
             self._over_size += size
-            while len(self._over) > ENDED_MAX or self._over_size > self.limits.ended_size_max:
-                _, (_, forgotten_size) = self._over.popitem(last=False)
+            while len(self._ended) > ENDED_MAX or self._over_size > self.limits.ended_size_max:
+                _, (_, forgotten_size) = self._ended.popitem(last=False)
                 self._over_size -= forgotten_size
         self._wake()
 
@@ -317,14 +319,15 @@ def _after_first(ids: IdSet, count: int) -> IdSet:
 
 
 def free_for(group: Group, part: LeasePart) -> int:
-    """Return how many events could be delivered to a part now: neither in flight nor delayed."""
+    """Return the number of events that could be delivered to a part now, because they are neither
+    in flight nor delayed."""
     state = group.channel(part.channel).state
     seat = state.seats.get(part.subscription)
     return 0 if seat is None else free_of(seat[0], state.stored)
 
 
 def free_of(durable: Durable, stored: IdSet) -> int:
-    """Return how many events of a durable are neither in flight nor delayed."""
+    """Return the number of a durable's events that are neither in flight nor delayed."""
     waiting = len(durable.waiting.ids) if durable.waiting else 0
     free: int = durable.outstanding_count(stored) - durable.in_flight_count - waiting
     return max(0, free)

@@ -30,7 +30,7 @@ from penstock_server.runtime.writer.group import Group
 
 _ALL: Final = 1 << 62
 _AT_ONCE: Final = 64
-"""Seats that are taken at the same time, so that the writer can decide them in one group."""
+"""Number of seats that are taken concurrently, so that the writer can decide them in one group."""
 
 T = TypeVar("T")
 

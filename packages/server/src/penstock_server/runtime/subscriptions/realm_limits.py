@@ -1,4 +1,4 @@
-"""The limits of a realm, from its settings."""
+"""The limits of a realm, which its settings configure."""
 
 from __future__ import annotations
 

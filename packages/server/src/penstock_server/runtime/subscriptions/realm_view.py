@@ -272,7 +272,7 @@ class RealmView:
             yield StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
-        """Return the stores with a durable of this name, each with the durable."""
+        """Return the durables of this name, each with its store."""
         pairs = []
         for channel_id in self._state.with_durable(name):
             channel = self._state.directory.channels[channel_id]

@@ -22,7 +22,8 @@ class ResumePlaces:
         """The inverse of ``_taken``: places by subscription."""
 
     def take(self, channel_id: ChannelId, place: str, subscription: int) -> int | None:
-        """Give a place to ``subscription``; return the subscription that had it, if any."""
+        """Assign a place to ``subscription``; return the subscription that had it before, if
+        any."""
         former = self._taken.get((channel_id, place))
         if former is not None:
             del self._places[former]

@@ -67,14 +67,14 @@ class Seeking:
             group.do(channel_id, command)
             state = group.channel(channel_id).state
             durable = state.durable(command.durable)
-            earlier_seek = durable.last_seek.under(command.key) or durable.last_seek
+            seek = durable.last_seek.under(command.key) or durable.last_seek
             return SeekOutcome(
-                earlier_seek.start_id,
-                earlier_seek.again,
-                earlier_seek.skipped,
-                taken_back=earlier_seek.taken_back,
+                seek.start_id,
+                seek.again,
+                seek.skipped,
+                taken_back=seek.taken_back,
                 outstanding=durable.outstanding_count(state.stored),
-                gone=gone_since(state, _lowest_named(state, to, earlier_seek.start_id)),
+                gone=gone_since(state, _lowest_named(state, to, seek.start_id)),
             )
 
         name = durable_name(name)

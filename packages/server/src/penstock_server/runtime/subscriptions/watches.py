@@ -79,7 +79,7 @@ class ChannelWatches:
         return watch, ChannelsWatched(next_channel, self.opened(watch.shown))
 
     def end(self, watch: ChannelWatch) -> None:
-        """End a watch."""
+        """End a watch; its client gets no further notifications."""
         self._watches.pop(watch, None)
 
     # --- changes of channels and rights --------------------------------------------------
@@ -101,7 +101,7 @@ class ChannelWatches:
 
     def rights_changed(self) -> None:
         """Check again which channels the watching clients may read."""
-        for watch in list(self._watches):  # a copy, because `tell` may end watches
+        for watch in list(self._watches):  # a copy, because a call of `tell` may end watches
             gained = self._sort(watch, tuple(watch.hidden))
             hidden_channels = {
                 number for number in watch.shown if not self._may_read(watch, number)

@@ -61,16 +61,16 @@ from penstock_server.runtime.writer.shard import Shard
 SPINDLE_ROWS = 50_000
 """Most events in a file of a single-file channel on a store whose files do not grow."""
 COPY_BYTES = 16 << 20
-"""Bytes, roughly, that are read and written at once."""
+"""Approximate bytes that are read and written at once."""
 UNPACKED_ROW_BYTES = 128
-"""Fewest bytes that an event counts for :data:`COPY_BYTES`, because compressed events may be much
-smaller than they are in memory."""
+"""Minimum number of bytes that an event counts for :data:`COPY_BYTES`, because compressed events
+take much more memory than their bytes in the file."""
 JOINED_BYTES_MAX = 64 << 20
 """Most bytes of live events in a file that replaces several, on a store whose files do not
 grow."""
 ROUNDS_MAX = 4
-"""Most rounds of copying, each with the events sealed during the one before. Events sealed after
-the last round stay in another file."""
+"""Maximum number of copying rounds; each copies the events sealed during the one before. Events
+sealed after the last round stay in another file."""
 
 _log = logger("penstock.maintaining")
 
@@ -256,7 +256,8 @@ class _Rewriting:
             self._schema = self._needs.open_schema(self._also)
             self._copy.note = self._columns.note(self._schema.arrow)
             for _ in range(ROUNDS_MAX):
-                # Files are replaced in order, so the first one that does not fit ends the round.
+                # Files are replaced in the order of their ids, so the first one that does not fit
+                # ends the round.
                 files = list(takewhile(self._fits, self._freeze()))
                 if not files:
                     break
@@ -529,7 +530,8 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
 
 
 def _rows(reader: SegmentReader, first: int, ids_by_batch: Sequence[IdSet]) -> list[pa.RecordBatch]:
-    """Return the wanted rows of the batches from ``first`` on."""
+    """Return the events of ``ids_by_batch``, which has the ids to read from each batch, beginning
+    with the batch ``first``."""
     rows = []
     for number, ids in enumerate(ids_by_batch, first):
         batch = reader.batch(number)  # verifies the batch, even if no row is wanted

@@ -37,10 +37,10 @@ TRACKS_MAX: Final = 1_000
 SAMPLED_A_TURN: Final = 50
 """Channels, queues and durables that are sampled in one turn of the loop: about 1 ms."""
 LATE_SHARE: Final = 0.99
-"""Share of deliveries and syncs that took at most the reported time."""
+"""The reported time is that which this share of deliveries and syncs did not exceed."""
 
 _RATES: Final = 3
-"""Rates at the beginning of a sample: published, delivered and acknowledged."""
+"""Number of rates at the beginning of a sample: published, delivered and acknowledged."""
 _OWED: Final = 3
 """Index of the outstanding events in a sample."""
 _FIGURES: Final = 6
@@ -118,8 +118,8 @@ class FlowHistory:
         self.clock = clock
         self.begun_us = clock.now_us()
         self._first = self._step = self._complete = self.begun_us // STEP_US
-        """The first step, the current one, and the one before which all samples are complete, which
-        is less than the current one while a sample is being taken."""
+        """Three steps: the first one, the current one, and the one before which all samples are
+        complete. The last is lower than the current one while a sample is being taken."""
         self._sampling: Generator[None, None, None] | None = None
         """The sample being taken: a generator that pauses after each channel or queue."""
         self._taken_us = clock.steady_us()
@@ -136,7 +136,7 @@ class FlowHistory:
         self._sync_waits = [0] * (len(BOUNDS_US) + 1)
         self._owed: dict[int, int] = {}
         """Outstanding events of a channel's durables; channels without any are left out."""
-        self._again: set[int] = set()
+        self._sampled_again: set[int] = set()
         """Channels to be sampled once more, because deliveries may follow later than the activity
         that caused them."""
         # The first sample has to count the outstanding events of all durables. A channel without
@@ -183,8 +183,8 @@ class FlowHistory:
         self._taken_us = steady_us
         steps = self._covered(step, elapsed_s)
         self._step = step
-        active = self._state.moved | self._again
-        self._again, self._state.moved = self._state.moved, set()
+        active = self._state.moved | self._sampled_again
+        self._sampled_again, self._state.moved = self._state.moved, set()
         yield from self._note_all(sorted(active), steps, elapsed_s)
         self._forget_idle(step)
         self._complete = step

@@ -39,11 +39,12 @@ from penstock_server.runtime.store.state import RealmState
 
 READ_BLOCKS = 256
 ATTEMPTS_MAX = 10
-"""Most attempts of a recovery whose snapshot or blocks are removed while it reads them."""
+"""Maximum number of attempts of a recovery, if its snapshot or blocks are removed while it reads
+them."""
 KEPT = "realm/kept-"
 """Prefix of the names of blobs that list segments which must never be deleted as strays."""
 INDEX_EVENTS = 65_536
-"""Most events read at once to find the newest of each publish key."""
+"""Maximum number of events that are read at once to find the newest event of each publish key."""
 
 SLICE_S: Final = 0.05
 """Seconds of a slice, during which a recovery keeps the event loop busy. A node of a cluster renews
@@ -58,8 +59,8 @@ _log = logger("penstock.recovery")
 
 
 class Slices:
-    """Slices of a long piece of work, which checks :attr:`is_over` after each step and then awaits
-    :meth:`next`.
+    """Divides a long piece of work into slices. The work checks :attr:`is_over` after each step,
+    and awaits :meth:`next` if it is true.
 
     A slice is measured in time, not in steps: with a number of steps, each turn of the other tasks
     would delay the work by as much, however short the steps are.
@@ -91,7 +92,7 @@ class RecoveredRealm(Struct):
     snapshot: int
     """Sequence of the last block that the snapshot includes; 0 without a snapshot."""
     damage: list[str]
-    """Descriptions of unreadable data, for people."""
+    """Descriptions of unreadable data, for the log and for reports."""
     has_gaps: bool
     """Whether facts may be missing because of damage, so that files without a fact must be kept. A
     torn tail does not count, because it was never acknowledged."""

@@ -65,9 +65,9 @@ class _Owned(Struct):
 
 
 class TemporaryOwners:
-    """The temporary destinations of each session. A restart of the realm ends the sessions, and
-    loses the events in memory. A reply queue then belongs to its user, and to the first session of
-    the user that reads it."""
+    """The temporary destinations of each session. A restart of the realm ends all sessions and
+    loses the events in memory. After it, a reply queue belongs to its user, and then to the first
+    session of this user that reads it."""
 
     def __init__(self, state: RealmState) -> None:
         self._state = state
@@ -156,7 +156,7 @@ class TemporaryOwners:
 
     def _forget_deleted(self, session: str) -> None:
         owned, find = self._sessions.get(session, {}), self._state.directory.find
-        # Destinations that are still being created do not exist either, but must keep their place.
+        # A destination that is being created does not exist yet, but counts already.
         deleted = [
             name
             for name, destination in owned.items()
@@ -185,8 +185,8 @@ class ReplyQueues:
         the realm does not authenticate users. Raises ``InvalidArgument``, ``AccessDenied``,
         ``LimitReached``."""
         _check(name)
-        # The lock covers the creation and its rights: another session must not find one without
-        # the other.
+        # The lock covers both the creation of the queue and its rights: another session must not
+        # find a queue without rights.
         async with access.naming(name):
             if self._directory.find(name) is not None:
                 access.require(by, operation_on(Attach, "queue"), name)

@@ -61,16 +61,17 @@ from penstock_server.runtime.upkeep.compaction import (
 )
 from penstock_server.runtime.upkeep.regular_work import ENDS, run_again
 from penstock_server.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
-from penstock_server.runtime.upkeep.snapshot_image import made_beside
+from penstock_server.runtime.upkeep.snapshot_image import encode_snapshot
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 FREED_BYTES_MIN = 1 << 20
-"""Fewest bytes of the journal that are worth a snapshot after a purge, deletion or maintenance."""
+"""Minimum number of useless bytes in the journal for a snapshot after a purge, deletion or
+maintenance."""
 
 FEW_BLOCKS = 50
-"""Up to this many blocks after a snapshot are read by the next owner in less time than another
-snapshot takes."""
+"""With at most this many blocks after a snapshot, the next owner reads the blocks faster than this
+one writes another snapshot."""
 
 UNSEALABLE_BYTES_MAX = 64 << 20
 """Bytes of unsealed events above which a channel that cannot be sealed accepts no more."""
@@ -93,8 +94,8 @@ class SealingLimits(Struct, frozen=True):
     snapshot_interval_s: float = 60.0
     """Seconds after which a snapshot is taken on a storage engine, if the state has changed."""
     part_bytes_max: int = 8 << 20
-    """Most bytes of events that are sealed at once before they fill a segment. They are in memory
-    twice meanwhile."""
+    """Limit on the bytes of events that are sealed at once if they do not fill a segment. These
+    events are in memory twice during the sealing."""
     snapshot_tail_bytes_max: int = 1 << 20
     """Most unsealed bytes of a channel that a snapshot copies; larger channels are sealed first."""
     interval_s: float = 0.25
@@ -150,8 +151,8 @@ class Sealer:
         """Time at which a stored snapshot included everything, or of the start of this run."""
         self._is_prepared = False
         """Whether a snapshot was taken for the end of this run."""
-        self._taking = asyncio.Lock()
-        """Held while a snapshot is taken."""
+        self._snapshot_lock = asyncio.Lock()
+        """Lock held while a snapshot is taken."""
         self._covered_bytes = 0
         """Bytes of the journal that were left after the newest snapshot."""
         self._image_bytes = 0
@@ -245,8 +246,8 @@ class Sealer:
             self._shard.state.freed_bytes = 0
 
     def _note_unsealable(self) -> None:
-        """Mark the channels that accept no more events, because their sealing fails and too many
-        bytes wait in memory."""
+        """Mark the channels that accept no more events because their sealing fails and too many
+        bytes wait in memory; unmark the others."""
         sizes = {
             channel_id: self._unsealed_bytes(channel_id)
             for channel_id in self._incidents.channels_of(SEALING)
@@ -519,7 +520,7 @@ class Sealer:
 
     async def snapshot(self) -> None:
         """Write the whole state to a snapshot, and trim the journal."""
-        async with self._taking:
+        async with self._snapshot_lock:
             await self._take_snapshot()
 
     async def _take_snapshot(self) -> None:
@@ -585,16 +586,15 @@ class Sealer:
         return sum([len(tail_batch.body) for tail_batch in unsealed])
 
     def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
-        """Return the newest stored block, and a function that encodes the state after it.
-
-        This has to run at the head of a group: earlier decisions of the group would be in the state
-        already, but in the next block.
+        """Return the sequence of the newest stored block, and a function that encodes the state
+        after it. This must be the first action of a group: decisions of the same group before it
+        would be in the state, but in a later block.
         """
         assert not group.records, "a snapshot is the first action of its group"
         with uncollected():
             records, bodies = self._shard.state.snapshot()
         format = self._lease.format
-        image = partial(made_beside, self._offload, group.now_us, records, bodies, format)
+        image = partial(encode_snapshot, self._offload, group.now_us, records, bodies, format)
         return self._shard.tail, image
 
     async def _forget_before(self, sequence: int) -> None:

@@ -15,11 +15,11 @@ Records = Generator[None, None, list[FactRecord]]
 """Builds the records of a snapshot, one piece for each step; the result is the list of records."""
 
 
-async def made_beside(
+async def encode_snapshot(
     offload: Offload, at_us: int, records: Records, bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
-    """Return the bytes of a snapshot. The records are built in pieces, because Python's lock keeps
-    the event loop from running during a piece, even in another thread."""
+    """Return the bytes of a snapshot. A thread builds the records piece by piece: Python's global
+    lock can keep the event loop from running during a piece, but not for the whole snapshot."""
     while (complete := await offload(partial(_next_piece, records))) is None:
         pass
     return await offload(partial(_encoded, at_us, complete, bodies, format))
@@ -40,11 +40,11 @@ def _encoded(
     at_us: int, records: list[FactRecord], bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
     with uncollected():
-        return summed(encode_block(at_us, records, bodies, format=format))
+        return with_checksum(encode_block(at_us, records, bodies, format=format))
 
 
-def summed(chunks: list[Buffer]) -> list[Buffer]:
-    """Return a snapshot's bytes with their checksum in front."""
+def with_checksum(chunks: list[Buffer]) -> list[Buffer]:
+    """Return the bytes of a snapshot, preceded by their checksum."""
     checksum = xxh3_64()
     for chunk in chunks:
         checksum.update(chunk)

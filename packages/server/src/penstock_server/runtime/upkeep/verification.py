@@ -35,7 +35,7 @@ class Finding(Struct, frozen=True):
     end_byte: int | None = None
     channel: str = ""
     events: Spans = ()
-    """Stored events that are unreadable because of it."""
+    """Stored events that are unreadable because of the damage."""
 
 
 class StoreReport(Struct):
@@ -52,7 +52,7 @@ class StoreReport(Struct):
     """Stored events of all channels."""
     findings: list[Finding] = []
     quarantined: list[str] = []
-    """Names of data that was set aside earlier."""
+    """Names of the files in quarantine, which earlier starts and repairs have set aside."""
 
 
 class BadFile(Struct):
@@ -156,6 +156,7 @@ async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
     for info in await blobs.list(SNAPSHOTS):
         report.snapshots += 1
         report.bytes += info.size
+    # The recovery has reported the damaged snapshots that it tried to read.
     reported = {finding.file for finding in report.findings}
     for finding in await damaged_snapshots(blobs):
         if finding.file not in reported:

@@ -27,9 +27,9 @@ SLEEP_S_MIN: Final = 0.001
 SLEEP_S_MAX: Final = 1.0
 """Longest sleep in seconds. The wall clock may be set meanwhile, so it has to be read again."""
 REPLACED_MAX: Final = 64
-"""Replaced wake-up times, above twice the channels, after which the heap is rebuilt."""
+"""The heap is rebuilt when it has more than this number of entries beyond two for each channel."""
 RETRY_US: Final = 100_000
-"""Pause before a sweep is tried again that failed at its time, for example on a full disk."""
+"""Microseconds before a failed sweep is tried again; sweeps fail, for example, on a full disk."""
 
 
 class ChannelTimers:
@@ -117,7 +117,7 @@ class ChannelTimers:
         while self.next_us <= now_us:
             at_us, channel_id = heapq.heappop(self._heap)
             if self._wake_up_us.get(channel_id) != at_us:
-                continue
+                continue  # replaced: the valid time of this channel is another entry of the heap
             del self._wake_up_us[channel_id]
             channel = self._channels.get(channel_id)
             if channel is None:
@@ -135,5 +135,7 @@ class ChannelTimers:
         if exact_us <= now_us:
             put_off_us = state.swept_us + SWEEP_EVERY_US
             exact_us = put_off_us if put_off_us > now_us else now_us + RETRY_US
+        # Rounded up to the next multiple of the sweep interval, and never to the present: the sweep
+        # of this group has run already.
         intervals = -(-max(due_us, now_us + 1) // self._interval_us)
         return min(exact_us, intervals * self._interval_us)

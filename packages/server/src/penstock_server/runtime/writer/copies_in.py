@@ -34,7 +34,7 @@ class Copies(Struct, frozen=True):
         return self.first + self.body.rows - 1
 
     def above(self, stored_id: int) -> Copies | None:
-        """Return the copies with ids above ``stored_id``; None if no id is."""
+        """Return the copies with ids above ``stored_id``; None if all of them are stored."""
         if self.first > stored_id:
             return self
         if self.through <= stored_id:
@@ -72,7 +72,8 @@ def _batch(data: bytes) -> pa.RecordBatch:
 
 
 class TakeCopies(Struct):
-    """Store events from an outbox. Its answer has the number of events that were new."""
+    """The request to store events from an outbox; its answer is the number of events that were
+    new."""
 
     channel_id: int
     archive: bool

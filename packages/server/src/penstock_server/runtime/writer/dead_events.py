@@ -39,11 +39,12 @@ MOVING_SHARE: Final = 0.4
 served, however many dead events are due."""
 MOVING_PAUSE_S_MAX: Final = 1.0
 STEP_S: Final = 0.004
-"""Seconds that a step may block the event loop. The number of events in a step is adapted to
-it, from the duration of earlier steps."""
+"""Target duration of a step in seconds, during which it blocks the event loop. The duration of
+earlier steps decides how many events the next step moves."""
 _log = logger("penstock.realm")
 _EVENTS_MIN: Final = 250
-"""Events in the first step, and the least in any step: smaller steps would mostly be overhead."""
+"""Number of events in the first step, and the minimum for all steps: smaller steps would mostly be
+overhead."""
 
 
 def move(
@@ -56,8 +57,9 @@ def move(
     reason: str | None = None,
 ) -> Iterator[FollowingPublish | Removed | Buried]:
     """Yield the publishes to the dead event store, then the facts that remove the events here. The
-    caller carries out each before it takes the next. ``reason`` is the text of a client that has
-    rejected them. Unreadable events do not move: they are quarantined (SEM S1)."""
+    caller must carry out each one before it advances this generator. ``reason`` is the text that a
+    client gave when it rejected the events. Unreadable events do not move: they are quarantined
+    (SEM S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
     target = realm.directory.dead_event_store_of(channel_id)
     unreadable = IdSet()
@@ -128,6 +130,8 @@ def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatc
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
             due = due_times_us(batch)
+            # Stable, so that events due at the same time keep the order in which they were
+            # published.
             order = np.argsort(due, kind="stable")
             edges = np.flatnonzero(np.diff(due[order])) + 1
             parts += [
@@ -167,9 +171,10 @@ def runs(
     add_columns: Callable[[pa.RecordBatch], pa.RecordBatch],
     cached_outcomes: Callable[[pa.RecordBatch], PredicateOutcomes | None],
 ) -> Iterator[tuple[str, list[Body]]]:
-    """Yield neighbouring batches of one publisher as bodies to publish together. They are merged
-    into as few as possible first. ``add_columns`` adds columns to a batch, and ``cached_outcomes``
-    returns the cached outcomes of selectors for it."""
+    """Yield each publisher of consecutive batches with the bodies to publish together. Batches with
+    the same schema are merged first, so that there are few bodies. ``add_columns`` returns a batch
+    with further columns, and ``cached_outcomes`` returns the cached outcomes of selectors for a
+    batch."""
     for publisher, run in groupby(parts, itemgetter(0)):
         yield (
             publisher,
@@ -178,7 +183,7 @@ def runs(
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, merged where neighbours have the same schema."""
+    """Yield the batches; consecutive ones with the same schema are merged."""
     merged: list[list[pa.RecordBatch]] = []
     for _, batch in parts:
         if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
@@ -186,12 +191,12 @@ def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBa
         else:
             merged.append([batch])
     for run in merged:
-        yield pa.concat_batches(run) if len(run) > 1 else run[0].take(_all(run[0]))
+        yield pa.concat_batches(run) if len(run) > 1 else run[0].take(_all_rows(run[0]))
 
 
-def _all(batch: pa.RecordBatch) -> pa.Array:
-    """Return the indices of all rows. Taking them copies a slice, which would otherwise keep and
-    send the whole buffers that it was cut from."""
+def _all_rows(batch: pa.RecordBatch) -> pa.Array:
+    """Return the indices of all rows. Taking the rows by these indices copies a slice of a larger
+    batch; without the copy, the body would include the buffers of the whole batch."""
     return pa.array(np.arange(batch.num_rows))
 
 
@@ -202,14 +207,14 @@ class MovingPace:
         """``wake`` lets the writer serve a channel with events that wait to move."""
         self._wake = wake
         self.resting: asyncio.TimerHandle | None = None
-        """The timer of the present pause, during which nothing moves; None: events may move."""
+        """Timer that ends the present pause, in which no event moves; None outside a pause."""
         self._held_back: dict[int, None] = {}
-        """Channels, in order, that wait for the end of the pause."""
+        """Channels that wait for the end of the pause, in the order of :meth:`hold_back`."""
         self.events_max = _EVENTS_MIN
         """Limit on the events of a channel that move in the next step."""
 
     def hold_back(self, channel_id: int) -> None:
-        """Let a channel wait for the end of the pause, and wake it then."""
+        """Wake a channel at the end of the pause, not before."""
         self._held_back[channel_id] = None
 
     def has_moved(self, events: int, held_s: float) -> None:
@@ -226,6 +231,7 @@ class MovingPace:
         """Begin the pause after a step that began at ``began_s``, long enough to give publishers
         their share of the time."""
         loop = asyncio.get_running_loop()
+        # The step took MOVING_SHARE of the time from its start to the end of the pause.
         pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
         if pause_s:
             self.resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)

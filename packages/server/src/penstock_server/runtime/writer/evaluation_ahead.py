@@ -1,9 +1,8 @@
-"""Evaluates selectors ahead of events that only appear in a turn of the single writer: stored
-events about to move to another store, and merged states that deltas lead to.
-
-If that is much work, the turn changes nothing and raises :class:`NeedsEvaluation`. A thread
-evaluates the selectors, and the work is decided again. Meanwhile the results are kept by event id,
-in :class:`MatchCache`.
+"""Evaluates selectors before the single writer publishes events that no client has sent: stored
+events that move to another store, and the merged states that result from deltas. If the evaluation
+is expensive, the turn of the writer changes nothing and raises :class:`NeedsEvaluation`. A thread
+then evaluates the selectors, and the writer decides the work again with the results, which
+:class:`MatchCache` keeps by event id.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class OpenGroup(Protocol):
 
 
 def evaluation_cost(selectors: Mapping[SelectorKey, int], rows: int, size: int) -> int:
-    """Return the :func:`~penstock_server.runtime.delivery.selection.scan_cost` of selectors, each
-    given with its work."""
+    """Return the :func:`~penstock_server.runtime.delivery.selection.scan_cost` of selectors
+    together. ``selectors`` maps each selector to its work."""
     row_bytes = sum([row_bytes_of(text) for _, text in selectors])
     return scan_cost(sum(selectors.values()), row_bytes, rows, size=size)
 

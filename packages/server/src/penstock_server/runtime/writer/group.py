@@ -1,5 +1,5 @@
-"""A group: all decisions between two appends. It becomes one block with one sync, then all answers
-are sent.
+"""A group: all decisions of one turn of the single writer, between two appends. It becomes one
+block with one sync, then all answers are sent.
 
 The consequences of a decision on other channels (dead events, copies of joins, scheduled events)
 are decided in the same group and so are in the same block: all of it is stored or nothing (SEM T7,
@@ -51,7 +51,7 @@ from penstock_server.runtime.writer.publish_keys import NO_KEYS, NO_LIMIT, Publi
 from penstock_server.runtime.writer.publish_selectors import completed, work_where_dead
 
 DECIDED_MIN = 64
-"""Requests that a group may take before its time limit can end it."""
+"""The time limit of a group counts only once it has decided this many requests."""
 SWEEP_EVERY_US = 50_000
 """A channel without clients that could notice expired events is swept at most once in this time."""
 
@@ -62,7 +62,7 @@ class Group:
     sweeping = Sweep()
     """The command that sweeps a channel in this group."""
     has_moved = 0
-    """Dead events moved in this group."""
+    """Whether dead events have moved in this group."""
     held_s = 0.0
     """Seconds that deciding the group blocked the event loop."""
 
@@ -109,10 +109,10 @@ class Group:
         """Channels that need no sweep: nothing was due when checked, and only plain publishes have
         happened since. It saves the check for each further publish of the group."""
         self._moved: set[int] = set()
-        """Channels whose dead events have moved in this group, which they may once."""
+        """Channels whose dead events have moved in this group; each may do so once in a group."""
         self.match_cache = match_cache
         self.evaluations: list[NeedsEvaluation] = []
-        """Evaluations that due events wait for, which do not move in this group."""
+        """Evaluations that due events wait for; these events do not move in this group."""
         self.made: list[tuple[int, str]] = []
         """New durables, by channel and name, and new channels, with an empty name."""
         self._evaluated = self._size = 0
@@ -179,7 +179,8 @@ class Group:
         return (self._changes, len(self.bodies)) != self._before_work
 
     def _independently(self, step: Callable[[], None]) -> None:
-        """Run a step that is independent of the current work and stays if the work fails."""
+        """Run a step whose changes remain even if the current work fails later."""
+        # If the work has changed nothing before this step, it still counts as unchanged after it.
         is_first = not self.is_half_done
         step()
         if is_first:
@@ -439,8 +440,8 @@ class Group:
         *,
         has_joins: bool,
     ) -> tuple[Sequence[Body], Digest]:
-        """Return the events as selectors and joins see them (merged), and their digest with the
-        matches of selectors."""
+        """Return the events in the form that selectors and joins evaluate (merged), and their
+        digest with the matches of selectors."""
         if not (has_joins or channel.state.selectors):
             return bodies, digest
         seen = merging.merged_form(store, bodies, channel.state.next_id, at_us=self.now_us)

@@ -1,4 +1,5 @@
-"""Copies of joins: events published on a store are copied on in the same step (SEM L)."""
+"""Copies of joins: events published on a store are copied to other stores in the same step (SEM
+L)."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ class CopyCandidates:
     selector is evaluated once."""
 
     __slots__ = (
-        "_been",
         "_frame",
         "_masks",
         "_messages",
         "_now_us",
+        "_passed_stores",
         "batch",
         "outcomes",
         "roots",
@@ -64,10 +65,10 @@ class CopyCandidates:
         self._messages = messages
         self._frame: EventFrame | None = None
         self._masks: dict[str, Bools] = {}
-        self._been: set[str] = stores_on_paths(batch)
+        self._passed_stores: set[str] = stores_on_paths(batch)
         """The stores that some of its events have passed through."""
         # The usual case: no event has been copied before, so there are no hops to count.
-        self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
+        self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._passed_stores else None
 
     @property
     def passing(self) -> Bools:
@@ -97,7 +98,7 @@ class CopyCandidates:
     def stopped(self, destination: str) -> Bools | None:
         """Return the mask of the rows that may not be copied to ``destination``, because of a loop
         or too many hops (SEM L2); None if all may."""
-        if self.too_far is None or destination not in self._been:
+        if self.too_far is None or destination not in self._passed_stores:
             return self.too_far
         been = path_contains(self.batch, destination).to_numpy(zero_copy_only=False)
         return np.asarray(self.too_far | been, dtype=np.bool_)
@@ -113,10 +114,10 @@ def copies(
     reached: ReachedStores | None,
     now_us: int,
 ) -> Iterator[FollowingPublish]:
-    """Yield the publishes that the joins of a channel make of one publish.
+    """Yield the publishes with which the joins of a channel copy the events of one publish.
 
-    The caller must carry out each publish, with all its consequences, before it takes the next:
-    events that have reached a store by then are not copied there again.
+    The caller must carry out each publish, with all its consequences, before it advances this
+    generator: an event that has reached a store by then is not copied there again.
     """
     joins = realm.directory.joins.copying_from(channel_id)
     if not joins:
@@ -130,7 +131,7 @@ def copies(
         copied: list[Body] = []
         roots: list[Rows] = []
         for candidate in candidates:
-            row_mask = _wanted(realm, join, candidate, reached=reached)
+            row_mask = _rows_to_copy(realm, join, candidate, reached=reached)
             if row_mask.any():
                 ids = np.arange(candidate.span.first, candidate.span.end, dtype=np.int64)[row_mask]
                 rows = pa.array(row_mask)
@@ -168,13 +169,14 @@ def _candidates(
     return candidates
 
 
-def _wanted(
+def _rows_to_copy(
     realm: RealmState, join: Join, candidate: CopyCandidates, reached: ReachedStores
 ) -> Bools:
     """Return the mask of the rows that the join copies."""
     row_mask = candidate.matched(join.selector)
     if not row_mask.any():
         return row_mask
+    # Rows that match but may not be copied are counted, so that operators see the loop.
     name = realm.channels[join.destination].state.name
     stopped = candidate.stopped(name)
     if join.leads_out:

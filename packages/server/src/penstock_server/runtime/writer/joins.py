@@ -140,6 +140,7 @@ class JoinOperations:
             group.realm_fact(0, group.state.directory.decide_unjoin(source, destination))
 
         await self._shard.act(delete)
+        # Wakes the sender, which ends the outbox once the cluster has its copies.
         self._shard.state.copied_out()
         _log.info("join.deleted", source=source, destination=destination)
 
@@ -150,6 +151,7 @@ class JoinOperations:
             return
 
         def check(group: Group) -> None:
+            # A copy, because the fact below removes a join.
             for join in list(group.state.directory.joins):
                 refusal = _refusal(group, join, access)
                 if refusal is None:

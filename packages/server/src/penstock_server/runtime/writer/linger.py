@@ -33,12 +33,12 @@ class Linger:
         """Called when the shard has no work until ``idle`` is done. Stay awake if that pays."""
         self._since_s = self._now_s()
         if self._soon >= SOON_MIN:
-            self._look_again(idle, self._since_s + self._longest_s)
+            self._poll_until(idle, self._since_s + self._longest_s)
 
-    def _look_again(self, idle: asyncio.Future[None], until_s: float) -> None:
+    def _poll_until(self, idle: asyncio.Future[None], until_s: float) -> None:
         if not idle.done() and self._now_s() < until_s:
             # A pending callback makes the loop poll its sockets without sleeping.
-            asyncio.get_running_loop().call_soon(self._look_again, idle, until_s)
+            asyncio.get_running_loop().call_soon(self._poll_until, idle, until_s)
 
     def woken(self) -> None:
         """Called when the shard has work again."""

@@ -22,8 +22,8 @@ PARTS_MAX: Final = 64
 """Batches of one channel that results are kept for; older ones are evaluated again."""
 
 REALM_BYTES_MAX: Final = 256 << 20
-"""Bytes of the batches of all channels that results are kept for, and of the merged states. Above
-it, the channels whose results are oldest are evaluated again."""
+"""Limit on the bytes of batches with results, over all channels, and of the merged states. Above it
+the oldest results are dropped, and their channels evaluated again."""
 
 
 class NeedsEvaluation(Exception):
@@ -70,12 +70,12 @@ class _NewestByChannel(Generic[T]):
         return value
 
     def replace(self, channel_id: int, value: T, size: int) -> None:
-        """Replace a value by one that is as old."""
+        """Replace a value without changing its age."""
         self._bytes += size - self._entries[channel_id][1]
         self._entries[channel_id] = value, size
 
     def put(self, channel_id: int, value: T, size: int) -> None:
-        """Keep a value as the newest, and drop the oldest ones beyond the limit."""
+        """Store a value as the newest one, and drop the oldest values above the limit."""
         self.pop(channel_id)
         self._entries[channel_id] = value, size
         self._bytes += size
@@ -117,7 +117,8 @@ class MatchCache:
             cached_ids = np.concatenate([part_ids for part_ids, _ in cached])
             order = np.argsort(cached_ids, kind="stable")
             places = np.searchsorted(cached_ids, ids, sorter=order)
-            # A column must have all events or it is of no use: selectors are evaluated as a whole.
+            # A column without the result of some event is of no use: selectors are evaluated on
+            # whole batches.
             if (places == len(cached_ids)).any() or (cached_ids[order[places]] != ids).any():
                 return None
             return pa.concat_arrays([column for _, column in cached]).take(pa.array(order[places]))
@@ -128,8 +129,8 @@ class MatchCache:
         """Keep the results for stored events of a channel."""
         parts = self._parts.get(channel_id) or []
         parts += [_EvaluatedEvents(ids_of(body.batch), body) for body in bodies]
-        # The new ones always stay: the work that is decided again would need them once more, and
-        # be held for ever.
+        # New results are never dropped: the work that waits for them is decided again, and without
+        # them it would be held again, for ever.
         del parts[: -max(PARTS_MAX, len(bodies))]
         size = sum([part.body.weight for part in parts])
         while len(parts) > len(bodies) and size > self._bytes_max:

@@ -174,7 +174,8 @@ def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
 
 
 def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield runs of rows with consecutive ids: a request names only the last id of each run."""
+    """Yield runs of rows with consecutive ids, because a request names only the last id of each
+    part."""
     for first, end in IdSet.from_ids(ids_of(batch).tolist()).spans:
         start = int(ids_of(batch).searchsorted(first))
         yield batch.slice(start, end - first)

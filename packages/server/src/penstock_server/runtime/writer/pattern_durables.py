@@ -12,8 +12,8 @@ from penstock_server.runtime.writer.group import Group
 
 
 def make_own(group: Group, channel_id: int, durables: Sequence[PatternDurable]) -> None:
-    """Create the durables of patterns on a new channel, in the same block. They cannot be refused,
-    because :func:`check_new` was called before the channel was created."""
+    """Create the durables of patterns on a new channel, in the same block. The channel cannot
+    refuse them, because :func:`check_new` was called before the channel was created."""
     for durable in durables:
         group.do(channel_id, durable.command(group.channel(channel_id).state.next_id))
 

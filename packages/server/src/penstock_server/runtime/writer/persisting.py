@@ -12,7 +12,8 @@ from penstock_server.runtime.store.records import BodyRef
 from penstock_server.runtime.store.state import RealmState
 
 LateWrite = tuple[PersistedLate, BodyRef | None, Buffer]
-"""A fact to apply, and the body to record with it; a reference of None: it is not recorded."""
+"""A fact to apply, and the body to record with it. Without a reference (None) the fact is not
+recorded."""
 
 
 def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iterator[LateWrite]:

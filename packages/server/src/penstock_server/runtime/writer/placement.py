@@ -20,14 +20,14 @@ from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
 _STAMPS_BYTES = 128
-"""Bytes that stamping adds to an event: a priority, and a dictionary of publisher, host, time and
-id."""
+"""Upper bound of the bytes that a channel adds to an event: a priority, and a dictionary of
+publisher, host, time and id."""
 _HEADER_BYTES = 4_096
 
 
 _pools: list[pa.MemoryPool] = []
-"""All memory pools ever created, kept for ever: a buffer does not keep its pool alive, and may
-outlive its realm."""
+"""All memory pools that this process has created. They are never freed, because a buffer does not
+keep its pool alive and may outlive its realm."""
 
 
 class MemoryLimits(Struct, frozen=True):
@@ -126,7 +126,8 @@ def room_for(body: Body) -> int:
 
 
 class PublishHome:
-    """Chooses where the batches of one publish are kept, if not all of them go to one home."""
+    """Chooses the home of each batch of a publish, for publishes whose batches have different
+    homes."""
 
     def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
         self._placing = placing
@@ -151,7 +152,8 @@ class PublishHome:
 
 
 def on_disk(tail_batch: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
-    """Return the body for the journal and its rows: those that do not live in memory only."""
+    """Return the body for the journal and its number of rows: the rows that do not live in memory
+    only."""
     ids = IdSet([Span(tail_batch.first, tail_batch.end)])
     ids.remove_all(absent)
     if len(ids) == tail_batch.end - tail_batch.first:

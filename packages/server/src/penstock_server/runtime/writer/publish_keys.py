@@ -26,7 +26,7 @@ Keyed = list[pa.RecordBatch] | SingleEvent
 """The updates of a key index by one publish."""
 NO_KEYS: Final[Keyed] = []
 NO_LIMIT: Final = 1 << 62
-"""Bytes left where nothing limits them."""
+"""Number of free bytes of a channel without a limit."""
 
 
 class PublishKeys:
@@ -53,8 +53,9 @@ class PublishKeys:
     def memory_left(self, channel_id: int, state: ChannelState, digest: Digest) -> int:
         """Return the bytes free for publish keys and states of a channel (SEM C6).
 
-        Must be called before the values of a publish are looked up. If the room is short, it drops
-        values without an event and renumbers the others, so numbers found before become invalid.
+        Must be called before the values of a publish are looked up. If little memory is free, the
+        call drops values without an event and renumbers the others, so slot numbers looked up
+        before it become invalid.
         """
         store = self._state.stores[channel_id]
         if store.keys is None:

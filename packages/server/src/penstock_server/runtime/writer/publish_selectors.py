@@ -62,7 +62,7 @@ def selectors_of_body(state: RealmState, channel_id: int, body: Body) -> dict[Se
 
 
 def _reached(state: RealmState, channel_id: int) -> Iterator[tuple[int, ChannelMachine]]:
-    """Yield a store, and all stores that joins copy its events to, directly or not."""
+    """Yield a store, and all stores that its events reach through joins."""
     seen = {channel_id}
     remaining = [channel_id]
     while remaining:
@@ -142,8 +142,9 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
 
 
 def work_where_dead(state: RealmState, channel_id: int) -> tuple[int, int]:
-    """Return the work of the selectors evaluated on a store's dead events, and the number of stores
-    they are written to: the dead event store and those that joins copy them to."""
+    """Return the total work of the selectors that are evaluated on each dead event of a store, and
+    the number of stores that the event is written to: the dead event store, and the stores that
+    joins copy it to."""
     target, joins = state.directory.dead_event_store_of(channel_id), state.directory.joins
     if target is None:
         return 0, 1

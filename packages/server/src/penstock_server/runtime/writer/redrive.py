@@ -40,8 +40,8 @@ from penstock_server.runtime.writer.with_files import with_open_files
 
 WAITS_S: Final = 0.05
 """Seconds between two checks whether the realm is congested."""
-Wanted = list[tuple[str, pa.RecordBatch]]
-"""Events in order, in batches of one publisher each."""
+EventsByPublisher = list[tuple[str, pa.RecordBatch]]
+"""Events to redrive, in order: each publisher with a batch of its events."""
 
 MayPublish = Callable[[str, str], None]
 """Called with the kind and name of a store. Raises ``AccessDenied`` if the requesting client may
@@ -56,8 +56,8 @@ class Redriving:
         self._files = dispatch.files
         self._choosing = dispatch.choosing
         self._stepping = asyncio.Lock()
-        """Held during a step. Steps of several redrives at once would become one group, which has
-        all their events in memory."""
+        """Held during a step, so that one step runs at a time: the steps of several redrives would
+        become one group, with the events of all of them in memory."""
 
     async def redrive(
         self,
@@ -88,11 +88,13 @@ class Redriving:
             room = 0 if dry_run else max(writes, self._room(channel_id, destination))
             step = _Step(channel_id, destination, matching, dry_run=dry_run, room=room, may=may)
             if matching is not None:
-                await matching.look_ahead(channel_id, partial(step.next_ids, at=position, end=end))
+                await matching.examine_ahead(
+                    channel_id, partial(step.next_ids, at=position, end=end)
+                )
             run = partial(step.run, at=position, end=end)
             async with self._stepping:
                 if not dry_run:
-                    await self._has_its_turn()
+                    await self._wait_while_congested()
                 position, end = await with_open_files(
                     self._shard, self._files, channel_id, action=run, room=room
                 )
@@ -103,7 +105,7 @@ class Redriving:
             remaining -= moved.total()
         return Redriven(moved.total(), dict(moved), remaining, dry_run=dry_run)
 
-    async def _has_its_turn(self) -> None:
+    async def _wait_while_congested(self) -> None:
         """Wait while the realm is congested, as publishers do, or until the realm ends."""
         while self._shard.is_congested() and not self._shard.ended.is_set():
             with contextlib.suppress(TimeoutError):
@@ -125,7 +127,7 @@ class _Step:
         self,
         channel_id: int,
         destination: str,
-        wanted: Matching | None,
+        matching: Matching | None,
         *,
         dry_run: bool,
         room: int,
@@ -138,7 +140,7 @@ class _Step:
         self.writes = 0
         self.channel_id = channel_id
         self.destination = destination
-        self.wanted = wanted
+        self.matching = matching
         self.dry_run = dry_run
         self.moved: Counter[str] = Counter()
 
@@ -148,15 +150,15 @@ class _Step:
         group.sweep(self.channel_id)
         state = group.channel(self.channel_id).state
         if end is None:
-            end = state.next_id  # later events are for the next redrive, so that this one ends
+            end = state.next_id  # later events are left to the next redrive, so that this one ends
         store = group.state.stores[self.channel_id]
-        work = self._work(group)
+        work = self._relative_cost(group)
         ids = self._next_ids(group, at, end, work=work)
         if not ids:
             return end, end
-        if self.wanted is not None and not self.wanted.has_looked(ids):
+        if self.matching is not None and not self.matching.has_examined(ids):
             return at, end  # a reader has released some since the scan: scan again
-        by_target: dict[int, Wanted] = {}
+        by_target: dict[int, EventsByPublisher] = {}
         moved_ids = IdSet()
         damage = Damage()
         ids, read = store.read_lowest(ids, READ_BYTES_MAX / work, damage)
@@ -166,7 +168,7 @@ class _Step:
                 moved_ids.add_all(IdSet.from_ids(ids_of(batch).tolist()))
         # All that may fail comes before the first publish: rights here, selectors and limits in
         # `_publish`. After it the step cannot be undone.
-        self._ask(group, by_target)
+        self._check_rights(group, by_target)
         if moved_ids and not self.dry_run and not self._publish(group, by_target, moved_ids):
             return at, end
         if damage.ids and not self.dry_run:
@@ -181,16 +183,16 @@ class _Step:
 
     def next_ids(self, group: Group, at: int, end: int | None) -> IdSet:
         """Return the ids that a step examines, matching or not."""
-        return self._next_ids(group, at, end, work=self._work(group))
+        return self._next_ids(group, at, end, work=self._relative_cost(group))
 
     def _next_ids(self, group: Group, at: int, end: int | None, work: float) -> IdSet:
         state = group.channel(self.channel_id).state
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
-        if self.wanted is not None:
-            free = self.wanted.promising(group, self.channel_id, free)
+        if self.matching is not None:
+            free = self.matching.promising(group, self.channel_id, free)
         return moved_at_once(state, free, work=work)
 
-    def _work(self, group: Group) -> float:
+    def _relative_cost(self, group: Group) -> float:
         """Return the cost of an event of this redrive, as a multiple of the usual cost: many
         selectors are evaluated on it, or joins copy it to many stores. Steps become smaller by this
         factor."""
@@ -206,7 +208,7 @@ class _Step:
         ]
         return max(work, *reached, 1)
 
-    def _ask(self, group: Group, targets: Iterable[int]) -> None:
+    def _check_rights(self, group: Group, targets: Iterable[int]) -> None:
         """Call ``may`` for each target. Raises ``AccessDenied``."""
         if self.may is None:
             return
@@ -214,7 +216,9 @@ class _Step:
             state = group.state.channels[target].state
             self.may(state.definition.kind, state.name)
 
-    def _publish(self, group: Group, by_target: dict[int, Wanted], moved_ids: IdSet) -> bool:
+    def _publish(
+        self, group: Group, by_target: dict[int, EventsByPublisher], moved_ids: IdSet
+    ) -> bool:
         """Publish the events and remove them here. Return False, having changed nothing, if more
         room has to be reserved."""
         known_outcomes = partial(group.match_cache.known_of, self.channel_id)
@@ -261,8 +265,8 @@ class _Step:
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch
-        if self.wanted is not None:
-            matching = self.wanted.matches_among(IdSet(rows.spans))
+        if self.matching is not None:
+            matching = self.matching.matches_among(IdSet(rows.spans))
             batch = batch.filter(pa.array(within(ids_of(batch), matching.spans)))
         if not batch.num_rows:
             return ()

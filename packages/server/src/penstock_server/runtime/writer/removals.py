@@ -25,7 +25,8 @@ class Removal(Struct, frozen=True):
 
 def check_available(group: Group, leaving: Sequence[Removal]) -> None:
     """Raise ``IllegalState`` unless all events are stored and no reader holds one. The client
-    publishes edited copies of them, so a missing event would be published twice."""
+    publishes edited copies of these events, so an event that another redrive has already moved
+    would be published twice."""
     for removal in leaving:
         group.sweep(removal.channel_id)
         state = group.channel(removal.channel_id).state

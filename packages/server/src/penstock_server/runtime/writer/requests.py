@@ -77,8 +77,8 @@ class RunCommand(Struct):
 
 
 class SeatHolder(Protocol):
-    """A client at a queue or durable. It returns its room only when the writer is about to deliver,
-    so that the answer is up to date."""
+    """A client at a queue or durable. The writer asks for its room only when it is about to
+    deliver, so that the answer is up to date."""
 
     def ready_seat(self) -> int | None:
         """The subscription of the seat; None: the client has left."""
@@ -201,10 +201,10 @@ class RunAction(Struct):
     action: Callable[[Group], Any]
     reply: Reply | None = None
     room: int = 0
-    """Bytes that it may write. It is refused if the disk has no room for them."""
+    """Bytes that the action may write. The action is refused if the disk has no room for them."""
     sweeps: Sequence[int] | None = None
-    """Channels that it may sweep; None: any. Room is reserved for the events that a sweep moves,
-    and forecasting that for thousands of channels costs more than most actions."""
+    """Channels that the action may sweep; None: any channel. Room is reserved for the events that a
+    sweep moves, and to forecast it for thousands of channels costs more than most actions."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:

@@ -168,8 +168,8 @@ class _Matching:
 
 
 def _is_known_before(selector: Selector) -> bool:
-    """Whether a selector only needs values that the publisher set, so that it can be evaluated
-    before the publish: no ids, times, defaults or origins."""
+    """Return whether a selector only tests values that the publisher set, and can be evaluated
+    before the publish. Ids, times, defaults and origins are set later."""
     from_publisher = all(
         path in ("data", "tag", "more") or (path.startswith("properties.") and "$" not in path)
         for path in selector.columns
@@ -197,8 +197,8 @@ def _moved_bytes(state: ChannelState) -> tuple[int, int]:
 
 
 def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
-    """Whether a channel needs a sweep. False if that fails: the sweep itself fails then, moves
-    nothing, and reports the failure."""
+    """Return whether a channel needs a sweep. If this check fails, return False: the sweep then
+    fails as well, moves no event, and reports the failure."""
     try:
         return channel.needs_sweep(now_us)
     except Exception:  # noqa: BLE001
@@ -206,7 +206,7 @@ def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
 
 
 def _reached(state: RealmState, channel_id: int) -> list[int]:
-    """Return a store and all stores that joins copy its events to, directly or not."""
+    """Return a store and all stores that its events reach through joins."""
     reached = {channel_id: None}
     remaining = [channel_id]
     while remaining:

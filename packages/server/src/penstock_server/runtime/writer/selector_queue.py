@@ -67,8 +67,8 @@ class SelectorQueue:
         self._choosing = choosing
         self._on_ready = on_ready
         self.order: dict[int, tuple[int, ShardRequest]] = {}
-        """Undecided work with its position in the order of arrival, by ``id()`` of the work. It
-        holds the work, so that the ``id()`` stays unique."""
+        """Undecided work with its position in the order of arrival, by ``id()`` of the work. The
+        reference to the work keeps its ``id()`` unique."""
         self._arrivals = 0
         self._held: list[_WaitingPublish] = []
         """Waiting publishes, in order of arrival."""
@@ -273,7 +273,7 @@ class SelectorQueue:
         """Evaluate one slice of each waiting publish in turn, until none waits."""
         while self._turns:
             waiting_publish = self._turns.popleft()
-            if await self._is_through(waiting_publish):
+            if await self._evaluate_slice(waiting_publish):
                 self._release()
             else:
                 self._turns.append(waiting_publish)
@@ -281,7 +281,7 @@ class SelectorQueue:
             await asyncio.sleep(0)
         self._task = None
 
-    async def _is_through(self, waiting_publish: _WaitingPublish) -> bool:
+    async def _evaluate_slice(self, waiting_publish: _WaitingPublish) -> bool:
         """Evaluate the next slice of a publish and return whether it was the last."""
         try:
             step = next(waiting_publish.slices, None)

@@ -27,7 +27,7 @@ CATCHING_UP_MAX: Final = 20
 _BEHIND: Final = object()
 
 Among = Callable[[Group], IdSet]
-"""Returns the ids to examine, as of now. The caller may change the set."""
+"""Returns the ids to examine at this moment, as a set that the caller may change."""
 
 
 class _ScanStep(Struct):
@@ -71,7 +71,7 @@ class Matching:
             return _BEHIND if self._is_behind(group, channel_id, among) else action(group)
 
         for _ in range(CATCHING_UP_MAX):
-            await self.look_ahead(channel_id, among)
+            await self.examine_ahead(channel_id, among)
             result = await with_open_files(
                 self._shard, self._files, channel_id, action=act, room=room
             )
@@ -82,8 +82,9 @@ class Matching:
             "selector, or select fewer events"
         )
 
-    async def look_ahead(self, channel_id: int, among: Among) -> None:
-        """Examine all events stored when the scan begins. Raises what :meth:`act` raises."""
+    async def examine_ahead(self, channel_id: int, among: Among) -> None:
+        """Examine all events that are stored when the scan begins. Raises the errors of
+        :meth:`act`."""
         end: int | None = None
         wanted_by = asker.get()
 
@@ -107,7 +108,7 @@ class Matching:
         store, messages = group.state.stores[channel_id], messages_of(group.channel(channel_id))
         return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages=messages))
 
-    def has_looked(self, ids: IdSet) -> bool:
+    def has_examined(self, ids: IdSet) -> bool:
         """Whether all of these ids were examined."""
         remaining = ids.copy()
         remaining.discard_all(self._examined)

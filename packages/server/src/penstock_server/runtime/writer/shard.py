@@ -95,7 +95,7 @@ class Shard:
         self._clock = clock
         self._dispatch = dispatch
         self._ahead: list[ShardRequest] = []
-        """Requests that begin the next group, ahead of all others that wait."""
+        """Requests that are decided before all other waiting requests."""
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
         """Requests of the current group without an answer; refused if the shard ends."""
@@ -176,8 +176,8 @@ class Shard:
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
     def behind(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when all earlier requests are answered, or were refused because the realm
-        has ended."""
+        """Call ``then`` once all earlier requests are answered, or refused because the realm has
+        ended."""
         self.submit(RunAction(lambda _: None, reply=lambda *_: then(), sweeps=()))
 
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
@@ -252,7 +252,7 @@ class Shard:
             if not (self._has_work or self._woken or self._between):
                 self._idle = loop.create_future()
                 # Not at once: first the loop sends the answers that are queued.
-                if self._dispatch.ahead.guessed:
+                if self._dispatch.ahead.predicted:
                     loop.call_soon(self._read_ahead)
                 if self.linger is not None:
                     self.linger.stay(self._idle)
@@ -446,12 +446,12 @@ class Shard:
         """Reserve room on disk for the waiting requests, before anything is decided. Return the
         requests that have it."""
         try:
-            return await self._room_made(waiting)
+            return await self._cut_and_reserve(waiting)
         except Exception:  # noqa: BLE001  refuse the request that fails; another failure is raised
             waiting = self._serving = self._foreseeable(waiting)
-            return await self._room_made(waiting)
+            return await self._cut_and_reserve(waiting)
 
-    async def _room_made(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
+    async def _cut_and_reserve(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """Cut the group to ``GROUP_BYTES_MAX`` and reserve room for it."""
         size = sizes_of(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
@@ -466,7 +466,7 @@ class Shard:
             if self._has_no_side_effects(waiting):
                 await self._journal.reserve(size)
             else:
-                await self._journal.reserve(size + self._follows(waiting))
+                await self._journal.reserve(size + self._follow_up_bytes(waiting))
                 await self._reserve_pages(waiting)
         except StorageFailed as failure:
             self._has_room = False
@@ -507,7 +507,8 @@ class Shard:
     def _without_room(
         self, waiting: Sequence[ShardRequest], failure: StorageFailed
     ) -> list[ShardRequest]:
-        """Return the requests that write next to nothing; refuse the others with ``failure``."""
+        """Return the requests that write at most a few bytes, such as acknowledgements; refuse the
+        others with ``failure``."""
         light_requests: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
@@ -535,7 +536,7 @@ class Shard:
             self.state, work.channel_id, work.digest, bodies=work.bodies, before=before
         )
 
-    def _follows(self, waiting: Sequence[ShardRequest]) -> int:
+    def _follow_up_bytes(self, waiting: Sequence[ShardRequest]) -> int:
         """Forecast the bytes of copies and moved events that follow from the requests, or that are
         due."""
         channel_ids = {
@@ -551,10 +552,10 @@ class Shard:
             if isinstance(work, RunAction):
                 channel_ids |= set(self.state.channels if work.sweeps is None else work.sweeps)
         for channel_id in channel_ids:
-            size += self._owed_when_they_leave(channel_id, waiting)
+            size += self._bytes_to_secure(channel_id, waiting)
         return size + bytes_that_move(self.state, channel_ids, self._clock.now_us())
 
-    def _owed_when_they_leave(self, channel_id: int, waiting: Sequence[ShardRequest]) -> int:
+    def _bytes_to_secure(self, channel_id: int, waiting: Sequence[ShardRequest]) -> int:
         """Forecast the bytes of passing events that must be stored because clients leave."""
         channel = self.state.channels.get(channel_id)
         if channel is None or not channel.state.unwritten:
@@ -592,7 +593,9 @@ class Shard:
             await self.placing.flush(sync=group.must_sync)
         records, bodies = group.records, group.bodies
         if self.large_blocks is not None:
-            records, bodies = await self.large_blocks.taken_out(self.tail + 1, records, bodies)
+            records, bodies = await self.large_blocks.move_bodies_out(
+                self.tail + 1, records, bodies
+            )
         chunks = encode_block(group.now_us, records, bodies, format=self._dispatch.lease.format)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1

@@ -44,7 +44,7 @@ class Stages:
         self._bytes_max = bytes_max
         self._by_id: dict[str, _Stage] = {}
         self._groups: dict[str, set[str]] = {}
-        self._of_owners: dict[str, int] = {}
+        self._bytes_by_owner: dict[str, int] = {}
         """Bytes staged, by user."""
         self.size = 0
 
@@ -55,7 +55,7 @@ class Stages:
             return
         size = STAGE_BYTES + sum(body.weight for body in bodies)
         owner = owner_of(stage)
-        owner_bytes = self._of_owners.get(owner, 0) + size
+        owner_bytes = self._bytes_by_owner.get(owner, 0) + size
         # Half at most, so that one user cannot keep all others from staging.
         if owner and owner_bytes > self._bytes_max // 2:
             raise MemoryLimit(
@@ -70,9 +70,9 @@ class Stages:
                 "the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(channel_id, bodies, size, at_us=self._clock.now_us())
-        self._groups.setdefault(_group(stage), set()).add(stage)
+        self._groups.setdefault(_work_of(stage), set()).add(stage)
         self.size += size
-        self._of_owners[owner] = owner_bytes
+        self._bytes_by_owner[owner] = owner_bytes
 
     def bodies_of(self, stages: Sequence[str], channel_id: int) -> list[Body]:
         """Return the batches of ``stages``, in that order. Raises ``NoSuchStage``."""
@@ -95,21 +95,21 @@ class Stages:
             dropped = self._by_id.pop(stage, None)
             if dropped is not None:
                 self.size -= dropped.size
-                self._give_back(owner_of(stage), dropped.size)
-                group = self._groups[_group(stage)]
+                self._release(owner_of(stage), dropped.size)
+                group = self._groups[_work_of(stage)]
                 group.discard(stage)
                 if not group:
-                    del self._groups[_group(stage)]
+                    del self._groups[_work_of(stage)]
 
-    def _give_back(self, owner: str, size: int) -> None:
-        self._of_owners[owner] -= size
-        if not self._of_owners[owner]:
-            del self._of_owners[owner]
+    def _release(self, owner: str, size: int) -> None:
+        self._bytes_by_owner[owner] -= size
+        if not self._bytes_by_owner[owner]:
+            del self._bytes_by_owner[owner]
 
     def committed(self, stages: Sequence[str]) -> None:
-        """Drop published stages, and the stages of other attempts at the same work."""
+        """Drop published stages, and the stages of other attempts at the same task."""
         self.drop(stages)
-        for group in {_group(stage) for stage in stages} - {""}:
+        for group in {_work_of(stage) for stage in stages} - {""}:
             self.drop(sorted(self._groups.get(group, ())))
 
     def expire(self) -> None:
@@ -117,8 +117,8 @@ class Stages:
         self.drop([stage for stage, staged in self._by_id.items() if staged.at_us < horizon])
 
 
-def _group(stage: str) -> str:
-    """Return the work that a stage belongs to, from its name. Attempts at one task share it."""
+def _work_of(stage: str) -> str:
+    """Return the part of a stage's name that all attempts at one task share."""
     return owned(plain(stage).rpartition("/")[0], owner_of(stage))
 
 

@@ -13,7 +13,8 @@ class StoreNames:
     with a subclass, as ``realm.names``."""
 
     asks = False
-    """Whether approval takes requests to other nodes. The realm then checks a creation first."""
+    """Whether approval needs requests to other nodes. The realm then checks first whether the store
+    could be created."""
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:

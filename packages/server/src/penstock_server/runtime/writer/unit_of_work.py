@@ -87,9 +87,9 @@ class UnitOfWork(Struct):
 def by_store(
     group: Group, by_time: dict[tuple[int, bool], list[Body]], event_bytes_max: int
 ) -> dict[int, tuple[list[Body], Digest]]:
-    """Return events by the store they go to, with their digests. They are given by channel, and
-    whether they are scheduled; scheduled ones go to the store where they wait, which is created
-    only after all events are checked."""
+    """Return events by the store that receives them, with their digests. The keys of ``by_time``
+    are the channel, and whether the events are scheduled. Scheduled events go to the store where
+    they wait, which is created only after all events are checked."""
     digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in by_time.items()}
     for (channel_id, later), bodies in by_time.items():
         if later:

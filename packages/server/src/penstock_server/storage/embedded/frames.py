@@ -119,6 +119,7 @@ def frame(
     length = 0
     for chunk in chunks:
         length += memoryview(chunk).nbytes
+    # The first five fields: those before the checksum.
     covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
     if length < _JOIN_BELOW:
         chunks = (b"".join(chunks),)
@@ -181,6 +182,7 @@ def scan(data: bytes, identity: int, first: int) -> Scan:
             pieces.append(
                 JournalRange(expected, count, position, end=position, header=None, reason="missing")
             )
+        # A torn block may claim more bytes than the file has.
         end = min(start + padded(header.length), len(data))
         reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
         pieces.append(JournalRange(header.seq, 1, start, end=end, header=header, reason=reason))

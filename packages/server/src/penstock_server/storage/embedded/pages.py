@@ -39,7 +39,7 @@ class _Body(NamedTuple):
     content: Buffer
 
 
-class _Channel:
+class _ChannelPages:
     """The pages of one channel, in order. ``at`` is the page for the next body."""
 
     __slots__ = ("at", "number", "numbered", "pages")
@@ -92,9 +92,9 @@ class FilePages:
         self._sync_us = 0.0
         self._pending: list[_Body] = []
         self._unsynced: dict[PageFile, None] = {}
-        self._channels: dict[int, _Channel] = {}
+        self._channels: dict[int, _ChannelPages] = {}
         for number, pages, highest in self._files.channels():
-            channel = self._channels[number] = _Channel(number)
+            channel = self._channels[number] = _ChannelPages(number)
             channel.pages, channel.at, channel.numbered = pages, len(pages), highest
             # Synced before the journal, which refers to these bodies: after a crash they may be in
             # the system's cache only.
@@ -106,27 +106,33 @@ class FilePages:
         """See :meth:`penstock_core.vocabulary.ports.Pages.reserve`."""
         self._changes.check()
         assert self._restored, "`restore` marks the used slots before bodies are added"
-        pages = self._channels.setdefault(channel, _Channel(channel))
-        new_sizes = dict(enumerate(self._missing(pages, sizes), pages.numbered + 1))
+        channel_pages = self._channels.setdefault(channel, _ChannelPages(channel))
+        new_sizes = dict(enumerate(self._missing(channel_pages, sizes), channel_pages.numbered + 1))
         if not new_sizes:
             return
-        pages.numbered += len(new_sizes)  # even if this fails: no number is used twice
+        channel_pages.numbered += len(new_sizes)  # even if this fails: no number is used twice
         created: list[PageFile] = []
         await self._changes.make(
             lambda: created.extend(self._files.make(channel, new_sizes)), inline=False
         )
-        pages.pages.extend(created)
+        channel_pages.pages.extend(created)
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
         self._changes.check_idle()
         size = memoryview(body).nbytes
-        pages = self._channels.get(channel)
-        while pages and pages.at < len(pages.pages) and not pages.pages[pages.at].fits(size):
-            pages.at += 1
-        assert pages, f"no room was reserved for a body of {size} bytes"
-        assert pages.at < len(pages.pages), f"no room was reserved for a body of {size} bytes"
-        page = pages.pages[pages.at]
+        channel_pages = self._channels.get(channel)
+        while (
+            channel_pages
+            and channel_pages.at < len(channel_pages.pages)
+            and not channel_pages.pages[channel_pages.at].fits(size)
+        ):
+            channel_pages.at += 1
+        assert channel_pages, f"no room was reserved for a body of {size} bytes"
+        assert channel_pages.at < len(channel_pages.pages), (
+            f"no room was reserved for a body of {size} bytes"
+        )
+        page = channel_pages.pages[channel_pages.at]
         place = PageSlot(page.number, page.end, size, checksum=xxh3_64_intdigest(body))
         page.take(place)
         self._pending.append(_Body(page, place, body))
@@ -170,8 +176,8 @@ class FilePages:
         def check_pages() -> None:
             ordered = sorted(places, key=lambda place: (place.page, place.offset))
             for number, within in groupby(ordered, key=lambda place: place.page):
-                pages = self._channels.get(channel)
-                page = pages.page(number) if pages else None
+                channel_pages = self._channels.get(channel)
+                page = channel_pages.page(number) if channel_pages else None
                 damaged.extend(self._files.damaged(channel, number, page, places=list(within)))
 
         await self._changes.make(check_pages, inline=False)
@@ -179,8 +185,12 @@ class FilePages:
 
     def info(self, channel: int) -> PagesInfo:
         """See :class:`penstock_core.vocabulary.ports.PagesInfo`."""
-        pages = self._channels.get(channel) or _Channel(channel)
-        return PagesInfo(len(pages.pages), pages.size, sum(page.used for page in pages.pages))
+        channel_pages = self._channels.get(channel) or _ChannelPages(channel)
+        return PagesInfo(
+            len(channel_pages.pages),
+            channel_pages.size,
+            sum(page.used for page in channel_pages.pages),
+        )
 
     # Removing
 
@@ -201,8 +211,8 @@ class FilePages:
                     page.take(place)
 
         def settle() -> None:
-            for pages in list(self._channels.values()):
-                self._settle(pages, keep_rest=keep_rest)
+            for channel_pages in list(self._channels.values()):
+                self._settle(channel_pages, keep_rest=keep_rest)
 
         await self._changes.make(settle, inline=False)
         self._restored = True
@@ -210,15 +220,15 @@ class FilePages:
     async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
         self._changes.check()
-        pages = self._channels.get(channel)
-        if pages is None:
+        channel_pages = self._channels.get(channel)
+        if channel_pages is None:
             return
         for place in places:
-            page = pages.page(place.page)
+            page = channel_pages.page(place.page)
             if page is not None:
                 page.give_back(place)
         self._forget_pending()
-        free = [page for page in pages.pages[: pages.at] if not page.bodies]
+        free = [page for page in channel_pages.pages[: channel_pages.at] if not page.bodies]
         if not free:
             return
         removed: list[PageFile] = []
@@ -234,7 +244,7 @@ class FilePages:
         finally:
             for page in removed:
                 self._files.unmap(page)
-                pages.remove(page)
+                channel_pages.remove(page)
 
     async def drop(self, channel: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.drop`.
@@ -242,14 +252,16 @@ class FilePages:
         Files kept because of damage are not removed.
         """
         self._changes.check()
-        pages = self._channels.pop(channel, None)
-        if pages is None:
+        channel_pages = self._channels.pop(channel, None)
+        if channel_pages is None:
             return
-        for page in pages.pages:
+        for page in channel_pages.pages:
             page.bodies.clear()
             self._files.unmap(page)
         self._forget_pending()
-        await self._changes.make(lambda: self._files.remove_all(channel, pages.pages), inline=False)
+        await self._changes.make(
+            lambda: self._files.remove_all(channel, channel_pages.pages), inline=False
+        )
 
     async def close(self) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Pages.close`. Views stay valid."""
@@ -265,13 +277,13 @@ class FilePages:
     # Internal
 
     def _page(self, channel: int, place: PageSlot) -> PageFile | None:
-        pages = self._channels.get(channel)
-        return pages.page(place.page) if pages else None
+        channel_pages = self._channels.get(channel)
+        return channel_pages.page(place.page) if channel_pages else None
 
-    def _missing(self, pages: _Channel, sizes: Sequence[int]) -> list[int]:
+    def _missing(self, channel_pages: _ChannelPages, sizes: Sequence[int]) -> list[int]:
         """Return the sizes of the new pages that bodies of these ``sizes`` need."""
-        rooms = [page.size - page.end for page in pages.pages[pages.at :]]
-        limits, total = self._limits, pages.size
+        rooms = [page.size - page.end for page in channel_pages.pages[channel_pages.at :]]
+        limits, total = self._limits, channel_pages.size
         missing: list[int] = []
         index = 0
         # The same choice of pages that `allocate` makes, body by body.
@@ -290,19 +302,19 @@ class FilePages:
         """Drop bodies from the write queue that were released before they were written."""
         self._pending = [body for body in self._pending if body.page.has(body.place)]
 
-    def _settle(self, pages: _Channel, *, keep_rest: bool) -> None:
+    def _settle(self, channel_pages: _ChannelPages, *, keep_rest: bool) -> None:
         """Remove pages not in use, and continue after the last body of the newest page."""
-        for page in [page for page in pages.pages if not page.bodies]:
+        for page in [page for page in channel_pages.pages if not page.bodies]:
             self._files.remove(page, keep=keep_rest)
-            pages.remove(page)
-        if not pages.pages:
-            self._files.remove_all(pages.number, [])
+            channel_pages.remove(page)
+        if not channel_pages.pages:
+            self._files.remove_all(channel_pages.number, [])
         elif keep_rest:
             # `at` stays behind these pages: lost facts may refer to bodies in their free space.
-            for page in pages.pages:
+            for page in channel_pages.pages:
                 page.keep = True
         else:
-            pages.at = len(pages.pages) - 1
+            channel_pages.at = len(channel_pages.pages) - 1
 
     def _write(self, bodies: Sequence[_Body]) -> None:
         by_page: dict[PageFile, list[_Body]] = {}

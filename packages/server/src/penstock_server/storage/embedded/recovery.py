@@ -28,6 +28,7 @@ from penstock_server.storage.embedded.frames import (
 from penstock_server.storage.embedded.quarantine import QuarantineFolder
 
 _RETRY_SIZE = 1 << 12
+"""Bytes that are read at once after a read error, so that a bad sector spoils only these."""
 _HEADER = "the block header is damaged"
 
 
@@ -164,6 +165,8 @@ class Recovery:
         self._drop_trimmed()
         listed = journal_files(self._disk, self._path)
         if listed:
+            # If the first file begins after the floor, `_take` reports the blocks in between as
+            # missing.
             self._tail = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
             # A file begins only after a sync of the file before it.
             self._newest_synced = max(self._newest_synced, listed[-1][0] - 1)
@@ -263,7 +266,7 @@ class Recovery:
                     span = limit - block_range.seq
                     self._keep(candidate, block_range._replace(span=span), _HEADER)
                 return False
-            reason = block_range.reason or self._break(block_range.header)
+            reason = block_range.reason or self._chain_fault(block_range.header)
             if reason and block_range.seq + block_range.span - 1 > self._newest_synced:
                 self._cut_at(candidate, block_range, reason)
                 return False
@@ -284,7 +287,9 @@ class Recovery:
         else:
             self._cut_bytes(candidate, start, is_last=limit is None)
 
-    def _break(self, header: BlockHeader | None) -> str:
+    def _chain_fault(self, header: BlockHeader | None) -> str:
+        """Return the fault of a block that does not follow the previous one; empty if it does, or
+        if the checksum of the previous block is unknown."""
         if header is None or not self._previous or header.previous == self._previous:
             return ""
         return f"it does not follow block {header.seq - 1}: the hash chain is broken"
@@ -319,6 +324,8 @@ class Recovery:
     def _cut_at(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
         """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
         if block_range.seq <= self._newest_synced:
+            # The range covers several blocks. Those that were synced are damage; the others are cut
+            # off.
             synced = block_range._replace(span=self._newest_synced - block_range.seq + 1)
             self._keep(candidate, synced, reason)
         candidate.file.end = block_range.start
@@ -330,6 +337,7 @@ class Recovery:
         if cut:
             name = f"journal-{self._tail + 1:020d}.{'tail' if is_last else 'rest'}"
             self._quarantine.keep(name, cut)
+        # A file that ends in damage is not changed, because writing continues in a new file.
         if is_last and not self._roll:
             self._cut += end - at
             self._disk.truncate(candidate.file.file, at)
