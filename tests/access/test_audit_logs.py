@@ -90,7 +90,7 @@ async def test_refusals_displace_no_acts_and_many_are_only_counted(
 async def test_sign_ins_with_made_up_names_share_one_count(tmp_path: Path) -> None:
     audit = opened(tmp_path, Clock())
     for number in range(5_000):
-        audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
+        audit.record_later(f"user{number}@h", "sign_in", "authentication-failed")
     await audit.read()
     await audit.close()
 
@@ -104,7 +104,7 @@ async def test_sign_ins_with_made_up_names_share_one_count(tmp_path: Path) -> No
 @on_a_loop
 async def test_a_sign_in_that_is_refused_just_before_the_end_is_written(tmp_path: Path) -> None:
     audit = opened(tmp_path, Clock())
-    audit.aside("mallory@h", "sign_in", "authentication-failed")
+    audit.record_later("mallory@h", "sign_in", "authentication-failed")
 
     await audit.close()
 
@@ -132,7 +132,7 @@ async def test_a_sign_in_that_fails_to_be_written_is_logged_and_the_next_is_kept
     with capture_logs() as logged:
         audit = Audit(Clock(), {"sign-ins": file})
         for user in ("alice@h", "bob@h"):
-            audit.aside(user, "sign_in")
+            audit.record_later(user, "sign_in")
             await audit.read(kind="sign-ins")  # waits for what is under way
         await audit.close()
 

@@ -79,7 +79,7 @@ class Realm:
             raise
 
     def _new_loop(self) -> LoopThread:
-        """Return the thread on which the realm and its sessions run."""
+        """Return a new thread with an event loop, on which the realm and its sessions run."""
         return LoopThread()
 
     async def _open(self) -> RunningRealm:

@@ -24,11 +24,12 @@ FILE_BYTES_MAX = 16 << 20
 The highest number is the newest. Renamed files may be moved elsewhere or deleted.
 """
 READ_BYTES = 4 << 20
-"""Bytes at the end of a log that are read at start-up."""
+"""Maximum number of bytes at the end of a log that are read at start-up."""
 
 
 class FileAudit:
-    """Appends lines and syncs each. A line torn by a crash is ended, and skipped by readers."""
+    """Appends lines and syncs each one. If a crash has torn a line, the next line starts after it,
+    and readers skip the torn one."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class FileAudit:
         return self._file
 
     def _put_aside(self) -> None:
-        numbers = aside(self._disk, self._root, self._name)
+        numbers = renamed_numbers(self._disk, self._root, self._name)
         number = max(numbers, default=0) + 1
         self.close()
         self._disk.rename(
@@ -124,7 +125,7 @@ def _numbered(name: str, number: int) -> str:
     return f"{name.removesuffix('.ndjson')}-{number}.ndjson"
 
 
-def aside(disk: Disk, root: str, name: str) -> list[int]:
+def renamed_numbers(disk: Disk, root: str, name: str) -> list[int]:
     """Return the numbers of a log's renamed files, oldest first."""
     pattern = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
     matches = (pattern.fullmatch(entry.name) for entry in disk.list(root))
@@ -132,10 +133,11 @@ def aside(disk: Disk, root: str, name: str) -> list[int]:
 
 
 def files_of(disk: Disk, root: str) -> list[list[str]]:
-    """Return the existing files of each log, oldest first."""
+    """Return the existing files of each log; the files of a log are sorted from the oldest to the
+    newest."""
     existing = {entry.name for entry in disk.list(root)}
     logs = [
-        [*(_numbered(name, number) for number in aside(disk, root, name)), name]
+        [*(_numbered(name, number) for number in renamed_numbers(disk, root, name)), name]
         for name in NAMES.values()
     ]
     return [[name for name in log if name in existing] for log in logs]

@@ -40,7 +40,7 @@ def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
     range ends with the blob. Raises ``InvalidArgument`` if it is not inside the blob."""
     end = size if length is None else offset + length
     if not 0 <= offset <= end <= size:
-        raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
+        raise InvalidArgument(f"{name} has {size} bytes; bytes {offset} to {end} are not all in it")
     return end
 
 

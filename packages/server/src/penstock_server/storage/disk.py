@@ -19,11 +19,13 @@ from penstock_core.vocabulary.ports import Buffer
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 """Most buffers that one ``pwritev`` accepts."""
 _JOIN_BELOW = 32 << 10
-"""Bytes below which chunks are joined: a copy then costs less than a vectored write."""
+"""Chunks of fewer bytes than this are joined before a write: the copy costs less than a vectored
+write."""
 
 
 class LockHeld(Exception):
-    """Raised if another process holds the lock; the text is that holder's description of itself."""
+    """Raised if another process holds the lock. The text is the description that this process has
+    written into the lock file."""
 
 
 PRIVATE_FILE = 0o600
@@ -55,7 +57,7 @@ class Disk(Protocol):
         ...
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Return up to ``size`` bytes; fewer only at the end of the file."""
+        """Return ``size`` bytes, or fewer if the file ends before."""
         ...
 
     def map(self, file: int) -> memoryview:
@@ -256,7 +258,7 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
         except FileNotFoundError:
             disk.make_directory(child, private=private)
             is_used = False
-        if not is_used:  # also an existing empty one: a crash may have prevented its sync
+        if not is_used:  # an empty one, too, because a crash may have prevented its sync
             disk.sync_directory(parent)
         parent = child
 

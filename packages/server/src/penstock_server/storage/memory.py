@@ -263,7 +263,9 @@ class MemoryRegistry:
         stored_record = self._records.get(key)
         version = stored_record.version if stored_record is not None else 0
         if version != expected:
-            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+            raise Conflict(
+                f"registry key {key!r} has version {version}, but {expected} was expected"
+            )
         record = VersionedRecord(version + 1, bytes(value))
         self._records[key] = record
         self._watches.note(key, record)
@@ -274,7 +276,9 @@ class MemoryRegistry:
         record = self._records.get(key)
         version = record.version if record is not None else 0
         if version != expected:
-            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+            raise Conflict(
+                f"registry key {key!r} has version {version}, but {expected} was expected"
+            )
         if record is not None:
             del self._records[key]
             self._watches.note(key, None)

@@ -20,8 +20,8 @@ class OverlayDisk:
         self._removed: set[str] = set()
         self._directories: set[str] = set()
         self._open: dict[int, str] = {}
-        self._beneath: dict[int, int] = {}
-        """Numbers of open files on the other disk, by their numbers here."""
+        self._underlying: dict[int, int] = {}
+        """Numbers of open files on the underlying disk, by their numbers on this disk."""
         self._numbers = 1 << 30  # far above the numbers of the other disk, which locks keep
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
@@ -34,14 +34,14 @@ class OverlayDisk:
         elif path in self._removed:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         elif path not in self._changed:
-            self._beneath[self._numbers] = self._disk.open(path)
+            self._underlying[self._numbers] = self._disk.open(path)
         self._open[self._numbers] = path
         return self._numbers
 
     def close(self, file: int) -> None:
         if self._open.pop(file, None) is None:
             self._disk.close(file)  # a lock
-        elif (beneath := self._beneath.pop(file, None)) is not None:
+        elif (beneath := self._underlying.pop(file, None)) is not None:
             self._disk.close(beneath)
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
@@ -52,14 +52,16 @@ class OverlayDisk:
     def pread(self, file: int, size: int, offset: int) -> bytes:
         content = self._changed.get(self._open[file])
         if content is None:
-            return self._disk.pread(self._beneath[file], size, offset)
+            return self._disk.pread(self._underlying[file], size, offset)
         return bytes(memoryview(content)[offset : offset + size])
 
     def map(self, file: int) -> memoryview:
         # The bytes are copied, because a bytearray cannot grow while views of it exist.
         content = self._changed.get(self._open[file])
         return (
-            self._disk.map(self._beneath[file]) if content is None else memoryview(bytes(content))
+            self._disk.map(self._underlying[file])
+            if content is None
+            else memoryview(bytes(content))
         )
 
     def datasync(self, file: int) -> None:
@@ -76,7 +78,7 @@ class OverlayDisk:
 
     def size(self, file: int) -> int:
         content = self._changed.get(self._open[file])
-        return self._disk.size(self._beneath[file]) if content is None else len(content)
+        return self._disk.size(self._underlying[file]) if content is None else len(content)
 
     def rename(self, old: str, new: str, *, replace: bool) -> None:
         if not replace and self._exists(new):
@@ -124,7 +126,7 @@ class OverlayDisk:
         """Return the file's bytes as a private copy that may be changed."""
         path = self._open[file]
         if path not in self._changed:
-            beneath = self._beneath[file]
+            beneath = self._underlying[file]
             content = self._disk.pread(beneath, self._disk.size(beneath), 0)
             self._changed[path] = bytearray(content)
         return self._changed[path]

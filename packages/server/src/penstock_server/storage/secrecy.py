@@ -26,14 +26,13 @@ def mend(root: str) -> None:
         _log.warning(
             "secrets.open_directory", path=root, others=access, remedy=f"chmod g-w,o= {root}"
         )
-    for path, mode in _secret(Path(root)):
+    for path, mode in _secret_paths(Path(root)):
         _mend(path, mode)
 
 
 def openness(root: Path) -> str:
-    """Describe the permissions of a data directory that are too open; empty if none is.
-
-    Its group may read, for DuckDB and Spark, but not write. Other users may do neither.
+    """Describe the permissions of a data directory that are too open; empty if no permission is.
+    The group may read, for DuckDB and Spark, but not write. Other users may do neither.
     """
     mode = root.stat().st_mode
     faults = []
@@ -46,7 +45,7 @@ def openness(root: Path) -> str:
     return ", ".join(faults)
 
 
-def _secret(root: Path) -> Iterator[tuple[Path, int]]:
+def _secret_paths(root: Path) -> Iterator[tuple[Path, int]]:
     registry = root / "registry"
     if registry.is_dir():
         yield registry, PRIVATE_DIRECTORY

@@ -9,10 +9,9 @@ from penstock_core.vocabulary.ports import Change, VersionedRecord
 
 
 class Watch:
-    """The changes under a prefix since this watch was created.
-
-    A slow watcher sees only the newest record of each key, not those in between, so its queue is
-    bounded by the number of keys.
+    """An iterator over the changes of keys with a prefix, from the creation of this watch on. A
+    slow watcher gets only the newest record of each key, so its queue has at most one entry for
+    each key.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -37,7 +36,7 @@ class Watch:
 
 
 class Watches:
-    """All watches that are still referenced."""
+    """The watches of a registry. A watch ends when the program no longer refers to it."""
 
     def __init__(self) -> None:
         self._open: list[ReferenceType[Watch]] = []
@@ -48,7 +47,7 @@ class Watches:
         return watch
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
-        """Tell all watches of a change, and forget watches that are no longer referenced."""
+        """Pass a change to all watches, and drop watches that the program no longer refers to."""
         alive = [(held, watch) for held in self._open if (watch := held()) is not None]
         for _, watch in alive:
             watch.note(key, record)

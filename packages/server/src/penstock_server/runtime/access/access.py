@@ -52,7 +52,7 @@ Mode = Literal["off", "optional", "mandatory"]
 
 _PUBLISH = ("channel.publish", "publish")
 _SEEN_AS = ("channels", "admin", "monitor")
-"""Rights on the realm that show every channel and queue."""
+"""A principal with one of these rights on the realm sees every channel and queue."""
 
 _log = logger("penstock.access")
 
@@ -67,7 +67,8 @@ class AccessRules(Struct, frozen=True):
     cleartext_passwords: bool = False
     """Accept passwords and tokens over connections without TLS."""
     apart: frozenset[str] = frozenset(PROOF_PREFIXES)
-    """Proofs whose users get a prefix, so that they differ from password users of equal name."""
+    """Kinds of proof whose users get a prefix, so that they differ from password users of the same
+    name."""
 
 
 class AccessControl:
@@ -89,9 +90,10 @@ class AccessControl:
         self.audit = audit
         self.logins = logins
         self.version = 0
-        """Grows with each change, after which earlier results may be invalid."""
+        """Increases with each change of rights. Results from before a change may be invalid after
+        it."""
         self.on_new_version: Callable[[], None] = lambda: None
-        """Called with each change, also if subjects have only gained rights."""
+        """Called after each change of rights, even if subjects have only gained some."""
         self.first_password = ""
         """Password of the administrator created at this start; shown once, then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
@@ -332,8 +334,11 @@ class AccessControl:
         """Log a failed sign-in, and delay its answer. Too many of them lock further sign-ins for
         a while; the audit log records the lock."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
-        self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
-        if how == "password":  # signatures cannot be guessed
+        self.audit.record_later(
+            f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how
+        )
+        # Only guesses count: the signature of a token or certificate cannot be guessed.
+        if how == "password":
             for lock in self._lockout.failed(user, host, self._clock.now_us()):
                 name = _shown(lock.name)
                 _log.warning(
@@ -397,7 +402,7 @@ class AccessControl:
     def signed_in(self, principal: Principal, how: str) -> None:
         """Record a sign-in of ``principal`` in the audit log."""
         if not self.is_open and not principal.trusted:
-            self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
+            self.audit.record_later(principal.name, "sign_in", how=how, proof=principal.proof)
 
     # --- authorization -------------------------------------------------------------------
 
@@ -421,14 +426,14 @@ class AccessControl:
     def allows(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> bool:
-        """Whether an operation is allowed; the counterpart of :meth:`require` that never raises."""
+        """Return whether an operation is allowed, as :meth:`require` decides it."""
         if self.is_open or principal.trusted:
             return True
         need = OPERATIONS[operation]
         return self.accounts.acl.missing(principal, need, name, by_number=by_number) is None
 
     def require_publish(self, principal: Principal, kind: str, name: str) -> None:
-        """Check that ``principal`` may publish dead events to their origin again. Raises
+        """Check that ``principal`` may publish dead events to the store that they came from. Raises
         ``AccessDenied`` without the name if ``principal`` may not see it."""
         operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
         if self.allows(principal, operation, name):
@@ -579,7 +584,7 @@ def name_in(peer: Mapping[str, Any]) -> str:
 
 
 def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the identity of a certificate: its serial number and its issuer."""
+    """Return the serial number and the issuer of a certificate, which identify it together."""
     issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
     # The serial number has the form of revocation lists: upper case, without leading zeros.
     return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)

@@ -1,4 +1,5 @@
-"""The client that a task works for: the work ends when that client disconnects."""
+"""Identifies the client that a task works for, so that the work ends when the client
+disconnects."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _remove(listeners: dict[object, Callable[[], None]], key: object) -> None:
 
 
 NOBODY_GOES = Asker()
-"""Stands for requests without a connection; it never disconnects."""
+"""The asker of requests without a connection, which never disconnects."""
 
 asker: ContextVar[Asker] = ContextVar("asker", default=NOBODY_GOES)
 """The client that the current task works for."""

@@ -20,7 +20,7 @@ from penstock_core.vocabulary.errors import Damaged, InvalidArgument, StorageFai
 from penstock_core.vocabulary.ports import Clock
 
 RECORDS_KEPT = 10_000
-"""Newest records held in memory for queries; the file has all."""
+"""Number of the newest records that are kept in memory for queries. The file has all records."""
 
 Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
@@ -34,7 +34,7 @@ REFUSALS_FIRST = 5
 """Refusals of one kind written one by one within that time; later ones are only counted."""
 SIGN_INS_FIRST = 1
 SUMS_MAX = 64
-"""Kinds counted separately at the same time; all others share one count."""
+"""Maximum number of kinds that are counted separately; all further kinds share one count."""
 OTHERS = "(others)"
 
 TEXT_MAX = 512
@@ -74,7 +74,7 @@ class LineReader:
         if seal is not None:
             self._are_sealed = True
             if xxh3_64_intdigest(line[: seal.start()]) != int(seal[1], 16):
-                raise Damaged("its checksum does not fit: it was changed")
+                raise Damaged("its checksum does not match its content: it was changed")
         return decode_json(
             line,
             AuditRecord,
@@ -134,7 +134,8 @@ class Sums:
         self._seen: dict[tuple[str, str, str], int] = {}
 
     def counts(self, entry: AuditAct, now_us: int) -> bool:
-        """Count an act. True: the count stands for it; False: write a record of it."""
+        """Count an act. Return True if the count replaces its record, and False if the act needs a
+        record."""
         if not self._seen:
             self._began_us = now_us
         key = (entry.principal, entry.operation, entry.outcome)
@@ -223,7 +224,9 @@ class Audit:
         act = AuditAct(principal, operation, target, outcome=outcome, detail=detail)
         await self._note("acts" if outcome == "done" else "refusals", act)
 
-    def aside(self, principal: str, operation: str, outcome: str = "done", **detail: Any) -> None:
+    def record_later(
+        self, principal: str, operation: str, outcome: str = "done", **detail: Any
+    ) -> None:
         """Record a sign-in without waiting for the disk, so that clients can still sign in while
         the disk is full."""
         act = AuditAct(principal, operation, "", outcome=outcome, detail=detail)
@@ -288,7 +291,7 @@ class Audit:
         return [record for record, _ in zip(matches, range(max(0, limit)), strict=False)]
 
     async def _wait_for_pending(self) -> None:
-        """Wait for the records of :meth:`aside`, which its callers do not wait for."""
+        """Wait for the records of :meth:`record_later`, which its callers do not wait for."""
         while self._pending:
             await asyncio.wait(self._pending)
 
@@ -323,7 +326,8 @@ class _Log:
             raise
 
     def write_now(self, act: AuditAct, now_us: int) -> None:
-        """Write a record while the realm closes, when blocking the loop delays no other task."""
+        """Write a record on the calling thread. Only used while the realm closes, when no other
+        task is delayed."""
         try:
             self.file.append_now(line_of(self._add(act, now_us)))
         except StorageFailed as error:

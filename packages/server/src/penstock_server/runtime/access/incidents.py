@@ -24,8 +24,8 @@ RETRY_MAX_S: Final = 3_600.0
 """Longest pause in seconds."""
 
 _PASSING: Final = (RealmStopping, Deposed, Unknown, StorageFailed)
-"""Failures of the whole store, and the end of the realm: they end the task, because no other
-channel would succeed."""
+"""Errors of the whole store, and the end of the realm. They end the task, because it would fail for
+every other channel, too."""
 
 _log = logger("penstock.upkeep")
 
@@ -57,7 +57,7 @@ class Incidents:
         """Returns the name of a channel; None if it was deleted."""
         self._open: dict[tuple[str, int], _Open] = {}
         self._tasks: set[str] = set()
-        """Tasks that have had an incident."""
+        """Names of the tasks that have had an incident since the realm started."""
 
     def report(self, task: str, failure: Exception, channel_id: int = 0) -> None:
         """Log ``failure`` of a task, unless the last attempt failed in the same way, and set the
@@ -101,8 +101,8 @@ class Incidents:
     def barrier(
         self, task: str, channel_id: int = 0, ends: tuple[type[Exception], ...] = _PASSING
     ) -> Iterator[None]:
-        """Report an unexpected failure of the body as an incident, so that the task continues
-        with other channels. Errors in ``ends`` pass and end the task; by default these are
+        """Report an unexpected failure of the body as an incident, so that the task continues with
+        other channels. Errors in ``ends`` are raised again and end the task; by default these are
         failures of the disk and the end of the realm."""
         try:
             yield

@@ -32,8 +32,8 @@ RECORDS: Final = 64
 """Number of records that sessions are spread over, by the user's name. Opening a realm reads all of
 them, so the number of reads does not grow with the number of users."""
 UNWRITTEN_SHARE: Final = 10
-"""The last use of a session is stored once it is later than the stored use by this fraction of the
-idle time, so that page views cause almost no writes."""
+"""The last use of a session is stored again once it is this fraction of the idle time later than
+the stored one, so that page views cause few writes."""
 
 _log = logger("penstock.access")
 

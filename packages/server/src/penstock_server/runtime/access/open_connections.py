@@ -56,7 +56,8 @@ class TrafficCounts:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.left_out = 0
-        """Parts of events that the protocol cannot express, so that clients did not get them."""
+        """Number of parts of events that clients did not get, because the protocol cannot express
+        them."""
 
 
 class MessageCounts:
@@ -74,9 +75,10 @@ class MessageCounts:
         self.refused = 0
         """Messages from clients that were refused, and so not stored."""
         self.left_out = 0
-        """Parts of events that MQTT cannot express, so that messages are sent without them."""
+        """Number of parts of events that messages were sent without, because MQTT cannot express
+        them."""
         self.unsent = 0
-        """Messages that could not be sent and were acknowledged for their receiver."""
+        """Messages that could not be sent, and were acknowledged in place of their receiver."""
         self.rare_lines = RareLines()
         """Decides which of these losses are logged."""
 

@@ -21,7 +21,8 @@ from penstock_core.wire.scram import is_right
 from penstock_server.runtime.access.askers import Asker, asker
 
 AT_ONCE = 2
-"""Most passwords checked at the same time; others wait. Each check takes a core for a while."""
+"""Maximum number of passwords that are checked at the same time, because each check uses a
+processor for a while. Others wait."""
 WAITING_MAX = 64
 """Most passwords from one host (for IPv6: from a network of 64 bits) that wait or are being
 checked. Many users may share a host, such as the gateway of a site."""
@@ -29,7 +30,8 @@ USER_WAITING_MAX = 4
 """Most passwords of one user from one host that wait or are being checked, so that guesses at one
 user's password leave room for other users of the host."""
 REMEMBERED = 1_000
-"""Correct passwords that are remembered, as keyed digests and in memory only."""
+"""Maximum number of correct passwords that are remembered. They are in memory only, as keyed
+digests."""
 
 
 class Passwords:
@@ -157,7 +159,9 @@ def _was_granted(turn: asyncio.Future[None]) -> bool:
 
 def _too_many(limit: int, origin: str) -> SignInLocked:
     return SignInLocked(
-        f"{limit} sign-ins {origin} are waiting, which is the limit; try again in 1 s", 1.0
+        f"{limit} sign-ins {origin} are waiting or being checked, which is the limit; try again "
+        "in 1 s",
+        1.0,
     )
 
 

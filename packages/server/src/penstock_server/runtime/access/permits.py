@@ -1,4 +1,4 @@
-"""Permissions of one session: each request as operations on names (SEM A).
+"""Permissions of one session. Each request is checked as a number of operations on names (SEM A).
 
 ``penstock_core.api.operations`` declares the operations of each request; this module resolves the
 channels and queues that they refer to."""
@@ -109,7 +109,8 @@ class Permits:
         try:
             self._access.require(self.principal, operation, name, by_number=by_number)
         except AccessDenied as error:
-            # Without the first error as context, which may have a name that has to stay hidden.
+            # Raised outside the handler, because the text of the first error, its context, may have
+            # a hidden name.
             raise self._discreet(request, operation, name, error=error) from None
         self._note(name)
 
@@ -368,7 +369,8 @@ def _no_number(number: int) -> NameDoesNotExist:
 
 
 def check_internal(directory: Directory, request: Request[Any]) -> None:
-    """Raise ``NameDoesNotExist`` for requests on internal stores that no right allows (SEM A6)."""
+    """Raise ``NameDoesNotExist`` for a request on an internal store that clients may not make,
+    whatever their rights (SEM A6)."""
     for ask in REQUESTS[type(request)].asks:
         if isinstance(ask, Numbered):
             for number in ask.numbers(request):

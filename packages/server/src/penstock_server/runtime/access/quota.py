@@ -98,8 +98,8 @@ class Quota:
         self._rate = RequestRate(per_s, of) if per_s else None
         self._bytes_max = limits.in_flight_bytes_max
         self._sizes: dict[int, list[int]] = {}
-        """Sizes by request number: a list, because a client may reuse a number before the answer,
-        and each request gets an answer."""
+        """Bytes of the unanswered requests of each number. The value is a list, because a client
+        may reuse a number before the answer, and each request gets an answer."""
         self._bytes = 0
 
     def begin_request(self, request: int, size: int, now_us: int) -> None:

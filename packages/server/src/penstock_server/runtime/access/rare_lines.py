@@ -1,4 +1,5 @@
-"""Log lines that any number of clients or events could cause: one a minute of each kind.
+"""Limits log lines that any number of clients or events could cause to one line per minute of each
+kind.
 
 Without this limit, a single client could fill the log and the disk.
 """
@@ -11,7 +12,8 @@ from typing import Final
 
 EVERY_S: Final = 60.0
 KINDS_MAX: Final = 256
-"""Most kinds that are remembered. A forgotten kind may be written once more within its minute."""
+"""Maximum number of kinds that are remembered. A line of a forgotten kind may be written a second
+time within its minute."""
 
 
 class RareLines:

@@ -28,7 +28,8 @@ class SharedAccounts:
         self._registry = registry
         self._versions: dict[str, int] = {}
         self._of_one: set[str] = set()
-        """Keys of rights on a single store: they are not shared, so they are read only once."""
+        """Keys of records with rights on a single store. Such rights are not shared, so these
+        records are read only once."""
 
     async def refresh(self) -> bool:
         """Read the register again; return whether the accounts have changed. Raises

@@ -33,7 +33,8 @@ LEEWAY_S = 30
 FRESH_S = 600
 """Lifetime of fetched keys in seconds."""
 RETRY_S = 15
-"""Fewest seconds between two fetches, however many tokens with unknown keys arrive."""
+"""Minimum time in seconds between two fetches of keys, however many tokens with unknown keys
+arrive."""
 GROUPS_MAX = 1_000
 FETCH_TIMEOUT_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
@@ -139,7 +140,9 @@ class Tokens:
         except PenstockError as error:
             if not self._keys:
                 raise
-            _log.warning("access.keys_not_fetched", reason=str(error))  # the old keys stay valid
+            _log.warning(
+                "access.keys_not_fetched", reason=str(error)
+            )  # the keys of the last fetch stay valid
         else:
             self._keys, self._refused, self._fetched_us = keys.good, keys.refused, now_us
             for key_id, reason in keys.refused.items():

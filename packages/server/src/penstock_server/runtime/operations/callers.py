@@ -68,7 +68,8 @@ class Caller:
             self.check_internal(request)
 
     def check_internal(self, request: Request[Any]) -> None:
-        """Raise ``NameDoesNotExist`` for requests on internal stores that no right allows."""
+        """Raise ``NameDoesNotExist`` for a request on an internal store that clients may not make,
+        whatever their rights (SEM A6)."""
         if self.realm.directory.internal.machines:
             check_internal(self.realm.directory, request)
 

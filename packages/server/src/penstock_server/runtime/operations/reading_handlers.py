@@ -194,8 +194,8 @@ async def _acknowledge(by: Caller, subscription: int, events: list[Event]) -> No
 
 
 def _lease_owner(by: Caller) -> str:
-    """Return the owner of the caller's leases: the user, on any machine; for clients that do not
-    sign in, the user and the machine."""
+    """Return the owner of the caller's leases: the user, from any machine. If the caller has not
+    signed in, the owner is the user on this machine."""
     return by.principal.name if by.owner == ANONYMOUS else by.owner
 
 
@@ -302,7 +302,8 @@ async def explain_selector(by: Caller, request: reading.ExplainSelector) -> read
         valid=True,
         chooses=tuple(chooses),
         names=tuple(
-            reading.SelectorName(name=name.name, kind=name.kind, types=name.types)  # type: ignore[arg-type]  # it is one of the two
+            # It is one of the two.
+            reading.SelectorName(name=name.name, kind=name.kind, types=name.types)  # type: ignore[arg-type]
             for name in remarks.names
         ),
         remarks=tuple(remarks.remarks),

@@ -1,4 +1,5 @@
-"""Reads events for one answer: a browse that ends at the last event, at a limit or a timeout."""
+"""Reads the events of one answer, by a browse that ends at the last event, at a limit or after a
+timeout."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class Collected:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        if self.is_full:  # batches in flight when the page became full
+        if self.is_full:  # batches that were in flight when the page became full
             return
         batch = rows.batch.slice(0, self.count_max - self.count)
         counts = {

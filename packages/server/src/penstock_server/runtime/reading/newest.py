@@ -82,9 +82,9 @@ class NewestOutlet(Collected):
 
     def events(self) -> list[Event]:
         """Return the kept events, in order."""
-        oldest_last = super().events()
-        self.has_dropped |= len(oldest_last) > self._kept_max
-        return oldest_last[-self._kept_max :]
+        events = super().events()
+        self.has_dropped |= len(events) > self._kept_max
+        return events[-self._kept_max :]
 
 
 async def newest(

@@ -68,7 +68,8 @@ class Backups(TransferRegistry[_Backup]):
         self.newest_us = clock.now_us()
         """Capture time of the newest complete backup, or the realm's start."""
         self.capture: BackupCapture | None = None
-        """Captures the data directory; None for a realm without one."""
+        """Function that captures the files of the data directory; None for a realm without a data
+        directory."""
 
     async def begin(self, session: str, version: str) -> BackupBegun:
         """Capture the data directory. Raises ``IllegalState`` for a realm in memory,

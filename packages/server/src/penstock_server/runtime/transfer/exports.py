@@ -50,7 +50,7 @@ PART_BYTES = 32 << 20
 READ_BYTES = 4 << 20
 """Most bytes of one answer."""
 EXPORTS_MAX = 16
-"""Most exports at the same time; each may hold one file in memory."""
+"""Maximum number of exports at the same time, because each may have one file in memory."""
 
 
 _log = logger("penstock.exporting")

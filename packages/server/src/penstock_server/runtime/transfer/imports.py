@@ -71,7 +71,7 @@ IMPORTED = "imported:"
 """Prefix of the publishers of imported events."""
 PUBLISHER_CHARACTERS_MAX = 1_024
 IMPORTS_MAX = 4
-"""Most imports at the same time; each may hold one file in memory."""
+"""Maximum number of imports at the same time, because each may have one file in memory."""
 
 
 _NOTHING = Digest(0, 0, 0)
@@ -392,9 +392,8 @@ def _refuse_large_index(limits: MemoryLimits, meter: Meter, name: str, index_byt
 
 
 def _marked(publishers: Publishers) -> Publishers:
-    """Return publishers with a prefix that marks them as imported: the exporting realm or the
-    author of the export has named them, and this realm has not authenticated them (SEM E3). Raises
-    ``DamagedExport``."""
+    """Return publishers with a prefix that marks them as imported. Their names are those in the
+    export, and this realm has not authenticated these users (SEM E3). Raises ``DamagedExport``."""
     marked = []
     for name, spans in publishers:
         if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():
@@ -504,7 +503,7 @@ def _created(
 def _tail_batch(group: Group, batch: _Batch, home: Home) -> TailBatch:
     lowest, highest = batch.ids.lowest, batch.ids.highest
     assert lowest is not None, "a batch has at least one event"
-    assert highest is not None, "a set with a lowest id has a highest one"
+    assert highest is not None, "a set that is not empty has a highest id"
     span = Span(lowest, highest + 1)
     number, schema = group.record_schema(schema_bytes(batch.schema))
     return TailBatch(

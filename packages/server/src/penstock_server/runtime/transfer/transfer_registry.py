@@ -39,7 +39,7 @@ class TransferRegistry(Generic[TransferType]):
         self._ends = ends
         self._by_name: dict[str, TransferType] = {}
         self.next = 1
-        """Number in the name of the next transfer."""
+        """Number for the name of the next transfer."""
 
     def __len__(self) -> int:
         return len(self._by_name)

@@ -161,7 +161,7 @@ class JoinOperations:
                 names = {"source": source, "destination": target}
                 group.realm_fact(0, group.state.directory.decide_unjoin(source, target))
                 _log.warning("join.ended", owner=join.owner, reason=refusal, **names)
-                access.audit.aside(join.owner, "join.delete", "access-denied", **names)
+                access.audit.record_later(join.owner, "join.delete", "access-denied", **names)
 
         self._shard.submit(RunAction(check, sweeps=()))
 

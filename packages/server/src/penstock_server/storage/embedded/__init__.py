@@ -53,7 +53,7 @@ _OURS = {"LOCK", *AUDIT_LOGS.values(), "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
 NODE_FILE = "node.json"
-"""Marks a directory of a cluster's node, which has no events."""
+"""Name of the file that marks the data directory of a cluster node, which has no events."""
 
 
 class Embedded(NamedTuple):
@@ -66,7 +66,7 @@ class Embedded(NamedTuple):
 
 
 class _LockedJournal(FileJournal):
-    """The journal of a data directory. It owns the lock of the directory."""
+    """The journal of a data directory. Closing it also unlocks the directory."""
 
     _lock: int | None = None
 
@@ -104,7 +104,7 @@ def open_embedded(
         raise InvalidArgument(f"the data directory {root!r} must be an absolute path")
     try:
         # This is checked before the lock, so that a directory of another program gets no LOCK file.
-        _check_ours(disk, root)
+        _is_new_directory(disk, root)
         lock = _take_lock(disk, root, holder)
     except OSError as error:
         raise StorageFailed(f"the data directory {root} cannot be opened: {error}") from error
@@ -140,7 +140,7 @@ def _open_locked(
 ) -> Embedded:
     # It is checked again under the lock, because another process may have created or upgraded the
     # realm meanwhile.
-    is_new = _check_ours(disk, root)
+    is_new = _is_new_directory(disk, root)
     for directory in _DIRECTORIES:
         make_directories(disk, f"{root}/{directory}", root, private=directory == "registry")
     records = RecordFiles(disk, f"{root}/registry")
@@ -172,7 +172,7 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
         ) from None
 
 
-def _check_ours(disk: Disk, root: str) -> bool:
+def _is_new_directory(disk: Disk, root: str) -> bool:
     """Return whether the directory is new. Raises an error if it is neither new nor has a format
     that this version reads."""
     entries = _entries(disk, root)
@@ -211,7 +211,7 @@ def _format_in(root: str, value: bytes) -> int:
         raise Damaged(f"{root}: the format record reads {value!r}: {error}") from error
     if number > DIRECTORY_FORMAT:
         raise NewerFormat(
-            f"{root} has format {number}, and this version reads up to format {DIRECTORY_FORMAT}; "
+            f"{root} has format {number}, but this version reads formats up to {DIRECTORY_FORMAT}; "
             "run the newer version that wrote it. Nothing was changed"
         )
     return number

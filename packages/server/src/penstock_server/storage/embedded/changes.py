@@ -13,7 +13,8 @@ from penstock_core.vocabulary.ports import Offload
 
 
 class Changes:
-    """The changes of one set of files, made by one writer that awaits each before the next."""
+    """Makes the changes to one set of files. The only writer awaits each change before it makes the
+    next."""
 
     __slots__ = ("_offload", "_refusal", "alone", "failed", "is_busy")
 
@@ -25,7 +26,7 @@ class Changes:
         self.is_busy = False
         """True while a change is being made."""
         self.alone = threading.Lock()
-        """Held during each change, because a cancelled change may still run in its thread."""
+        """Lock held during each change, because a cancelled change may still run in its thread."""
         self.failed = ""
         """The reason for refusing changes; empty until one has failed.
 

@@ -26,7 +26,8 @@ _WHOLE = 1 << 62
 
 
 class HeldFile:
-    """One file at its captured length. ``stamp`` is 0 if the content under its name may change."""
+    """A captured file, readable up to the length that it had when it was captured. ``stamp``
+    identifies its content; 0 if the content under this name may change."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Capture:
         return [name for name in names if directory == "pages" or is_data_file(name)]
 
     def _opened(self, name: str, size: int) -> HeldFile:
-        """Hold a file open."""
+        """Open a file, and capture its first ``size`` bytes."""
         file = self._disk.open(f"{self._root}/{name}")
 
         def read(size: int, offset: int) -> bytes:
@@ -121,9 +122,8 @@ class Capture:
         return HeldFile(name, min(size, self._disk.size(file)), read, file=file)
 
     def _growing(self, name: str, index: SegmentIndex) -> HeldFile:
-        """Hold a file open as far as its batches are recorded, and copy its tail.
-
-        The next extension overwrites the tail, and may have begun already.
+        """Open a growing file, capture the bytes of its recorded batches, and copy its footer. The
+        next extension overwrites the footer, and may have begun already.
         """
         file = self._disk.open(f"{self._root}/{name}")
         end = end_of_batches(index.batches)
@@ -147,12 +147,13 @@ class Capture:
         return HeldFile(name, min(size, len(view)), _reader(view), stamp=stamp)
 
     def _stamp(self, path: str) -> int:
-        """Return a stamp of the content: after a removal, other content may get the same name."""
+        """Return a number that identifies the content of a file, because other content may get the
+        name after a removal."""
         local_path = self._disk.local_path(path)
         return 0 if local_path is None else os.stat(local_path).st_mtime_ns
 
     def _copied(self, name: str) -> HeldFile:
-        """Read a small file that is replaced as a whole whenever it changes."""
+        """Copy a small file. Every change replaces the whole file, so the copy is consistent."""
         content = memoryview(read_all(self._disk, f"{self._root}/{name}"))
         return HeldFile(name, len(content), _reader(content))
 

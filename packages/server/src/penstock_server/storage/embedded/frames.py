@@ -35,7 +35,8 @@ _FILE = struct.Struct("<8sQQQQQ")
 _BLOCK = struct.Struct("<8sQQQQQQ")
 _FILE_MAGIC = b"PNSTKJRN"
 _JOIN_BELOW = 32 << 10
-"""Bytes below which a block is joined to one buffer: a copy costs less than a vectored write."""
+"""A block of fewer bytes than this is joined to one buffer: the copy costs less than a vectored
+write."""
 _BLOCK_MAGIC = b"\xf1PNSTBLK"
 
 FILE_HEADER_SIZE = _FILE.size
@@ -62,7 +63,8 @@ class BlockHeader(NamedTuple):
 
 
 class JournalRange(NamedTuple):
-    """A range of a journal file: one block, or unreadable bytes in place of one or more blocks."""
+    """A range of bytes in a journal file: one block, or unreadable bytes that replace one or more
+    blocks."""
 
     seq: int
     span: int
@@ -81,13 +83,14 @@ class Scan(NamedTuple):
     end: int
     """Offset of the end of the last piece."""
     trailing: int
-    """Bytes after ``end`` up to the last one that is not zero."""
+    """Number of bytes from ``end`` to the last byte that is not zero."""
     synced: int
-    """The newest sequence that was on disk, according to any intact header."""
+    """The highest ``synced`` of all intact block headers."""
 
 
 BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8
-"""Most bytes of a block in addition to its payload: the header and the padding."""
+"""Maximum number of bytes that a block has in addition to its payload: the header and the
+padding."""
 
 
 def padded(length: int) -> int:

@@ -18,7 +18,7 @@ _FORMAT_KEY = "format"
 
 
 class DirectoryInspection(Struct, frozen=True, kw_only=True):
-    """The findings about a directory."""
+    """The properties of a directory that may be a data directory."""
 
     is_realm: bool
     """True if it is a data directory written by a realm."""

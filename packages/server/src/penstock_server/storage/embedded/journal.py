@@ -64,7 +64,7 @@ class JournalLimits(Struct, frozen=True, kw_only=True):
     """Sizes of files, and limits for work on the event loop."""
 
     file_bytes_max: int = 64 << 20
-    """Bytes of a file after which a new one begins."""
+    """Size in bytes at which a new file begins."""
     allocation_bytes: int = 8 << 20
     """Bytes of space reserved ahead at once, because writes into reserved space sync faster; 0
     reserves none."""
@@ -89,7 +89,7 @@ class JournalRecord(Struct, frozen=True):
 
 
 class _Extent(NamedTuple):
-    """Consecutive blocks of a file that are read together."""
+    """Consecutive intact blocks of a file that one read returns."""
 
     file: JournalFile
     first: int
@@ -97,7 +97,7 @@ class _Extent(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its blocks, without the header of the first."""
+        """Bytes from the payload of the first block to the end of the last block."""
         last = self.end - 1 - self.file.first
         start = self.file.offsets[self.first - self.file.first]
         return self.file.offsets[last] + self.file.sizes[last] - start
@@ -129,7 +129,8 @@ class FileJournal:
         self._offload = offload
         self._clock = clock
         self._limits = limits or JournalLimits()
-        # The limits are indexed by `sync`: False takes the first, True the second.
+        # Indexed by `sync`: the first limit is for blocks that are not synced, the second for
+        # synced ones.
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
@@ -138,7 +139,7 @@ class FileJournal:
         self._retired: list[JournalFile] = []
         """Files below the floor, which :meth:`free` deletes."""
         self._deleting = threading.Lock()
-        """Held during a deletion, because a cancelled one may still run in its thread."""
+        """Lock held during a deletion, because a cancelled deletion may still run in its thread."""
         quarantine = QuarantineFolder(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
@@ -284,8 +285,9 @@ class FileJournal:
             raise failed
 
     def _leave_behind(self, through: int) -> None:
-        """Begin a new file if the newest has many trimmed bytes, so that it can be deleted now, or
-        once its few remaining blocks are trimmed, too. A full disk postpones this."""
+        """Begin a new file if the newest one has many trimmed bytes. The old file can then be
+        deleted, at the latest when its few remaining blocks are trimmed. A full disk postpones
+        this."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return
@@ -346,8 +348,8 @@ class FileJournal:
             raise StorageFailed(f"{self._path}: no room for block {seq}: {error}") from error
 
     def _make_room(self, size: int, *, promised: bool = False) -> None:
-        """Begin a new file if this one is full, and reserve space ahead. With ``promised`` a
-        failure to reserve is an error."""
+        """Begin a new file if the newest is full for ``size`` bytes, and reserve space ahead. With
+        ``promised``, raise ``StorageFailed`` if the bytes cannot be reserved."""
         file, limits = self._files[-1], self._limits
         if self._is_full_for(size):
             self._begin_file()
@@ -455,7 +457,8 @@ class FileJournal:
     # Repeated appends
 
     async def _append_again(self, expected: int, block: Sequence[Buffer], *, sync: bool) -> int:
-        """Accept an append that was made before, as a retry; refuse any other."""
+        """Return the sequence of an append that is repeated with the same bytes. Raise ``Deposed``
+        for any other append that does not follow the tail."""
         seq = expected + 1
         if self._floor < seq <= self._tail and self._damage_at(seq) is None:
             stored = (await self.read(seq, 1))[0]
@@ -471,7 +474,8 @@ class FileJournal:
     # Reading
 
     def _damage_at(self, seq: int) -> DamagedBlock | None:
-        """Return the damage that covers block ``seq``, from that block on."""
+        """Return the part of a damaged range from block ``seq`` on; None if the block is not
+        damaged."""
         index = bisect_right(self._damage, seq, key=lambda damage: damage.seq) - 1
         if index < 0:
             return None
@@ -575,4 +579,4 @@ class FileJournal:
 
 
 _EXTENT_BYTES = 16 << 20
-"""Bytes, roughly, that are read at once."""
+"""Approximate number of bytes that are read at once."""

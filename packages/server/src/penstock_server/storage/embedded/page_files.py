@@ -1,4 +1,5 @@
-"""The files under ``pages``: ``<channel number>/<page number>.page``. They hold only bodies.
+"""The files under ``pages``: ``<channel number>/<page number>.page``. They contain only bodies of
+events.
 
 A file has its full size from the start and never changes it, so a full disk is noticed before a
 body is accepted, and a mapping covers the whole file. Bodies start at multiples of 8.
@@ -20,7 +21,8 @@ from penstock_server.storage.embedded.quarantine import QuarantineFolder
 ALIGNMENT = 8
 """Alignment of bodies in bytes: Arrow reads them in place and needs aligned buffers."""
 MAPPED_MAX = 256
-"""Most mapped pages (each keeps a file open); the least recently read is unmapped first."""
+"""Maximum number of mapped pages, because each keeps a file open. The least recently read page is
+unmapped first."""
 
 _PAGE = ".page"
 _KEPT = ".kept"
@@ -47,7 +49,7 @@ class PageFile:
         """Slots of the bodies in use, by offset."""
         self.used = 0
         self.file: int | None = None
-        """The open file, while it has bytes that are not synced; otherwise None."""
+        """The open file while it has bytes that are not synced; otherwise None."""
         self.keep = False
         """True if the file may hold bodies of lost facts, so it must not be deleted (SEM S1)."""
 
@@ -144,9 +146,8 @@ class PageFiles:
             raise StorageFailed(f"{page.path} could not be synced: {error}") from error
 
     def sync_all(self, pages: Iterable[PageFile]) -> None:
-        """Sync the bytes that an earlier process has written to these pages.
-
-        A page that cannot be opened is skipped; a check will report it as damaged.
+        """Sync the bytes that an earlier process has written to these pages. A page that cannot be
+        opened is skipped, because the check of the pages reports it as damaged.
         """
         for page in pages:
             with suppress(OSError):

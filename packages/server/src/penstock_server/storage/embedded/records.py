@@ -1,6 +1,6 @@
-"""Small records as files with a version, a checksum and a value, replaced atomically.
-
-The synchronous half of the registry, also used by the journal for its own record.
+"""Stores small records as files with a version, a checksum and a value. A file is replaced
+atomically. This is the synchronous half of the registry, which the journal uses for its record,
+too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decode_record(stored: bytes, where: str) -> VersionedRecord:
     magic, version, length, checksum = _HEAD.unpack_from(stored)
     value = stored[_HEAD.size :]
     if magic != _MAGIC or length != len(value):
-        raise Damaged(f"{where}: not a whole record")
+        raise Damaged(f"{where}: the record is incomplete")
     if checksum != xxh3_64_intdigest(stored[: _HEAD.size - 8] + value):
         raise Damaged(f"{where}: the record fails its checksum")
     return VersionedRecord(version, value)
@@ -123,4 +123,5 @@ class RecordFiles:
 
 
 class Unsettled(OSError):
-    """Raised if a directory sync failed: the content on disk is unknown until the next start."""
+    """Raised if the sync of a directory failed. Whether the change is on disk is unknown until the
+    next start."""

@@ -1,4 +1,5 @@
-"""Opens a journal directory: finds blocks, damage, and the place to continue (SEM S1).
+"""Opens a journal directory: finds its blocks, its damage, and the offset at which writing
+continues (SEM S1).
 
 The main question is how to treat bytes that fail their checksum. If a later block, a newer file or
 the mark of an orderly close proves that they had been synced, they are damage: it is reported in
@@ -44,12 +45,13 @@ class JournalFile:
         self.end = FILE_HEADER_SIZE
         """Offset of the next block."""
         self.offsets = array("q")
-        """Offset of each payload, by sequence from ``first`` on; -1 if the block is not intact."""
+        """Offset of the payload of each block from ``first`` on; -1 if the block is damaged."""
         self.sizes = array("q")
         self.readers = 0
         self.retired = False
         self.zeroed = 0
-        """End offset of the zeros written into reserved space (module ``ahead``)."""
+        """Offset of the end of the zeros that were written into reserved space (see the module
+        ``ahead``)."""
 
     @property
     def last(self) -> int:
@@ -57,7 +59,8 @@ class JournalFile:
         return self.first + len(self.offsets) - 1
 
     def place(self, seq: int, offset: int, size: int) -> None:
-        """Record the place of ``seq``; skipped sequences before it count as not intact."""
+        """Record the position of block ``seq``. Sequences that are skipped before it count as
+        damaged."""
         missing = seq - self.first - len(self.offsets)
         if missing:
             self.offsets.extend([-1] * missing)
@@ -84,9 +87,10 @@ class _Candidate(NamedTuple):
     data: bytes
     scan: Scan
     start: int
-    """Checksum of the block before its first one, from its header; 0 if unknown."""
+    """Checksum of the last block of the previous file, from the header of this file; 0 if
+    unknown."""
     is_known: bool
-    """True if its header is intact and belongs to this journal."""
+    """True if the header of the file is intact and belongs to this journal."""
 
 
 def file_name(first: int) -> str:
@@ -94,7 +98,8 @@ def file_name(first: int) -> str:
 
 
 def journal_files(disk: Disk, path: str) -> list[tuple[int, str]]:
-    """Return first sequence and path of every journal file; other files are ignored."""
+    """Return the first sequence and the path of every journal file in a directory, ascending. Other
+    files are ignored."""
     files = []
     for entry in disk.list(path):
         stem = entry.name.removesuffix(".log")
@@ -344,7 +349,7 @@ class Recovery:
             self._disk.datasync(candidate.file.file)
 
     def _note_lost_tail(self) -> None:
-        """Report blocks that are known to have been on disk but are missing completely."""
+        """Report blocks at the end that were on disk and of which no byte remains."""
         if self._newest_synced > self._tail:
             missing_range = JournalRange(
                 self._tail + 1,

@@ -1,4 +1,5 @@
-"""The registry of the embedded store: one small file per key, replaced atomically."""
+"""The registry of the embedded store, with one small file for each key. A file is replaced
+atomically."""
 
 from __future__ import annotations
 
@@ -111,7 +112,9 @@ class FileRegistry:
         record = self._records.get(key)
         version = record.version if record is not None else 0
         if version != expected:
-            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+            raise Conflict(
+                f"registry key {key!r} has version {version}, but {expected} was expected"
+            )
         return version
 
     @contextmanager

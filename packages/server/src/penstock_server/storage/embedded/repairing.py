@@ -63,7 +63,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
     try:
         if records.load(_FORMAT_KEY) is not None:
             return ""
-        copy_path = "nowhere: it was already missing"
+        copy_path = "no copy: the record was missing"
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
         copy_path = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
