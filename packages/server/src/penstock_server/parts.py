@@ -33,7 +33,8 @@ _PACKAGES: Final = {
     "top": "tools",
     "topic": "mqtt",
 }
-"""Packages of further parts whose name is not that of their package."""
+"""Packages of other parts, by the name of the part; a part that is not listed has the name of its
+package."""
 _PREFIX: Final = "penstock."
 _METADATA: Final = ".dist-info"
 

@@ -91,7 +91,7 @@ async def test_files_kept_after_an_unreadable_snapshot_are_kept_by_later_starts(
 
     async with lives.life("closed", damaged=True):
         (contradiction,) = lives.realm.recovered.damage
-        assert "channel 1 ('made meanwhile') where 'orders' is" in contradiction
+        assert "channel 1 ('made meanwhile'), but 'orders' has this number" in contradiction
         assert datas(await lives.stored("orders")) == ["first"]
 
     assert await lives.store.blobs.list("segments/") == files

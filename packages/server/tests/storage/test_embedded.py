@@ -78,7 +78,7 @@ def test_a_newer_format_is_refused_without_changes(tmp_path: Path) -> None:
     with pytest.raises(NewerFormat) as refusal:
         open_store(f"{tmp_path}", RealDisk())
 
-    for part in ("format 12", "up to format 2", str(tmp_path)):
+    for part in ("format 12", "formats up to 2", str(tmp_path)):
         assert part in str(refusal.value)
     assert tree(tmp_path) == before
 

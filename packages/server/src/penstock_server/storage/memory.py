@@ -120,6 +120,7 @@ class MemoryBlobs:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
         check_blob_name(name, of_shard=True)
         written = b"".join(chunks)
+        # A repeated put is accepted if it has the same bytes, as in all blob stores.
         if self.contents.setdefault(name, written) != written:
             raise Conflict(f"{name} exists with other bytes")
 

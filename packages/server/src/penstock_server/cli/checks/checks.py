@@ -98,6 +98,8 @@ def data_directory(directory: Path) -> Iterator[Check]:
     from penstock_server.bootstrap import inspect_directory
 
     existing = directory
+    # The directory need not exist yet; `penstock serve` then creates it below the nearest existing
+    # one.
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
@@ -218,6 +220,8 @@ def _port(name: str, host: str, port: int, option: str, answers: Callable[[], st
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, _, _, address = addresses[0]
         with socket.socket(family, kind) as probe:
+            # As the realm does, so that connections of an earlier process in TIME_WAIT do not
+            # matter.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
@@ -348,6 +352,7 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
     now = moment_of(SystemClock().now_us())
     certificates = x509.load_pem_x509_certificates(file.read_bytes())
     if first_only:
+        # Certificates of authorities may follow that of the server.
         certificates = certificates[:1]
     ends = min(certificate.not_valid_after_utc for certificate in certificates)
     begins = max(certificate.not_valid_before_utc for certificate in certificates)

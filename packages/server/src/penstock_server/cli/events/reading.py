@@ -290,6 +290,8 @@ def fetched(
     seconds. A wait without events yields an empty sequence."""
     total, idle_s = 0, 0.0
     while total != limit and (timeout is None or idle_s <= timeout):
+        # Never more than the limit, because fetched events are withheld from the durable's other
+        # clients.
         batches = source.fetch_batches(most if limit is None else min(most, limit - total), WAIT_S)
         idle_s = 0.0 if batches else idle_s + WAIT_S
         total += sum(map(len, batches))

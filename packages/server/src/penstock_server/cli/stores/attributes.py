@@ -67,6 +67,7 @@ def _keys(texts: list[str]) -> dict[str, int]:
 
 
 def _topics(texts: list[str]) -> list[str]:
+    # The text '' stands for no topics.
     return [text for text in texts if text]
 
 
@@ -355,6 +356,8 @@ def durable_options(command: Command) -> Command:
             option(
                 attribute.name,
                 attribute.option,
+                # A parsed option takes text, so its default cannot be a value. None leaves the
+                # default to the client.
                 None if attribute.parse else defaults[attribute.name],
             )
             for attribute in OF_DURABLES
@@ -370,6 +373,7 @@ def parsed(attributes: Iterable[Attribute], written: Mapping[str, Any]) -> dict[
     values: dict[str, Any] = {}
     for attribute in attributes:
         value = written.get(attribute.name)
+        # Typer passes an empty list for a repeatable option that is not set.
         if value is not None and value != []:
             values[attribute.name] = value if attribute.parse is None else attribute.parse(value)
     return values
@@ -410,7 +414,8 @@ def cluster_wide_fact(described: Definition | DurableInfo | PatternDurableInfo) 
 
 
 def after_deliveries(definition: Definition) -> str:
-    """Return the text about a queue's delivery limit, to append to its dead event store."""
+    """Return the text about a queue's delivery limit; it follows the name of the dead event
+    store."""
     limit = definition.max_deliveries
     return f"; also events that were delivered {count(limit, 'time')}" if limit else ""
 

@@ -12,8 +12,9 @@ _ANY: Final = frozenset(("*/*", "*", "application/*"))
 
 
 def accepted_form(accept: str, forms: Collection[str]) -> str:
-    """Return the content type of ``forms`` with the largest weight, JSON for a wildcard; empty if
-    the client accepts none of them. Raises ``InvalidArgument`` if a weight is not a number."""
+    """Return the content type among ``forms`` to which the header ``accept`` assigns the largest
+    weight. A wildcard means JSON. Return an empty text if the client accepts none of the forms.
+    Raises ``InvalidArgument`` if a weight is not a number."""
     # A weight of 0 means that the client refuses the form, so only larger weights are chosen.
     best_weight, best_form = 0.0, ""
     for part in accept.split(",") if accept.strip() else ("*/*",):

@@ -150,6 +150,7 @@ class HttpRequest:
         self._version: str = scope["http_version"]
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
+            # If a header is repeated, the first value counts.
             self.headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
         self._is_spare = bool(scope["state"].get("is_spare"))
@@ -215,8 +216,11 @@ class HttpRequest:
         if incidents:
             state = "degraded" if state == "ok" else state
             if not await self._may_monitor():
+                # Health checks usually do not sign in, so they must not learn the names of
+                # channels.
                 incidents = [replace(incident, channel="") for incident in incidents]
         is_serving = state in ("ok", "degraded")
+        # A stopping realm is healthy, but not ready for more clients.
         is_good = is_serving if path == "/ready" else state not in ("failed", "no-quorum")
         health = Health(status=state, incidents=incidents[:INCIDENTS_SHOWN_MAX])
         await self.reply(200 if is_good else 503, msgspec.json.encode(health))
@@ -360,6 +364,7 @@ class HttpRequest:
         headers = [("cache-control", "no-store"), *call.reply_headers]
         if isinstance(answer, Payload):
             if not asker.get().is_there:
+                # For a lease, this gives its events back.
                 answer.on_unsent()
             await self.reply(match.route.status, answer.data, answer.kind, headers=headers)
             return
@@ -613,6 +618,7 @@ class HttpRequest:
             watching.add_done_callback(lambda _: sending.cancel())
 
     async def _send_events(self, events: Events) -> None:
+        # The second header makes nginx pass events on without buffering.
         headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")]
         await self._begin(200, [], "text/event-stream", headers=headers)
         if self.method != "HEAD":

@@ -12,9 +12,11 @@ import xxhash
 ROOT: Final = Path(__file__).with_name("console")
 INDEX: Final = "index.html"
 _GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:,|$|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
+"""Matches the header Accept-Encoding of a client that accepts gzip; a weight of 0 refuses it."""
 _COMPRESSED_SHARE: Final = 0.9
 """Largest share of a file's size that its compressed form may have."""
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+"""A part of a path. It has no dot at the start, so neither ``..`` nor hidden files match."""
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",

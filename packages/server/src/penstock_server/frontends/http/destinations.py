@@ -205,6 +205,7 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
         last = (await call.ask(DescribeChannel(*named(call)))).last_event_id
     elif last < query.start:
         raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
+    # The range begins after the newest id.
     if last < query.start:
         return Page(items=[])
     span = query.start, last + 1

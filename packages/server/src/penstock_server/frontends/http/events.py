@@ -31,7 +31,7 @@ from penstock_server.frontends.http.event_documents import (
     with_columns,
 )
 from penstock_server.frontends.http.finding import ask_store, cursor_of, find_store, start_of
-from penstock_server.frontends.http.live import snoop
+from penstock_server.frontends.http.live import open_channel_view
 from penstock_server.frontends.http.pattern_live import PatternQuery, open_pattern_view
 from penstock_server.frontends.http.routing import Call, Content, Events, Route
 from penstock_server.frontends.http.shapes import (
@@ -82,7 +82,9 @@ async def browse(call: Call[EventsQuery, None]) -> EventsPage:
 def _request(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
     """Return the realm request for a query."""
     cursor = cursor_of(query.after)
+    # The last id is inclusive in the HTTP interface and exclusive in the realm.
     end = None if query.end is None else query.end + 1
+    # Pages of the newest events go backwards, so their cursor limits the end of the range.
     if cursor is not None and query.newest:
         end = cursor if end is None else min(cursor, end)
     continues = cursor is not None and not query.newest
@@ -154,7 +156,7 @@ async def live(call: Call[LiveQuery, None]) -> Events:
     ``event: event`` has an event, ``event: lost`` the ids that a slow viewer has missed, and
     ``event: end`` the reason why the stream ends. Comments keep the connection alive.
     """
-    return await snoop(call, await find_store(call, WatchEvents))
+    return await open_channel_view(call, await find_store(call, WatchEvents))
 
 
 async def live_of_pattern(call: Call[PatternQuery, None]) -> Events:

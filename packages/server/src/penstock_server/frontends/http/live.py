@@ -121,7 +121,7 @@ class Viewer:
         return lines
 
 
-class Snoop:
+class ChannelView:
     """A live view of one channel or queue."""
 
     def __init__(self, caller: Caller, store: Store, viewer: Viewer, window: int = WINDOW) -> None:
@@ -198,11 +198,11 @@ async def selector_of(call: Call[LiveQueryT, None]) -> Selector | None:
     return await call.caller.realm.dispatch.choosing.parse(text) if text else None
 
 
-async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
+async def open_channel_view(call: Call[LiveQuery, None], store: Store) -> Events:
     """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
     query = call.query
     viewer = Viewer(await selector_of(call), messages_of(store), query.data_bytes)
-    view = Snoop(call.caller, store, viewer)
+    view = ChannelView(call.caller, store, viewer)
     await view.open(start_of(query.start))
     return Events(view.lines(), close=view.close, stop=viewer.closed)
 

@@ -51,6 +51,8 @@ def registry(
     realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
 ) -> CollectorRegistry:
     """Return a registry with the metrics of this realm only."""
+    # Not the default registry of the library, because several realms may run in one process, and it
+    # would mix their metrics.
     result = CollectorRegistry(auto_describe=False)
     result.register(RealmCollector(realm, native, views, named_max=named_max))
     ProcessCollector(registry=result)

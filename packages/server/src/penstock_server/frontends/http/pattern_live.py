@@ -24,7 +24,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 from penstock_server.frontends.http.event_documents import messages_of
 from penstock_server.frontends.http.finding import start_of, store_of
-from penstock_server.frontends.http.live import Snoop, Viewer, message, selector_of, woken
+from penstock_server.frontends.http.live import ChannelView, Viewer, message, selector_of, woken
 from penstock_server.frontends.http.routing import Call, Events
 from penstock_server.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
 from penstock_server.runtime.operations.door import check, watch_channels
@@ -59,7 +59,7 @@ class PatternView:
         self._selector = selector
         self._start = start_of(call.query.start)
         self._wake = asyncio.Event()
-        self._parts: dict[int, tuple[Snoop, Viewer]] = {}
+        self._parts: dict[int, tuple[ChannelView, Viewer]] = {}
         self._reason: PenstockError | None = None
         self._watch, _ = watch_channels(self._caller, request, lambda _: self._wake.set())
         self._stop_listening = self._caller.realm.access.on_changed(self._check_rights)
@@ -85,6 +85,7 @@ class PatternView:
                     f"{self._request.pattern!r} matches more than {CHANNELS_MAX} channels that you "
                     f"may read, which is the limit of a live view; use a narrower pattern"
                 )
+            # A channel that was created after the view began is shown from its first event.
             is_new = opened.channel >= self._watch.next_channel
             await self._open(opened, FromEarliest() if is_new else self._start)
 
@@ -112,7 +113,7 @@ class PatternView:
             wake=self._wake,
             line_bytes_max=LINE_BYTES_MAX,
         )
-        part = Snoop(self._caller, store, viewer, window=WINDOW)
+        part = ChannelView(self._caller, store, viewer, window=WINDOW)
         with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
             await part.open(start)
             self._parts[opened.channel] = part, viewer

@@ -69,6 +69,7 @@ async def me(call: Call[NoQuery, None]) -> Me:
 
 
 def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
+    # Without TLS, browsers do not accept a secure cookie.
     secure = "; Secure" if call.service.is_secure else ""
     name = call.guard.cookie(call.headers)
     cookie = f"{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"

@@ -1,4 +1,4 @@
-"""Limits the number of connections, in total and per address, with a reserve for health checks.
+"""Limits the number of connections, in total and per address, with a reserve for monitoring.
 
 At the limit, a new connection replaces the one that has kept the realm waiting longest for a
 request or for the rest of one. Connections with a request in progress are not dropped.
@@ -11,7 +11,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
 SPARE: Final = 8
-"""Connections above the limit, reserved for health checks."""
+"""Number of connections above the limit, which are reserved for monitoring."""
 _HOME_BITS: Final = 64
 """Bits of an IPv6 address that identify its network; a client chooses the other bits freely."""
 
@@ -23,7 +23,7 @@ class Guest(Protocol):
     heard_s: float
     """Time of the last received data."""
     is_spare: bool
-    """Whether it uses the reserve, and so may only request the health."""
+    """Whether it uses the reserve, and so may only request health and metrics."""
 
     @property
     def is_waited_for(self) -> bool:

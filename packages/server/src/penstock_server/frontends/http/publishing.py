@@ -115,6 +115,7 @@ async def _store(
             on_reply=lambda: service.waiting_bytes(-size),
         )
     except BaseException:
+        # `on_reply` is not called then.
         service.waiting_bytes(-size)
         raise
     try:

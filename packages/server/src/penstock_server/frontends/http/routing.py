@@ -359,6 +359,7 @@ class RouteTable:
 
         Raises ``InvalidArgument`` if the path is not UTF-8.
         """
+        # Split before the parts are decoded, because a name may contain an encoded slash.
         parts = raw_path.strip("/").split("/")
         methods: set[str] = set()
         for template, route in self._tree.get(len(parts), ()):
@@ -374,6 +375,7 @@ class RouteTable:
 
 def _matches(template: Sequence[str], parts: Sequence[str]) -> bool:
     pairs = zip(template, parts, strict=True)
+    # An empty part matches no parameter, because no name is empty.
     return all(part and (name[0] == "{" or name == part) for name, part in pairs)
 
 

@@ -81,10 +81,13 @@ class HttpConnection(H11Protocol):
         self.listener = listener
         self.logger = _SILENT
         self.heard_s = self._quiet_from_s = self.loop.time()
+        """Time of the last received data; time since which the realm waits for the client to send
+        a request or to read, by the loop's clock."""
         self.address = "localhost"
         self.is_spare = False
         self._asker = Asker()
         self._unsent = 0
+        """Unsent bytes at the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's signature
         super().connection_made(transport)

@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
                 # any number of them.
                 self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
-                self._hear(message)
+                self._pass_to_subscription(message)
             case wire.Asked(number, request):
                 self._ask(number, request, body)
             case _:
@@ -326,11 +326,11 @@ class Connection(asyncio.BufferedProtocol):
         self._in_progress -= len(early)
         try:
             for message in early:
-                self._receive(message, memoryview(b""))
+                self._receive(message, memoryview(b""))  # messages that may be early have no body
         except PenstockError as error:
             self.end(error)
 
-    def _hear(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
+    def _pass_to_subscription(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
         """Pass a message that needs no answer to its subscription."""
         # The realm may have closed the subscription while the message was in transit.
         subscription = self.subscriptions.get(message.subscription)
@@ -380,6 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             is_node=self._speaks_for is not None,
         )
         self.requests = Requests(self, self.caller)
+        # Large frames are accepted only now that the client has signed in.
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self._incomplete = self.listener.incomplete.open(principal)
         self.announced.held = self.listener.announced_schemas.open(principal)

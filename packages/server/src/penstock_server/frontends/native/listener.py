@@ -81,7 +81,7 @@ class NativeLimits(Struct, frozen=True):
     mqtt_retained_messages_max: int = 0
     """Maximum number of MQTT topics with a retained message; 0 is no limit."""
     mqtt_retained_bytes_max: int = 0
-    """Most bytes of memory of these topics; 0: no limit."""
+    """Maximum bytes of memory for these topics; 0 is no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 

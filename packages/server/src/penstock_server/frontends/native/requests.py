@@ -55,7 +55,7 @@ class LargeHeaders:
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        """By request number."""
+        """Counted bytes by request number."""
         self.bytes = 0
 
     def add(self, request: int, size: int) -> None:
@@ -154,7 +154,9 @@ class Requests:
                 at = end
             parts.append(bodies)
         if at != len(body):
-            raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
+            raise InvalidEvent(
+                f"the request declares batches of {at} bytes, but its body has {len(body)}"
+            )
         return parts
 
     # --- subscriptions -------------------------------------------------------------------

@@ -14,8 +14,8 @@ from penstock_server.runtime.store.bodies import Body
 SCHEMAS_MAX = 10_000
 """Maximum number of schemas that a connection may announce."""
 USER_SCHEMAS_BYTES_MAX = 256 << 20
-"""Bytes of the schemas that all connections of a user may announce while no other user has any;
-always half of what is left."""
+"""Limit on the bytes of the schemas that all connections of one user may announce while no other
+user has announced any. In general, the limit is half of the bytes that are free."""
 SMALL_SCHEMAS_BYTES = 1 << 20
 """Bytes of the schemas of each connection that are not counted."""
 
@@ -46,10 +46,10 @@ class SchemaTable:
             )
         if self.held is not None and not self.held.fits(size):
             raise RemoteProtocolViolation(
-                f"schemas of {size} bytes on this connection besides those of other connections; "
-                f"all connections of a user may announce {USER_SCHEMAS_BYTES_MAX} bytes while no "
-                f"other user has any: publish events of the same kind together, or close "
-                f"connections"
+                f"the {size} bytes of schemas on this connection, together with those on the other "
+                f"connections of the user, exceed the user's share of at most "
+                f"{USER_SCHEMAS_BYTES_MAX} bytes: publish events of the same kind together, or "
+                f"close connections"
             )
         # The result is not used: the call refuses bytes that are not a schema.
         schema_from(schema)
@@ -57,7 +57,7 @@ class SchemaTable:
         self._size = size
 
     def close(self) -> None:
-        """Give the bytes back: the connection has ended."""
+        """Release the counted bytes, because the connection has ended."""
         if self.held is not None:
             self.held.close()
 
@@ -67,7 +67,9 @@ class SchemaTable:
         if encoded is None:
             raise InvalidArgument(f"schema {schema} was never sent on this connection")
         if sum(sizes) != len(body) or min(sizes, default=1) <= 0:
-            raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
+            raise InvalidEvent(
+                f"the request declares batches of {sum(sizes)} bytes, but its body has {len(body)}"
+            )
         # A single event in the form of a codec is checked without building a record batch.
         form = codec_in_message(encoded)
         if form is not None and len(sizes) == 1:
@@ -82,7 +84,7 @@ class SchemaTable:
             batch = batch_from(part, arrow)
             check_body(batch)
             if batch.num_rows == 0:
-                raise InvalidEvent("empty batch")
+                raise InvalidEvent("a batch has no events; each must have at least one")
             bodies.append(Body(part, batch, encoded))
             at += size
             rows += batch.num_rows

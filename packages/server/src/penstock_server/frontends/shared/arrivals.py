@@ -35,6 +35,7 @@ class Arrivals:
         self._patience_s = patience_s
         self._connections_max = connections_max
         self._patience: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        """The timer that drops each connection if it stays silent."""
 
     def enter(self, transport: asyncio.BaseTransport) -> asyncio.Transport:
         """Count a connection; above the limit it is dropped."""

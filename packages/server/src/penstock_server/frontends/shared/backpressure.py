@@ -50,6 +50,7 @@ class ReadThrottle:
         self._has_more = False
         """Whether received data is processed in a later turn of the loop."""
         self._is_read = True
+        """Whether reading from the transport is enabled."""
         self.is_paused = False
         """Whether reading is paused because ``may_read`` returned False."""
 
@@ -75,6 +76,7 @@ class ReadThrottle:
         self.check()
 
     def _take_more(self) -> None:
+        # `_recheck` continues when reading may resume.
         if self._transport is None or self._transport.is_closing() or self.is_paused:
             return
         self._has_more = self._take()

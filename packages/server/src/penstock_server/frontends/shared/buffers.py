@@ -28,6 +28,7 @@ class HeldBytes:
     def __init__(self, buffers: Buffers, of: str) -> None:
         self._buffers = buffers
         self._of = of
+        """The user, or the host of an anonymous client, whose bytes are counted."""
         self.counted = 0
         """Counted bytes, above the small size that is not counted."""
 

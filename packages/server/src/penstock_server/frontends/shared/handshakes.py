@@ -122,6 +122,7 @@ class TlsServer:
         self._leave = leave
         self.sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        """Handshakes in progress. The event loop has only weak references to its tasks."""
         self._accepting: list[asyncio.Task[None]] = []
 
     async def listen(self, host: str, port: int, held_ports: HeldPorts | None = None) -> None:

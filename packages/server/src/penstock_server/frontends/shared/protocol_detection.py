@@ -49,6 +49,7 @@ class Sniffer(asyncio.Protocol):
         self._data = b""
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.TimerHandle | None = None
+        """Timer that drops a silent connection; None while the connection is not counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport has all methods, but another base class.

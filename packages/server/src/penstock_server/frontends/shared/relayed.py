@@ -220,7 +220,7 @@ class PrefaceSniffer(Sniffer):
             self.abort()
             return
         if length == 0 or len(self._data) < length:
-            return
+            return  # more bytes are needed
         origin = self._gate.admit(self._data[:length], self.address)
         if origin is None:
             self.abort()

@@ -88,6 +88,7 @@ class Tls:
             return
         what = "the revocation lists"
         _read(what, file, lambda: context.load_verify_locations(file))
+        # Lists for intermediate authorities are not required.
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         revoked: list[tuple[str, ...]] = []
         _read(what, file, lambda: revoked.extend(_revoked_in(Path(file).read_bytes())))

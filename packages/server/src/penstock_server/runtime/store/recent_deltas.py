@@ -74,6 +74,7 @@ class RealmsRecent:
         self._bytes += size
         if self._bytes <= self._bytes_max:
             return
+        # Channels drop batches and are deleted without a notice to this object.
         self._bytes = sum(recent.bytes for recent in self._channels)
         others = sorted(self._channels - {newest}, key=lambda recent: recent.bytes)
         while others and self._bytes > self._bytes_max * 3 // 4:

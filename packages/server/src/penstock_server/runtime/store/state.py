@@ -166,9 +166,10 @@ class RealmState:
         existing = self.channels[fact.number].state.name
         self.contradictions = {
             **self.contradictions,
-            fact.number: f"the journal makes channel {fact.number} ({fact.name!r}) where "
-            f"{existing!r} is: it was written by a start that could not read all of this realm. "
-            f"{existing!r} is kept, and the facts of the other channel are left out",
+            fact.number: f"the journal creates channel {fact.number} ({fact.name!r}), but "
+            f"{existing!r} has this number: a start that could not read all data of this realm "
+            f"has used it again. {existing!r} is kept, and the facts of the other channel are "
+            f"left out",
         }
 
     def _body(

@@ -27,7 +27,7 @@ _log = logger("penstock.realm")
 
 
 class PatternDurableOperations:
-    """The requests about durables over patterns."""
+    """Creates, deletes and lists durables over patterns."""
 
     def __init__(self, shard: Shard, subscriptions: Subscriptions, choosing: Choosing) -> None:
         self._shard = shard

@@ -165,17 +165,17 @@ def refuse_costly(state: RealmState, channel_id: int, text: str, selector: Selec
     stamped = frozenset(index.stamped).union(selector.stamped, *map(stamped_of, joined))
     if len(stamped) > STAMPED_PREDICATES_MAX:
         raise LimitReached(
-            f"with this selector those of {channel.state.name} would make {len(stamped)} different "
-            "comparisons of ids, times, priorities and delivery modes, which the realm sets; "
-            f"allowed are {STAMPED_PREDICATES_MAX}: compare properties instead"
+            f"with this selector, the selectors on {channel.state.name} have {len(stamped)} "
+            "different comparisons of ids, times, priorities and delivery modes, which the realm "
+            f"sets; allowed are {STAMPED_PREDICATES_MAX}: compare properties instead"
         )
     total = index.work + sum(map(work_of, joined)) + selector.work
     merges = channel.state.engine.merges
     most = MERGED_SELECTORS_WORK_MAX if merges else SELECTORS_WORK_MAX
     if total > most:
         raise LimitReached(
-            f"with this selector those of {channel.state.name} would make {total} comparisons, "
-            f"calculations and wildcards of each event published; allowed are {most}: simplify "
+            f"with this selector, the selectors on {channel.state.name} need {total} comparisons, "
+            f"calculations and wildcards for each published event; allowed are {most}: simplify "
             "it, or end other durables, readers and joins with selectors there"
         )
     selector_of.keep(text, selector)  # the writer does not parse it again

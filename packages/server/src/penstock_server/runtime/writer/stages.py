@@ -59,13 +59,13 @@ class Stages:
         # Half at most, so that one user cannot keep all others from staging.
         if owner and owner_bytes > self._bytes_max // 2:
             raise MemoryLimit(
-                f"{size} bytes to be staged would make {owner_bytes} of {owner}; allowed for one "
-                f"user are {self._bytes_max // 2}, half of limits.stage_bytes: commit or drop "
-                f"some stages"
+                f"with these {size} bytes, {owner} has {owner_bytes} staged bytes; allowed for one "
+                f"user are {self._bytes_max // 2}, half of limits.stage_bytes: commit or drop some "
+                f"stages"
             )
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
-                f"{size} bytes to be staged, but only {self._bytes_max - self.size} of "
+                f"{size} bytes cannot be staged, because only {self._bytes_max - self.size} of "
                 f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
                 "the setting limits.stage_bytes"
             )

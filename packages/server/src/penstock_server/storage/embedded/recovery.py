@@ -48,7 +48,9 @@ class JournalFile:
         """Offset of the payload of each block from ``first`` on; -1 if the block is damaged."""
         self.sizes = array("q")
         self.readers = 0
+        """Number of reads in progress."""
         self.retired = False
+        """Whether the journal has deleted the file; its last reader closes it."""
         self.zeroed = 0
         """Offset of the end of the zeros that were written into reserved space (see the module
         ``ahead``)."""
