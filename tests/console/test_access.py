@@ -80,12 +80,12 @@ def test_users_rights_and_the_audit_log(door: Page, asking: tuple[str, str]) -> 
     door.get_by_role("button", name="New user").click()
     door.get_by_role("dialog").get_by_label("Name").fill("alice")
     door.get_by_role("button", name="Create user").click()
-    expect(door.get_by_text("It is shown this once.")).to_be_visible()
+    expect(door.get_by_text("It is shown only once.")).to_be_visible()
     password = door.get_by_role("dialog").locator(".line code").inner_text()
-    door.get_by_role("button", name="I have it").click()
+    door.get_by_role("button", name="I have saved it").click()
     door.locator(".tabs").get_by_role("link", name="Rights").click()
     door.get_by_role("button", name="Grant").click()
-    door.get_by_label("Who").fill("alice@*")
+    door.get_by_label("Subject").fill("alice@*")
     door.get_by_role("dialog").get_by_label("access", exact=True).check()
     door.get_by_role("button", name="Save").click()
     expect(door.get_by_role("row", name="alice@*")).to_contain_text("access")
@@ -133,7 +133,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
     expect(door.get_by_role("row", name="eu/orders")).to_contain_text("7")
     expect(door.get_by_text("Figures need the right monitor")).to_be_visible()
     expect(door.locator(".link-state")).to_have_text("Connected")
-    for false in ("No durables yet", "No event has died", "Not connected", "secret"):
+    for false in ("No durables yet", "No dead events", "Not connected", "secret"):
         expect(door.get_by_text(false)).to_have_count(0)
     expect(door.locator(".dot.bad")).to_have_count(0)
     expect(door.get_by_role("button", name="Pause publishing")).to_have_count(0)
@@ -166,6 +166,6 @@ def test_who_has_no_right_on_anything_is_told_so(door: Page, admin: Known) -> No
 
     enter(door, "bob", "secret of bob")
 
-    expect(door.get_by_role("heading", name="Nothing here that you may see")).to_be_visible()
-    expect(door.locator(".side")).to_contain_text("Nothing here that you may see")
+    expect(door.get_by_role("heading", name="No channel or queue that you may see")).to_be_visible()
+    expect(door.locator(".side")).to_contain_text("No channel or queue that you may see")
     expect(door.get_by_text("Create a channel")).to_have_count(0)

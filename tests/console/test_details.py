@@ -39,11 +39,13 @@ def test_a_time_to_live_is_typed_with_its_unit(
     page.get_by_role("textbox", name="Data", exact=True).fill("short")
     page.get_by_label("Time to live").fill("soon")
     page.get_by_role("button", name="Publish", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text('"soon" is no time of whole milliseconds')
+    expect(page.get_by_role("alert")).to_contain_text(
+        '"soon" is not a duration in whole milliseconds'
+    )
     page.get_by_label("Time to live").fill(typed)
     page.get_by_role("button", name="Publish", exact=True).click()
 
-    expect(page.get_by_text("The last one is event 0")).to_be_visible()
+    expect(page.get_by_text("Last published: event 0")).to_be_visible()
     if ttl > 60_000:
         assert api.ask("GET", f"{path}/events")["items"][0]["ttl"] == ttl
 
@@ -62,16 +64,16 @@ def test_reasons_of_dead_events_that_differ_in_numbers_are_one_row(
     row = page.get_by_role("row", name="rejected")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("parcel … of order … is lost")
-    expect(row).to_contain_text("5 reasons alike")
+    expect(row).to_contain_text("5 similar reasons")
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, {"Backoff": "none", "To be acknowledged within": "no limit"}),
+        ({}, {"Backoff": "none", "Acknowledgement timeout": "no limit"}),
         (
             {"backoff": {"first": 1_000, "most": 60_000}, "ack_timeout": 30_000, "order_by": "sku"},
-            {"Backoff": "1 s, then", "To be acknowledged within": "30 s", "Order by": "sku"},
+            {"Backoff": "1 s, then", "Acknowledgement timeout": "30 s", "Order by": "sku"},
         ),
     ],
 )

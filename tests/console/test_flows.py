@@ -45,7 +45,7 @@ def test_a_channel_is_created_published_to_and_read(opened: Opened) -> None:
     page.get_by_label("Property 2: value").fill("9007199254740993")
     page.get_by_label("Tag").fill("new")
     page.get_by_role("button", name="Publish", exact=True).click()
-    expect(page.get_by_text("The last one is event 0")).to_be_visible()
+    expect(page.get_by_text("Last published: event 0")).to_be_visible()
 
     tab(page, "Events")
     page.locator("button.event-row").first.click()
@@ -57,10 +57,10 @@ def test_a_channel_is_created_published_to_and_read(opened: Opened) -> None:
     expect(detail.locator("pre")).to_contain_text("7b 22 6c 69 6e 65 73 22")
 
     detail.get_by_role("button", name="Edit a copy").click()
-    expect(page.get_by_text("begun as a copy of event 0")).to_be_visible()
+    expect(page.get_by_text("copied from event 0")).to_be_visible()
     page.get_by_label("Tag").fill("again")
     page.get_by_role("button", name="Publish", exact=True).click()
-    expect(page.get_by_text("The last one is event 1")).to_be_visible()
+    expect(page.get_by_text("Last published: event 1")).to_be_visible()
     tab(page, "Events")
     page.locator("button.event-row", has_text="again").click()
     expect(page.locator(".detail").get_by_role("row", name="price")).to_have_text("price9.0double")
@@ -102,7 +102,7 @@ def test_the_live_tail_shows_what_matches_and_can_be_paused(opened: Opened, api:
     api.publish(path, {"data": "at 7", "properties": {"price": 7}})
     expect(page.get_by_text("1 event waiting")).to_be_visible()
     expect(page.locator("button.event-row", has_text="at 7")).to_have_count(0)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     row(page, "at 7")
 
 
@@ -125,7 +125,7 @@ def test_space_pauses_wherever_one_is_but_where_one_types(opened: Opened, api: A
     page.locator("button.event-row").focus()
     page.keyboard.press("Space")
     paused(page)
-    page.get_by_role("button", name="Go on").press("Space")
+    page.get_by_role("button", name="Resume").press("Space")
     expect(watching).to_be_visible()
     page.get_by_label("Selector").fill("price")
     page.get_by_label("Selector").press("Space")
@@ -168,7 +168,7 @@ def test_the_live_tail_of_a_pattern_shows_each_event_with_its_channel(
     api.publish(north, {"data": "n8", "properties": {"price": 8}})
     expect(page.get_by_text("1 event waiting")).to_be_visible()
     expect(row_of(page, "n8")).to_have_count(0)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     named(page, "shops/north", "n8")
 
 
@@ -242,9 +242,9 @@ def test_a_page_that_found_nothing_yet_says_how_far_it_looked(opened: Opened, ap
     )
     page.evaluate("location.hash = '#/channel/far/events?selector=n = 2'")
 
-    expect(page.get_by_role("heading", name="Nothing found yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matches yet")).to_be_visible()
     expect(page.get_by_text("among the ids 5 to 9")).to_be_visible()
-    page.get_by_role("button", name="Look on").click()
+    page.get_by_role("button", name="Continue").click()
     row(page, "n=2")
 
 
@@ -255,9 +255,9 @@ def test_purge_counts_first_and_wants_the_name_typed(opened: Opened, api: Api) -
     page.get_by_role("button", name="Purge…").click()
     dialog = page.get_by_role("dialog")
 
-    expect(dialog.get_by_text("10 events would go")).to_be_visible()
-    dialog.get_by_label("Only those that match").fill("n < 3")
-    expect(dialog.get_by_text("3 events would go")).to_be_visible()
+    expect(dialog.get_by_text("10 events would be removed")).to_be_visible()
+    dialog.get_by_label("Selector").fill("n < 3")
+    expect(dialog.get_by_text("3 events would be removed")).to_be_visible()
     assert api.ask("GET", path)["events"] == 10
     act = dialog.get_by_role("button", name="Purge 3 events")
     expect(act).to_be_disabled()
@@ -323,7 +323,9 @@ def test_a_durable_is_moved_after_a_preview_and_wants_the_name_typed(
     page.get_by_role("button", name="Move…").click()
     dialog = page.get_by_role("dialog")
 
-    expect(dialog.get_by_text("It would go on from 0, with 5 events outstanding")).to_be_visible()
+    expect(
+        dialog.get_by_text("It would continue from 0, with 5 events outstanding")
+    ).to_be_visible()
     dialog.get_by_label("To", exact=True).select_option("id")
     dialog.get_by_label("Event id").fill("77")
     expect(dialog.get_by_text("event 77 of moved does not exist yet")).to_be_visible()
@@ -335,7 +337,7 @@ def test_a_durable_is_moved_after_a_preview_and_wants_the_name_typed(
     dialog.get_by_label("Type billing").fill("billing")
     act.click()
 
-    expect(page.get_by_text("billing goes on from 3, with 2 events outstanding.")).to_be_visible()
+    expect(page.get_by_text("billing continues from 3, with 2 events outstanding.")).to_be_visible()
     assert api.ask("GET", f"{path}/durables/billing")["outstanding"] == 2
 
 
@@ -353,7 +355,7 @@ def test_dead_events_are_shown_by_cause_and_redriven_after_a_dry_run(
     page.get_by_role("button", name="Redrive…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("To", exact=True).fill("second/chance")
-    dialog.get_by_label("Only those that match").fill("tag <> '1'")
+    dialog.get_by_label("Selector").fill("tag <> '1'")
     expect(dialog.get_by_text("2 events would move, 1 would stay.")).to_be_visible()
     assert api.ask("GET", graves)["events"] == 3
     dialog.get_by_role("button", name="Redrive 2 events").click()
@@ -383,14 +385,14 @@ def test_missing_ids_say_why_they_are_gone(opened: Opened, api: Api) -> None:
     page.get_by_label("From id").fill("5")
     expect(page.get_by_text("Every id between 5 and 6 has its event.")).to_be_visible()
     page.get_by_label("From id").fill("9")
-    expect(page.get_by_text("comes before the first")).to_be_visible()
+    expect(page.get_by_text("must not be below the first id")).to_be_visible()
     page.get_by_label("From id").fill("x")
-    expect(page.get_by_text('"x" is no event id')).to_be_visible()
+    expect(page.get_by_text('"x" is not an event id')).to_be_visible()
 
 
 def test_a_pipeline_shows_how_far_its_steps_are(opened: Opened, server: ServerProcess) -> None:
     page = opened("#/pipelines")
-    expect(page.get_by_text("The realm knows of no pipelines")).to_be_visible()
+    expect(page.get_by_text("No pipelines")).to_be_visible()
     folder = server.directory.parent / "pipelines/flights"
     folder.mkdir()
     later = {"flights": ["gate", "crew.size"]}
@@ -437,7 +439,7 @@ def test_a_durable_over_a_pattern_is_made_and_ended(opened: Opened, api: Api) ->
     dialog.get_by_label("Pattern of channels").fill("branch/*")
     dialog.get_by_label("Name", exact=True).fill("audit")
     dialog.get_by_role("button", name="Create durable").click()
-    expect(page.get_by_text("Durable audit is on 1 channel.")).to_be_visible()
+    expect(page.get_by_text("Durable audit was created on 1 channel.")).to_be_visible()
     assert api.ask("GET", "/channels/branch%2Fnorth/durables/audit")["type"] == "shared"
 
     page.get_by_role("button", name="End the durable audit over branch/*").click()
@@ -457,7 +459,7 @@ def test_a_scheduled_event_is_cancelled_and_a_connection_closed(
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Type later").fill("later")
     dialog.get_by_role("button", name="Cancel event").click()
-    expect(page.get_by_text("Nothing waits for its time")).to_be_visible()
+    expect(page.get_by_text("No scheduled events")).to_be_visible()
 
     session = elsewhere.submit(penstock.connect, server.url).result()
     page.get_by_role("link", name="Connections").click()
@@ -477,7 +479,7 @@ def test_publishing_is_paused_and_goes_on(opened: Opened, api: Api) -> None:
     expect(page.get_by_text("Publishing is paused.").first).to_be_visible()
     assert api.ask("GET", "/realm")["publishing_paused"] is True
 
-    page.get_by_role("button", name="Let publishing go on").click()
+    page.get_by_role("button", name="Resume publishing").click()
     expect(page.get_by_role("button", name="Pause publishing…")).to_be_visible()
     assert api.ask("GET", "/realm")["publishing_paused"] is False
 

@@ -37,7 +37,7 @@ def test_events_that_one_durable_gave_up_have_died(opened: Opened) -> None:
     row = page.get_by_role("table", name="Channels with dead events").get_by_role("row").nth(1)
     expect(row).to_contain_text("orders")
     expect(row).to_contain_text("3")
-    expect(page.get_by_text("No event has died")).to_have_count(0)
+    expect(page.get_by_text("No dead events")).to_have_count(0)
 
 
 def test_the_first_points_of_the_graph_fill_it(opened: Opened) -> None:
@@ -80,7 +80,7 @@ def test_a_node_that_could_not_take_over_is_shown_with_the_reason(
     page.route("**/api/v1/cluster", lambda route: route.fulfill(json=found))
     page.goto(f"{api.url}/#/cluster")
 
-    expect(page.get_by_text("n2 could not take the realm over.")).to_be_visible()
+    expect(page.get_by_text("n2 cannot take over the realm.")).to_be_visible()
     expect(page.get_by_text(reason)).to_be_visible()
     rows = page.get_by_role("table", name="Nodes").locator("tbody tr")
     expect(rows.filter(has_text="n2")).to_contain_text("unfit")

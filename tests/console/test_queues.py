@@ -20,7 +20,7 @@ def test_a_queue_is_pushed_to_and_peeked_at(opened: Opened, api: Api) -> None:
     page = opened(place("work", "publish", kind="queue"))
     page.get_by_role("textbox", name="Data", exact=True).fill("a job")
     page.get_by_role("button", name="Push", exact=True).click()
-    expect(page.get_by_text("The last one is event 0")).to_be_visible()
+    expect(page.get_by_text("Last published: event 0")).to_be_visible()
 
     tab(page, "Events")
     expect(page.locator("button.event-row", has_text="a job").first).to_be_visible()
@@ -36,17 +36,17 @@ def test_a_request_shows_its_reply_or_that_none_has_come(
     page.get_by_role("textbox", name="Data", exact=True).fill("EUR")
     replying = elsewhere.submit(_reply_once, server.url)
 
-    page.get_by_label("Wait for it, s").fill("30")
+    page.get_by_label("Timeout, s").fill("30")
     page.get_by_role("button", name="Request", exact=True).click()
     reply = page.get_by_role("status").filter(has_text="1.25")
     expect(reply).to_contain_text('"from": "ECB"')
     assert replying.result(PATIENCE_MS / 1_000) == b"EUR"
 
-    page.get_by_label("Wait for it, s").fill("soon")
+    page.get_by_label("Timeout, s").fill("soon")
     page.get_by_role("button", name="Request", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text('"soon" is no number of seconds')
+    expect(page.get_by_role("alert")).to_contain_text('"soon" is not a number of seconds above 0')
     expect(reply).to_have_count(0)
-    page.get_by_label("Wait for it, s").fill("0.2")
+    page.get_by_label("Timeout, s").fill("0.2")
     page.get_by_role("button", name="Request", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("no-reply")
 
@@ -67,17 +67,17 @@ def test_a_queue_is_exported_imported_and_an_event_taken(opened: Opened, api: Ap
         page.get_by_role("link", name="Export", exact=True).click()
     assert started.value.suggested_filename == "jobs.tar"
 
-    page.get_by_role("button", name="Take", exact=True).click()
-    expect(page.get_by_text("Event 0 is taken")).to_be_visible()
+    page.get_by_role("button", name="Pop", exact=True).click()
+    expect(page.get_by_text("Event 0 was popped")).to_be_visible()
     expect(page.locator(".acts-list")).to_contain_text("first")
-    page.get_by_role("button", name="Take", exact=True).click()
-    expect(page.get_by_text("There is none to take.")).to_be_visible()
+    page.get_by_role("button", name="Pop", exact=True).click()
+    expect(page.get_by_text("The queue has no event to pop.")).to_be_visible()
 
     page.get_by_role("link", name="Import", exact=True).click()
-    page.get_by_label("Export, a .tar").set_input_files(started.value.path())
+    page.get_by_label("Export file (.tar)").set_input_files(started.value.path())
     page.get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_text("name-already-bound")).to_be_visible()
-    page.get_by_label("Imported as").fill("again")
+    page.get_by_label("New name").fill("again")
     page.get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_role("heading", name="again")).to_be_visible()
     assert api.ask("GET", "/queues/again")["events"] == 1

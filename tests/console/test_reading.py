@@ -149,7 +149,7 @@ def test_nothing_is_said_to_be_empty_before_the_realm_has_answered(opened: Opene
     expect(page.locator(".side").get_by_text("Loading…")).to_be_visible()
     page.evaluate("location.hash = '#/'")
     expect(page.get_by_text("Waiting for the first figures…")).to_have_count(3)
-    for false in ("No durables yet", "No event has died", "Nothing flows", "Nothing here yet"):
+    for false in ("No durables yet", "No dead events", "No traffic", "No channels yet"):
         expect(page.get_by_text(false)).to_have_count(0)
 
 
@@ -254,7 +254,9 @@ def test_live_updates_move_nothing(opened: Opened, api: Api) -> None:
     page.evaluate(SHIFTS)
     for number in range(3):
         api.publish(path, *({"data": f"{number}"} for _ in range(10 ** (number + 1))))
-        expect(page.locator(".stat").first).to_contain_text(f"{(10, 110, '1,110')[number]} ever")
+        expect(page.locator(".stat").first).to_contain_text(
+            f"{(10, 110, '1,110')[number]} in total"
+        )
 
     assert page.evaluate("window.shifts") < 0.01
 
@@ -350,8 +352,8 @@ def test_a_realm_says_what_it_does_not_remember(opened: Opened) -> None:
     )
 
     page.evaluate("location.hash = '#/'")
-    expect(page.get_by_role("heading", name="Not kept")).to_be_visible()
+    expect(page.get_by_role("heading", name="No history")).to_be_visible()
     none: dict[str, object] = {key: [] for key, value in DAY.items() if isinstance(value, list)}
     told = DAY | none
     page.reload()
-    expect(page.get_by_text("begins anew then")).to_be_visible()
+    expect(page.get_by_text("begins at the start of the realm")).to_be_visible()

@@ -48,7 +48,7 @@ def test_an_event_that_comes_while_the_page_pauses_is_counted(opened: Opened, ap
 
     expect(page.get_by_text("Paused, 1 event waiting")).to_be_visible()
     expect(page.locator("button.event-row")).to_have_count(1)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text("event 1")).to_be_visible()
 
 
@@ -62,7 +62,7 @@ def test_events_that_were_cleared_wait_no_longer(opened: Opened, api: Api) -> No
     expect(page.get_by_text("Paused", exact=True)).to_be_visible()
     page.evaluate("arrive(2)")
     expect(page.get_by_text("Paused, 1 event waiting")).to_be_visible()
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text("event 2")).to_be_visible()
     expect(page.locator("button.event-row")).to_have_count(1)
 
@@ -104,7 +104,7 @@ def test_a_view_that_is_lost_goes_on_behind_the_last_event(
 
     page.evaluate(how)
 
-    expect(page.get_by_text("Lost, trying again")).to_be_visible()
+    expect(page.get_by_text("Connection lost, reconnecting")).to_be_visible()
     expect(page.get_by_text("Watching")).to_be_visible()
     page.evaluate("arrive(42)")
     expect(page.get_by_text("event 42")).to_be_visible()

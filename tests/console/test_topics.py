@@ -80,12 +80,12 @@ def test_what_is_retained_is_found_shown_and_removed(opened: Opened, api: Api) -
     expect(table.locator("tbody tr")).to_have_count(2)
     table.get_by_role("link", name="plant/1/temp", exact=True).click()
     expect(page.locator(".detail pre")).to_have_text("22")
-    table.get_by_role("button", name="Remove what is retained for plant/2/temp").click()
+    table.get_by_role("button", name="Remove the retained message of plant/2/temp").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox").fill("plant/2/temp")
     dialog.get_by_role("button", name="Remove", exact=True).click()
 
-    expect(page.get_by_text("Nothing is retained for plant/2/temp any more.")).to_be_visible()
+    expect(page.get_by_text("The retained message of plant/2/temp was removed.")).to_be_visible()
     expect(table.locator("tbody tr")).to_have_count(1)
     left = api.ask("GET", "/channels/mqtt/retained?filter=plant/%23")["items"]
     assert "plant/2/temp" not in {each["properties"]["topic"] for each in left}

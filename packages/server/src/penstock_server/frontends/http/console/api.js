@@ -37,7 +37,7 @@ async function refused(answer) {
     message = String(error.message ?? "");
   } catch { /* not the realm's words: a proxy's, or none */ }
   if (answer.status === 401) onAway();
-  return new ApiError(answer.status, code || `HTTP ${answer.status}`, message || answer.statusText || "The realm refused this.");
+  return new ApiError(answer.status, code || `HTTP ${answer.status}`, message || answer.statusText || "The realm refused the request.");
 }
 
 async function ask(method, route, { query, body, type, signal, accept } = {}) {

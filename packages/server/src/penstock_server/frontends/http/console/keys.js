@@ -7,7 +7,7 @@ const PLACES = { o: [""], d: ["dead"], j: ["joins"], t: ["patterns"], s: ["sched
 
 const LISTED = [
   ["Everywhere", [
-    [["/"], "go to the filter of the tree"],
+    [["/"], "focus the filter of the tree"],
     [["?"], "show these keys"],
     [["n"], "new channel or queue"],
     [["g", "o"], "overview"],
@@ -17,24 +17,24 @@ const LISTED = [
     [["g", "s"], "scheduled events"],
     [["g", "p"], "pipelines"],
     [["g", "c"], "connections"],
-    [["g", "m"], "topics of MQTT"],
+    [["g", "m"], "MQTT topics"],
     [["g", "l"], "cluster"],
     [["g", "a"], "access"],
     [["Esc"], "close a dialog, leave the filter"],
   ]],
   ["In the tree", [
-    [["↑", "↓"], "the row above, below"],
-    [["→", "←"], "unfold, fold"],
+    [["↑", "↓"], "previous row, next row"],
+    [["→", "←"], "expand, collapse"],
     [["Enter"], "open"],
   ]],
   ["On a channel or queue", [
-    [["["], "the tab before"],
-    [["]"], "the tab after"],
+    [["["], "previous tab"],
+    [["]"], "next tab"],
   ]],
   ["In a list of events", [
-    [["↑", "↓"], "the event before, after"],
-    [["Enter"], "show it in full"],
-    [["Space"], "pause or go on, in the live tail"],
+    [["↑", "↓"], "previous event, next event"],
+    [["Enter"], "show the event in full"],
+    [["Space"], "pause or resume the live tail"],
   ]],
 ];
 

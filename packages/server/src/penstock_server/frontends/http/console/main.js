@@ -68,7 +68,7 @@ function Bar({ realm, isAway, me, onMenu, onKeys, onLogin, onLogout }) {
     <div class="link-state" role="status"><i class="dot ${kind}"></i><span class="text">${text}</span></div>
     <div class="bar-tools">
       ${me.mode !== "off" && !me.csrf && html`<${Button} kind="plain" icon="person" onClick=${onLogin}>Log in</${Button}>`}
-      ${me.mode !== "off" && me.csrf && html`<a class="button plain" href=${to("access", "me")} title="Who you are"><${Icon} name="person" />${me.user}</a>
+      ${me.mode !== "off" && me.csrf && html`<a class="button plain" href=${to("access", "me")} title="Your account"><${Icon} name="person" />${me.user}</a>
         <${Button} kind="plain icon" icon="out" label="Log out" onClick=${onLogout} />`}
       <${Button} kind="plain icon" icon=${THEMES[theme][0]} label=${THEMES[theme][1]} onClick=${turnTheme} />
       <${Button} kind="plain icon" icon="help" label="Keys" onClick=${onKeys} /></div></header>`;
@@ -78,7 +78,7 @@ function Bar({ realm, isAway, me, onMenu, onKeys, onLogin, onLogout }) {
 function Stale({ realm, isAway }) {
   const { state, rates } = useLive();
   if (linkOf(state, isAway, realm) !== "lost") return null;
-  return html`<div class="stale"><${Note} kind="warn" role="status" title="Not connected.">${rates ? `The figures on this page are from ${moment(rates.at)}.` : "What this page shows may be out of date."} The console keeps trying to connect.</${Note}></div>`;
+  return html`<div class="stale"><${Note} kind="warn" role="status" title="Not connected.">${rates ? `The figures on this page are from ${moment(rates.at)}.` : "This page may be out of date."} The console keeps trying to connect.</${Note}></div>`;
 }
 
 function chosenOf([kind, name, tab, inner]) {
@@ -105,8 +105,8 @@ function Side({ route, isOpen, onClose, me, mqtt, filterRef }) {
       autocomplete="off" spellcheck=${false} onInput=${(event) => setFilter(event.target.value)} onKeyDown=${onKey} />${!filter && html`<kbd>/</kbd>`}</div>
     ${error && html`<div class="panel-body"><${Refusal} error=${error} slim /></div>`}
     ${!stores && !error && html`<${Loading} />`}
-    ${stores && stores.length === 0 && (may("channels") ? html`<div class="empty">Nothing here yet. <a href=${to("new")} onClick=${onClose}>Create a channel</a></div>`
-      : html`<div class="empty">Nothing here that you may see.</div>`)}
+    ${stores && stores.length === 0 && (may("channels") ? html`<div class="empty">No channels yet. <a href=${to("new")} onClick=${onClose}>Create a channel</a></div>`
+      : html`<div class="empty">No channel or queue that you may see.</div>`)}
     ${stores && stores.length > 0 && html`<${Tree} stores=${stores} filter=${filter} chosen=${chosenOf(route.parts)} treeRef=${tree} onPicked=${onClose} />`}</aside>`;
 }
 
@@ -132,7 +132,7 @@ function Page({ route, realm, me, mqtt }) {
     case "access": return html`<${AccessPage} tab=${name ?? ""} me=${me} />`;
     default:
   }
-  return html`<div class="page"><${Empty} title="There is no such page">The address names nothing the console knows. <a href=${to("")}>Go to the overview</a></${Empty}></div>`;
+  return html`<div class="page"><${Empty} title="Page not found">The console has no page at this address. <a href=${to("")}>Go to the overview</a></${Empty}></div>`;
 }
 
 function Guarded(props) {
@@ -199,7 +199,7 @@ function App() {
   };
   if (error) return html`<main class="door"><div class="panel"><div class="brand"><${Mark} />Penstock</div><${Refusal} error=${error} />
     <div class="section"><${Button} icon="again" onClick=${() => { setError(null); look(); }}>Try again</${Button}></div></div></main>`;
-  if (me === undefined) return html`<main class="door"><${Loading} what="Asking the realm" /></main>`;
+  if (me === undefined) return html`<main class="door"><${Loading} what="Connecting to the realm" /></main>`;
   if (me === null) return html`<${Login} onEnter=${enter} />`;
   return html`<${Frame} key=${me.name} me=${me} onLogin=${() => setMe(null)} onLogout=${leave} />`;
 }

@@ -238,6 +238,6 @@ export function TypeName({ title, name, verb, children, onDone, onClose, ready =
       <${Button} onClick=${onClose}>Cancel</${Button}>
       <button type="submit" class="button danger first" disabled=${!may}>${verb}</button>`}>
     ${children}
-    <${Field} label=${html`Type <code>${name}</code> to go on`} value=${typed} onInput=${setTyped} mono />
+    <${Field} label=${html`Type <code>${name}</code> to confirm`} value=${typed} onInput=${setTyped} mono />
     <${Refusal} error=${doing.error} /></${Dialog}>`;
 }

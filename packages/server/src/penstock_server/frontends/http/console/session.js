@@ -15,7 +15,7 @@ export const may = (...rights) => me !== null && ["full", ...rights].some((right
 /** Where something needs a right that they lack. */
 export function Lacks({ what, right, children }) {
   return html`<${Empty} title="${what} ${what.endsWith("s") ? "need" : "needs"} the right ${right}"
-    shell="penstock acl grant realm ${quoted(`${me?.user ?? "anonymous"}@*`)} ${right}">${children ?? ""} Who manages rights can give it.</${Empty}>`;
+    shell="penstock acl grant realm ${quoted(`${me?.user ?? "anonymous"}@*`)} ${right}">${children ?? ""} A user who manages rights can grant it.</${Empty}>`;
 }
 
 export const LacksPage = ({ what, right }) =>

@@ -26,8 +26,8 @@ function Password({ title, route, onClose }) {
 
 function Me({ me }) {
   const [changing, setChanging] = useState(false);
-  return html`<${Panel} title="Who you are" acts=${me.user && me.user !== "anonymous" && html`<${Button} onClick=${() => setChanging(true)}>Change password…</${Button}>`}>
-    <${Facts} rows=${[["Name", html`<code>${me.name}</code>`], ["Groups", me.groups.join(", ") || "none"], ["Rights on the realm", me.rights.length ? me.rights.map((right) => html`<${Tag} key=${right}>${right}</${Tag}> `) : "none"], ["Who must log in", { optional: "those who want more than anonymous may do", mandatory: "everybody", off: "nobody" }[me.mode]]]} />
+  return html`<${Panel} title="Your account" acts=${me.user && me.user !== "anonymous" && html`<${Button} onClick=${() => setChanging(true)}>Change password…</${Button}>`}>
+    <${Facts} rows=${[["Name", html`<code>${me.name}</code>`], ["Groups", me.groups.join(", ") || "none"], ["Rights on the realm", me.rights.length ? me.rights.map((right) => html`<${Tag} key=${right}>${right}</${Tag}> `) : "none"], ["Sign-in", { optional: "optional; without it, clients have the rights of anonymous", mandatory: "required", off: "off" }[me.mode]]]} />
     ${changing && html`<${Password} title="Change your password" route="/me/password" onClose=${() => setChanging(false)} />`}</${Panel}>`;
 }
 
@@ -37,15 +37,15 @@ function NewUser({ onClose, onDone }) {
   const doing = useDoing();
   const create = async () => {
     const answer = await doing.act(() => post("/users", { name: given.name.trim(), ...(given.password ? { password: given.password } : {}) }));
-    if (answer) { onDone(); if (answer.password) setMade(answer); else { tell(`User ${answer.name} is there.`); onClose(); } }
+    if (answer) { onDone(); if (answer.password) setMade(answer); else { tell(`User ${answer.name} was created.`); onClose(); } }
   };
   if (made) {
-    return html`<${Dialog} title="Password of ${made.name}" onClose=${onClose} foot=${html`<${Button} kind="first" onClick=${onClose}>I have it</${Button}>`}>
-      <${Note} kind="warn" title="It is shown this once.">The realm keeps nothing it could be read from.</${Note}><${Line} text=${made.password} /></${Dialog}>`;
+    return html`<${Dialog} title="Password of ${made.name}" onClose=${onClose} foot=${html`<${Button} kind="first" onClick=${onClose}>I have saved it</${Button}>`}>
+      <${Note} kind="warn" title="It is shown only once.">The realm does not store it in a readable form.</${Note}><${Line} text=${made.password} /></${Dialog}>`;
   }
   return html`<${Dialog} title="New user" onClose=${onClose} onSubmit=${create} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}><button type="submit" class="button first" disabled=${!given.name.trim() || doing.busy}>Create user</button>`}>
     <div class="form"><${Field} label="Name" mono value=${given.name} onInput=${(name) => setGiven({ ...given, name })} autofocus />
-    <${Field} label="Password" type="password" value=${given.password} onInput=${(password) => setGiven({ ...given, password })} autocomplete="new-password" help="Left out: one is made up and shown once." /></div><${Refusal} error=${doing.error} /></${Dialog}>`;
+    <${Field} label="Password" type="password" value=${given.password} onInput=${(password) => setGiven({ ...given, password })} autocomplete="new-password" help="If empty, a password is generated and shown once." /></div><${Refusal} error=${doing.error} /></${Dialog}>`;
 }
 
 function Users() {
@@ -62,7 +62,7 @@ function Users() {
     ]} />` : html`<${Empty} title="No users yet" shell="penstock user create alice" />`}
     ${asked?.what === "new" && html`<${NewUser} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}
     ${asked?.what === "password" && html`<${Password} title="Password of ${asked.user}" route=${path("users", asked.user, "password")} onClose=${() => setAsked(null)} />`}
-    ${asked?.what === "remove" && html`<${TypeName} title="Remove user ${asked.user}" name=${asked.user} verb="Remove" doing=${doing} onDone=${destroy} onClose=${() => setAsked(null)}><${Note} kind="warn" title="At once.">What ${asked.user} has open ends.</${Note}></${TypeName}>`}</${Panel}>`;
+    ${asked?.what === "remove" && html`<${TypeName} title="Remove user ${asked.user}" name=${asked.user} verb="Remove" doing=${doing} onDone=${destroy} onClose=${() => setAsked(null)}><${Note} kind="warn" title="This takes effect at once.">Open sessions of ${asked.user} end.</${Note}></${TypeName}>`}</${Panel}>`;
 }
 
 function GroupDialog({ group, onClose, onDone }) {
@@ -77,7 +77,7 @@ function GroupDialog({ group, onClose, onDone }) {
     if (done) { tell(`Group ${done.name} has ${many(done.members.length, "member")}.`); onDone(); onClose(); }
   };
   return html`<${Dialog} title=${group ? `Group ${group.name}` : "New group"} onClose=${onClose} onSubmit=${save} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}><button type="submit" class="button first" disabled=${!name.trim() || doing.busy}>Save</button>`}>
-    <div class="form">${!group && html`<${Field} label="Name" mono value=${name} onInput=${setName} autofocus />`}<${Field} label="Members" mono rows=${3} value=${members} onInput=${setMembers} help="Names of users, with blanks between them." /></div><${Refusal} error=${doing.error} /></${Dialog}>`;
+    <div class="form">${!group && html`<${Field} label="Name" mono value=${name} onInput=${setName} autofocus />`}<${Field} label="Members" mono rows=${3} value=${members} onInput=${setMembers} help="Names of users, separated by spaces." /></div><${Refusal} error=${doing.error} /></${Dialog}>`;
 }
 
 function Groups() {
@@ -90,9 +90,9 @@ function Groups() {
     ${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} label="Groups" rows=${rows} keyOf=${(row) => row.name} columns=${[
       { label: "Name", kind: "lead", cell: (row) => html`<span class="mono">${row.name}</span>` }, { label: "Members", cell: (row) => row.members.join(", ") || "none" },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small" onClick=${() => setAsked({ what: "edit", group: row })} label="Change the members of ${row.name}">Members…</${Button}> <${Button} kind="small danger" onClick=${() => setAsked({ what: "remove", group: row })} label="Remove group ${row.name}">Remove…</${Button}>` },
-    ]} />` : html`<${Empty} title="No groups yet" shell="penstock group create ops">What is granted to <code>group:ops</code> holds for all its members.</${Empty}>`}
+    ]} />` : html`<${Empty} title="No groups yet" shell="penstock group create ops">Rights granted to <code>group:ops</code> apply to all its members.</${Empty}>`}
     ${asked?.what === "edit" && html`<${GroupDialog} group=${asked.group} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}
-    ${asked?.what === "remove" && html`<${TypeName} title="Remove group ${asked.group.name}" name=${asked.group.name} verb="Remove" doing=${doing} onDone=${destroy} onClose=${() => setAsked(null)}><${Note} kind="warn" title="At once.">What it was granted is granted to nobody.</${Note}></${TypeName}>`}</${Panel}>`;
+    ${asked?.what === "remove" && html`<${TypeName} title="Remove group ${asked.group.name}" name=${asked.group.name} verb="Remove" doing=${doing} onDone=${destroy} onClose=${() => setAsked(null)}><${Note} kind="warn" title="This takes effect at once.">Its members lose the rights of the group.</${Note}></${TypeName}>`}</${Panel}>`;
 }
 
 function GrantDialog({ resource, entry, onClose, onDone }) {
@@ -107,10 +107,10 @@ function GrantDialog({ resource, entry, onClose, onDone }) {
       if (gone.length) await post("/acl/revoke", { ...body, rights: gone });
       return true;
     });
-    if (done) { tell(`${subject} may ${rights.join(", ") || "do nothing here any more"}.`); onDone(); onClose(); }
+    if (done) { tell(`${subject} now has ${rights.join(", ") || "no rights here"}.`); onDone(); onClose(); }
   };
   return html`<${Dialog} title=${entry ? `Rights of ${entry.subject}` : "Grant rights"} onClose=${onClose} onSubmit=${save} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}><button type="submit" class="button first" disabled=${!subject.trim() || doing.busy || (!entry && !rights.length)}>Save</button>`}>
-    ${!entry && html`<${Field} label="Who" mono value=${subject} onInput=${setSubject} help="user@host, user@*, *@host, *@* or group:name" placeholder="alice@*" autofocus />`}
+    ${!entry && html`<${Field} label="Subject" mono value=${subject} onInput=${setSubject} help="user@host, user@*, *@host, *@* or group:name" placeholder="alice@*" autofocus />`}
     <fieldset><legend>Rights on ${resource.kind === "realm" ? "the realm" : `${resource.kind} ${resource.name}`}</legend>${RIGHTS[resource.kind].map((right) => html`<div key=${right}><${Check} label=${right} checked=${rights.includes(right)}
       onInput=${(on) => setRights(on ? [...rights, right] : rights.filter((each) => each !== right))} /></div>`)}</fieldset><${Refusal} error=${doing.error} /></${Dialog}>`;
 }
@@ -128,9 +128,9 @@ function Acl() {
     <${Panel} title=${kind === "realm" ? "Rights on the realm" : `Rights on ${name || `a ${kind}`}`} acts=${ready && html`<${Button} kind="first" icon="plus" onClick=${() => setAsked({})}>Grant</${Button}>`} bare>
     ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
     ${!ready ? html`<${Empty} title="Name a ${kind}" />` : !rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} label="Rights" rows=${rows} keyOf=${(row) => row.subject} columns=${[
-      { label: "Who", kind: "lead", cell: (row) => html`<span class="mono">${row.subject}</span>` }, { label: "May", cell: (row) => row.rights.map((right) => html`<${Tag} key=${right}>${right}</${Tag}> `) },
+      { label: "Subject", kind: "lead", cell: (row) => html`<span class="mono">${row.subject}</span>` }, { label: "Rights", cell: (row) => row.rights.map((right) => html`<${Tag} key=${right}>${right}</${Tag}> `) },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small" onClick=${() => setAsked(row)} label="Change the rights of ${row.subject}">Change…</${Button}>` },
-    ]} />` : html`<${Empty} title="Nobody has rights of their own here" shell="penstock acl grant ${kind}${kind === "realm" ? "" : ` ${name}`} alice@* ${RIGHTS[kind][3]}">A right that no entry gives is refused with access-denied, which names it.</${Empty}>`}
+    ]} />` : html`<${Empty} title="No rights are granted here" shell="penstock acl grant ${kind}${kind === "realm" ? "" : ` ${name}`} alice@* ${RIGHTS[kind][3]}">A request without the necessary right is refused with access-denied, which names the right.</${Empty}>`}
     ${asked && html`<${GrantDialog} resource=${resource} entry=${asked.subject ? asked : null} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}</${Panel}></div>`;
 }
 
@@ -144,13 +144,13 @@ function fact(value) {
 function Audit() {
   const [steps, setSteps] = useState([undefined]);
   const loaded = useLoaded((signal) => get("/audit", { limit: 100, after: steps.at(-1) }, signal), [steps]), page = loaded.value;
-  return html`<${Panel} title="Audit" hint="what administrators have done, the newest first" acts=${html`<${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>`} bare>
+  return html`<${Panel} title="Audit" hint="acts of administrators, newest first" acts=${html`<${Button} kind="small plain" icon="again" onClick=${loaded.again}>Refresh</${Button}>`} bare>
     ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
     ${!page ? !loaded.error && html`<${Loading} />` : page.items.length ? html`<${Table} label="Audit log" rows=${page.items} keyOf=${(row) => row.number} columns=${[
       { label: "When", kind: "lead tight", cell: (row) => moment(row.at) }, { label: "Who", kind: "words", cell: (row) => html`<span class="mono">${row.principal}</span>` }, { label: "What", kind: "words", cell: (row) => html`<span class="mono">${row.operation}</span>` },
       { label: "On", cell: (row) => row.target || "–" }, { label: "Outcome", cell: (row) => (row.outcome === "done" ? html`<${Tag} kind="ok" icon="check">done</${Tag}>` : html`<${Tag} kind="bad" icon="error">${row.outcome}</${Tag}>`) },
       { label: "Detail", cell: (row) => { const facts = Object.entries(row.detail); return facts.length ? html`<${Facts} rows=${facts.map(([name, value]) => [name.replaceAll("_", " "), fact(value)])} />` : "–"; } },
-    ]} />` : html`<${Empty} title="Nothing has been done yet">Acts of administration are written down here, those that were refused too.</${Empty}>`}
+    ]} />` : html`<${Empty} title="No acts yet">Acts of administration are recorded here, including refused ones.</${Empty}>`}
     ${page && html`<div class="pager"><span>${count(page.items.length)} shown</span><span class="fill"></span><${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Newer</${Button}><${Button} kind="small" disabled=${!page.next} onClick=${() => setSteps([...steps, page.next])}>Older</${Button}></div>`}</${Panel}>`;
 }
 
@@ -159,7 +159,7 @@ const TABS = [["me", "You"], ["users", "Users", "manage_acl"], ["groups", "Group
 export function AccessPage({ tab, me }) {
   const shown = TABS.filter(([key, , ...rights]) => key === tab || !rights.length || may(...rights)), lacking = TABS.find(([key, , ...rights]) => key === tab && rights.length && !may(...rights));
   const current = TABS.some(([key]) => key === tab) ? tab : "me";
-  if (me.mode === "off") return html`<div class="page"><${Head} title="Access" /><${Panel} label="Access" bare><${Empty} title="Access is off" >Everybody on this machine may do everything, and the realm answers to no other. Start it with access on to have users, groups and rights.</${Empty}></${Panel}></div>`;
-  return html`<div class="page"><${Head} title="Access" lead="Who may do what with this realm." /><${Tabs} label="Access" current=${current} items=${shown.map(([key, text]) => [key, text, to("access", key)])} />
+  if (me.mode === "off") return html`<div class="page"><${Head} title="Access" /><${Panel} label="Access" bare><${Empty} title="Authentication is off" >All clients on this machine have all rights, and other machines cannot connect. Start the realm with authentication to use users, groups and rights.</${Empty}></${Panel}></div>`;
+  return html`<div class="page"><${Head} title="Access" lead="Users, groups and rights of this realm." /><${Tabs} label="Access" current=${current} items=${shown.map(([key, text]) => [key, text, to("access", key)])} />
     ${lacking ? html`<${Panel} label=${lacking[1]} bare><${Lacks} what=${lacking[1]} right=${lacking[2]} /></${Panel}>` : html`${current === "me" && html`<${Me} me=${me} />`}${current === "users" && html`<${Users} />`}${current === "groups" && html`<${Groups} />`}${current === "rights" && html`<${Acl} />`}${current === "audit" && html`<${Audit} />`}`}</div>`;
 }

@@ -11,12 +11,12 @@ export function ClusterPage() {
   const loaded = useRefreshed((signal) => get("/cluster", {}, signal), [], 2000);
   const cluster = loaded.value, nodes = cluster?.nodes ?? [];
   const away = nodes.filter(({ state }) => state === "down" || state === "left");
-  return html`<div class="page"><${Head} title="Cluster" lead=${cluster?.node ? `${count(nodes.length - away.length)} of ${many(nodes.length, "node")} there; ${cluster.node} owns the realm.` : ""} />
+  return html`<div class="page"><${Head} title="Cluster" lead=${cluster?.node ? `${count(nodes.length - away.length)} of ${many(nodes.length, "node")} up; ${cluster.node} owns the realm.` : ""} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
-    ${!cluster ? !loaded.error && html`<${Loading} />` : cluster.local_to ? html`<${Note} title="Local channels of node ${cluster.local_to}">They are kept on this node alone, and go on when the cluster cannot. Cluster-wide channels are in the realm of the cluster, at the ports of its nodes.</${Note}>` : !cluster.node ? html`<${Empty} title="This realm is in no cluster" shell="penstock cluster demo">One process serves it, on one machine.</${Empty}>` : html`
-      ${away.map(({ node, state }) => html`<${Note} key=${node} kind=${state === "down" ? "bad" : "warn"} title="${node} ${state === "down" ? "is down" : "was stopped"}.">${nodes.length - away.length > 1 ? "Another node can still take over." : "Nobody could take over: start it, or another one."}</${Note}>`)}
-      ${nodes.filter(({ unfit }) => unfit).map(({ node, unfit }) => html`<${Note} key=${`${node} unfit`} kind="warn" title="${node} could not take the realm over.">${unfit}</${Note}>`)}
-      ${cluster.engine_waiting_s > WAITS_S && html`<${Note} kind="bad" title="The engine does not answer.">What is published has waited for ${duration(cluster.engine_waiting_s * 1000)}.</${Note}>`}
+    ${!cluster ? !loaded.error && html`<${Loading} />` : cluster.local_to ? html`<${Note} title="Local channels of node ${cluster.local_to}">They are stored on this node only, and work without the cluster. Cluster-wide channels are in the realm of the cluster, at the other ports of its nodes.</${Note}>` : !cluster.node ? html`<${Empty} title="This realm is not in a cluster" shell="penstock cluster demo">One process serves it, on one machine.</${Empty}>` : html`
+      ${away.map(({ node, state }) => html`<${Note} key=${node} kind=${state === "down" ? "bad" : "warn"} title="${node} ${state === "down" ? "is down" : "was stopped"}.">${nodes.length - away.length > 1 ? "Another node can still take over." : "No other node could take over: start this node, or another one."}</${Note}>`)}
+      ${nodes.filter(({ unfit }) => unfit).map(({ node, unfit }) => html`<${Note} key=${`${node} unfit`} kind="warn" title="${node} cannot take over the realm.">${unfit}</${Note}>`)}
+      ${cluster.engine_waiting_s > WAITS_S && html`<${Note} kind="bad" title="The engine does not answer.">Publishes have waited for ${duration(cluster.engine_waiting_s * 1000)}.</${Note}>`}
       <${Panel} title="Realm"><${Facts} rows=${[
         ["Owner", cluster.node], ["Epoch", count(cluster.epoch)],
         ["Lease", `${cluster.lease_left_s.toFixed(1)} s of ${cluster.lease_s} s left`],

@@ -24,13 +24,13 @@ export function ConnectionsPage() {
       { label: "User", kind: "lead", cell: (row) => html`${row.user}<div class="sub mono">${row.session}</div>` },
       { label: "Client", cell: (row) => html`${row.client || "–"}<div class="sub">${row.protocol}</div>` },
       { label: "Opened", kind: "tight", cell: (row) => moment(row.opened) },
-      { label: "Heard", kind: "num", cell: (row) => ago(row.idle_ms) },
+      { label: "Last data", kind: "num", cell: (row) => ago(row.idle_ms) },
       { label: "Subscriptions", kind: "num", cell: (row) => count(row.subscriptions) },
       { label: "Requests", kind: "num", cell: (row) => count(row.requests) },
-      { label: "Unsent", kind: "num", cell: (row) => (row.is_stalled ? html`<${Tag} kind="warn" icon="warning">${bytes(row.unsent_bytes)}, stalls</${Tag}>` : bytes(row.unsent_bytes)) },
+      { label: "Unsent", kind: "num", cell: (row) => (row.is_stalled ? html`<${Tag} kind="warn" icon="warning">${bytes(row.unsent_bytes)}, stalled</${Tag}>` : bytes(row.unsent_bytes)) },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("admin") && html`<${Button} kind="small danger" onClick=${() => setClosing(row)} label="Close the connection of ${row.user}, ${row.session}">Close…</${Button}>` },
-    ]} />` : sought && loaded.value.length ? html`<${Empty} title="No connection matches" />` : html`<${Empty} title="Nobody is connected" python=${`import penstock\n\nwith penstock.connect("penstock://${location.hostname}:9000") as session:\n    print(session.channels.list())`}>Programs that connect over the native protocol are listed here.</${Empty}>`}</${Panel}>
-    ${rows?.length > SHOWN && html`<p class="help-line">The first ${count(SHOWN)} of ${count(rows.length)}; the filter finds the others.</p>`}
+    ]} />` : sought && loaded.value.length ? html`<${Empty} title="No connection matches" />` : html`<${Empty} title="No clients are connected" python=${`import penstock\n\nwith penstock.connect("penstock://${location.hostname}:9000") as session:\n    print(session.channels.list())`}>Connected clients are listed here.</${Empty}>`}</${Panel}>
+    ${rows?.length > SHOWN && html`<p class="help-line">The first ${count(SHOWN)} of ${count(rows.length)} are shown; the filter finds the others.</p>`}
     ${closing && html`<${TypeName} title="Close a connection" name=${closing.user} verb="Close connection" doing=${doing} onDone=${close} onClose=${() => setClosing(null)}>
-      <${Note} kind="warn" title="${many(closing.subscriptions, "subscription")} of ${closing.session} end.">What it holds goes back. Its client may connect again at once.</${Note}></${TypeName}>`}</div>`;
+      <${Note} kind="warn" title="${many(closing.subscriptions, "subscription")} of ${closing.session} end.">Its unacknowledged events go back. Its client may connect again at once.</${Note}></${TypeName}>`}</div>`;
 }

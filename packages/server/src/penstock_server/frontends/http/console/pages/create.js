@@ -8,7 +8,7 @@ import { AttributeFields, STORAGE_USUAL, changes } from "./settings.js";
 
 // The first of each is the default of the realm.
 const TYPES = [
-  ["mixed", "Each event says whether it is stored on disk."], ["persistent", "All events are stored on disk."], ["reliable", "Events are kept in memory."], ["transient", "Events are relayed and never stored."],
+  ["mixed", "Each event sets whether it is stored on disk."], ["persistent", "All events are stored on disk."], ["reliable", "Events are kept in memory."], ["transient", "Events are relayed and never stored."],
   ["paged", "Memory-mapped; deprecated."], ["off_heap", "Deprecated."], ["simple", "Deprecated."],
 ];
 const ENGINES = [["default", "Events stay; any client can replay them."], ["jms", "Events stay while a durable needs them."], ["merge", "One state per key."]];
@@ -34,10 +34,10 @@ function Import() {
   const doing = useDoing();
   const bring = async () => {
     const made = await doing.act(() => upload("/imports", file, "application/x-tar", { name }));
-    if (made) { tell(`${made.name} is there.`); go(made.definition.kind, made.name); }
+    if (made) { tell(`${made.name} was imported.`); go(made.definition.kind, made.name); }
   };
-  return html`<div class="form"><label>Export, a .tar<input type="file" accept=".tar" onChange=${(event) => setFile(event.target.files[0] ?? null)} /></label>
-    <${Field} label="Imported as" mono value=${name} onInput=${setName} placeholder="the name it had" />
+  return html`<div class="form"><label>Export file (.tar)<input type="file" accept=".tar" onChange=${(event) => setFile(event.target.files[0] ?? null)} /></label>
+    <${Field} label="New name" mono value=${name} onInput=${setName} placeholder="the exported name" />
     <${Refusal} error=${doing.error} /><div class="row"><${Button} busy=${doing.busy || !file} onClick=${bring}>Import</${Button}></div></div>`;
 }
 
@@ -55,20 +55,20 @@ export function NewStore({ route }) {
       if (own.keys.trim()) attributes.keys = keysOf(own.keys);
       return post(`/${kind}s`, { name, attributes });
     });
-    if (made) { tell(`${made.name} is there.`); go(kind, made.name); }
+    if (made) { tell(`${made.name} was created.`); go(kind, made.name); }
   };
   const shell = `penstock ${kind} create ${quoted(name || "eu/orders")} --type ${own.type}${kind === "channel" && own.engine !== "default" ? ` --engine ${own.engine}` : ""}${Number(given.capacity) ? ` --capacity ${given.capacity}` : ""}${given.dead_event_store ? ` --dead-event-store ${quoted(given.dead_event_store)}` : ""}`;
-  return html`<div class="page"><${Head} crumbs=${[["Overview", to("")]]} title="New ${kind}" lead=${kind === "channel" ? "A named, ordered store of events that any number of subscribers and durables read." : "A store whose events go to one reader each."} />
+  return html`<div class="page"><${Head} crumbs=${[["Overview", to("")]]} title="New ${kind}" lead=${kind === "channel" ? "A named, ordered store of events that any number of subscribers and durables read." : "A store in which each event goes to one reader."} />
     <div class="columns wide-left"><${Panel} label="Attributes"><form class="form" onSubmit=${create}>
       <div><${Choice} label="What to create" value=${kind} onPick=${setKind} options=${[["channel", "Channel"], ["queue", "Queue"]]} /></div>
-      <${Field} label="Name" mono value=${name} onInput=${setName} help="A / makes folders: eu/orders lies in eu." placeholder="eu/orders" required autofocus
+      <${Field} label="Name" mono value=${name} onInput=${setName} help="A / separates folders: eu/orders is in the folder eu." placeholder="eu/orders" required autofocus
         wrong=${doing.error && OF_NAMES.has(doing.error.code) ? `${doing.error.code}: ${doing.error.message}` : undefined} />
       <div class="pair"><${Field} label="Type" value=${own.type} onInput=${(type) => setOwn({ ...own, type })} options=${namesOf(TYPES)} help=${helpOf(TYPES, own.type)} />
         ${kind === "channel" && html`<${Field} label="Engine" value=${own.engine} onInput=${(engine) => setOwn({ ...own, engine })} options=${namesOf(ENGINES)} help=${helpOf(ENGINES, own.engine)} />`}
-        <${Field} label="Publish keys" mono value=${own.keys} onInput=${(keys) => setOwn({ ...own, keys })} placeholder="sku:1" help="newest per value, with depth" /></div>
+        <${Field} label="Publish keys" mono value=${own.keys} onInput=${(keys) => setOwn({ ...own, keys })} placeholder="sku:1" help="number of newest events to keep for each value" /></div>
       <${AttributeFields} kind=${kind} given=${given} set=${(part) => setGiven({ ...given, ...part })} />
       ${doing.error && !OF_NAMES.has(doing.error.code) && html`<${Refusal} error=${doing.error} />`}
       <div class="row"><button type="submit" class="button first" disabled=${doing.busy || !name}>Create ${kind}</button></div></form></${Panel}>
-      <div class="stack"><${Panel} title="The same from a shell"><${Line} text=${shell} /></${Panel}>
-        <${Panel} title="Or import one" hint="all of it or nothing"><${Import} /></${Panel}></div></div></div>`;
+      <div class="stack"><${Panel} title="Shell command"><${Line} text=${shell} /></${Panel}>
+        <${Panel} title="Import" hint="complete or not at all"><${Import} /></${Panel}></div></div></div>`;
 }

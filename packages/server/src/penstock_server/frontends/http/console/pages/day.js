@@ -25,11 +25,11 @@ function Curves({ told, whose }) {
 /** `whose` ends the names of the curves: "of the realm", "of orders". */
 export function Day({ channel, durable, whose }) {
   const { value: told, error } = useRefreshed((signal) => get("/history", { channel, durable }, signal), [channel, durable], AGAIN_MS);
-  const hint = told ? `since ${moment(told.begun)}; latency is what 99 % did not exceed` : "";
+  const hint = told ? `since ${moment(told.begun)}; 99 % of latencies do not exceed the shown values` : "";
   return html`<${Panel} title="Last 24 hours" hint=${hint}>
     ${error && html`<${Refusal} error=${error} slim />`}
     ${!told && !error && html`<${Loading} />`}
-    ${told && !told.is_kept && html`<${Empty} title="Not kept">The realm keeps this of so many channels, queues and durables only, and others were there before.</${Empty}>`}
-    ${told?.is_kept && !told.delivered.length && html`<${Empty} title="Nothing yet">The realm has just started, and begins anew then; there is a figure every two minutes.</${Empty}>`}
+    ${told && !told.is_kept && html`<${Empty} title="No history">The realm keeps the history of a limited number of channels, queues and durables, and the limit is reached.</${Empty}>`}
+    ${told?.is_kept && !told.delivered.length && html`<${Empty} title="No history yet">The history begins at the start of the realm, with one value every two minutes.</${Empty}>`}
     ${told?.is_kept && told.delivered.length > 0 && html`<${Curves} told=${told} whose=${whose} />`}</${Panel}>`;
 }

@@ -9,7 +9,7 @@ import { may } from "../session.js";
 import { storeNames } from "../stores.js";
 
 const CAUSES = {
-  expired: "past their time to live", evicted: "pushed out by newer ones", redelivery_limit: "delivered too often", rejected: "given up by a client", buried: "given up by a client",
+  expired: "past their time to live", evicted: "removed for newer events", redelivery_limit: "delivered too often", rejected: "rejected by a client", buried: "rejected by a client",
 };
 const SETTLED_MS = 300;
 
@@ -31,19 +31,19 @@ function Stores() {
   const loaded = useLoaded(deadStores, []);
   const [name, setName] = useState("");
   const found = loaded.value;
-  return html`<div class="page"><${Head} title="Dead events" lead="What left unconsumed: expired, evicted, delivered too often, or given up by a client." acts=${html`<${Button} icon="again" onClick=${loaded.again}>Look again</${Button}>`} />
+  return html`<div class="page"><${Head} title="Dead events" lead="Events that left unconsumed: expired, evicted, delivered too often, or rejected by a client." acts=${html`<${Button} icon="again" onClick=${loaded.again}>Refresh</${Button}>`} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} title="Dead event stores" bare>${!found ? html`<${Loading} />` : found.stores.length ? html`<${Table} label="Dead event stores" rows=${found.stores} keyOf=${(row) => row.name} columns=${[
       { label: "Store", kind: "lead", cell: (row) => html`<a href=${to("dead", row.name)}>${row.name}</a>` },
-      { label: "Events in it", kind: "num", cell: (row) => (row.info ? html`<strong>${count(row.info.events)}</strong>` : html`<${Tag} kind="bad" icon="warning">does not exist</${Tag}>`) },
-      { label: "Died ever", kind: "num", cell: (row) => count(row.died) },
+      { label: "Stored events", kind: "num", cell: (row) => (row.info ? html`<strong>${count(row.info.events)}</strong>` : html`<${Tag} kind="bad" icon="warning">does not exist</${Tag}>`) },
+      { label: "Dead events in total", kind: "num", cell: (row) => count(row.died) },
       { label: "From", cell: (row) => row.from.slice(0, 6).map((source, index) => html`${index > 0 && ", "}<a key=${source} href=${to("channel", source)}>${source}</a>`).concat(row.from.length > 6 ? [` and ${row.from.length - 6} more`] : []) },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<a class="button small" href=${to("dead", row.name)}>By cause</a>` },
     ]} />` : html`<${Empty} title=${may("admin", "monitor", "channels") ? "No channel keeps its dead events" : "No channel that you may see keeps its dead events"} shell="penstock channel edit orders --dead-event-store dead/orders"
-      python=${'session.channels.get("orders").edit(dead_event_store="dead/orders")'}>Name a dead event store on a channel, and what leaves it unconsumed goes there instead of being counted only.</${Empty}>`}</${Panel}>
+      python=${'session.channels.get("orders").edit(dead_event_store="dead/orders")'}>Set a dead event store on a channel to keep its dead events. Without one they are only counted.</${Empty}>`}</${Panel}>
     <${Panel} title="Another store"><form class="find" onSubmit=${(event) => { event.preventDefault(); if (name) go("dead", name); }}><div class="grow"><${Field} label="Channel or queue" mono value=${name} onInput=${setName} list="stores" />
       <datalist id="stores">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist></div>
-      <button type="submit" class="button" disabled=${!name}>Look into it</button></form></${Panel}></div>`;
+      <button type="submit" class="button" disabled=${!name}>Show</button></form></${Panel}></div>`;
 }
 
 export function RedriveDialog({ store, group, onClose, onDone }) {
@@ -67,11 +67,11 @@ export function RedriveDialog({ store, group, onClose, onDone }) {
   const targets = Object.entries(plan?.destinations ?? {});
   return html`<${Dialog} title="Redrive ${store}" onClose=${onClose} onSubmit=${() => plan?.moved && redrive()} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}>
       <button type="submit" class="button first" disabled=${doing.busy || !plan?.moved}>${plan?.moved ? `Redrive ${many(plan.moved, "event")}` : "Redrive"}</button>`}>
-    <p>Publishes dead events again, each exactly once, and takes them out of this store.${group ? ` This store has several kinds; narrow it down with a selector.` : ""}</p>
-    <div class="form"><${Field} label="To" mono value=${given.destination} onInput=${(destination) => setGiven({ ...given, destination })} placeholder="where each came from" list="redrive-to" />
+    <p>Publishes dead events again, each exactly once, and removes them from this store.${group ? ` Its events have several causes; select some with a selector.` : ""}</p>
+    <div class="form"><${Field} label="To" mono value=${given.destination} onInput=${(destination) => setGiven({ ...given, destination })} placeholder="the origin of each event" list="redrive-to" />
       <datalist id="redrive-to">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist>
-      <${Field} label="Only those that match" mono value=${given.selector} onInput=${(selector) => setGiven({ ...given, selector })} placeholder="price > 5" /></div>
-    <div class="counted" role="status">${refused ? html`<${Refusal} error=${refused} slim />` : !plan ? html`<${Note} slim>Trying it out…</${Note}>`
+      <${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => setGiven({ ...given, selector })} placeholder="price > 5" /></div>
+    <div class="counted" role="status">${refused ? html`<${Refusal} error=${refused} slim />` : !plan ? html`<${Note} slim>Counting…</${Note}>`
       : html`<${Note} kind=${plan.moved ? "ok" : "info"} slim title="${many(plan.moved, "event")} would move, ${count(plan.left)} would stay.">${targets.map(([name, moved]) => html`<div key=${name}>${count(moved)} to ${name}</div>`)}</${Note}>`}</div>
     <${Refusal} error=${doing.error} />
     <${Line} text="penstock redrive ${quoted(store)}${body.destination ? ` --to ${quoted(body.destination)}` : ""}${body.selector ? ` --selector ${quoted(body.selector)}` : ""} --dry-run" /></${Dialog}>`;
@@ -104,16 +104,16 @@ function Store({ name }) {
     }
   }, [name, kind]);
   const groups = alike(loaded.value?.groups ?? []);
-  return html`<div class="page"><${Head} crumbs=${[["Dead events", to("dead")]]} title=${name} lead=${loaded.value ? `${many(loaded.value.events, "dead event")}${loaded.value.is_complete ? "" : ", and more that were not looked at"}` : ""}
+  return html`<div class="page"><${Head} crumbs=${[["Dead events", to("dead")]]} title=${name} lead=${loaded.value ? `${many(loaded.value.events, "dead event")}${loaded.value.is_complete ? "" : "; further events were not counted"}` : ""}
       acts=${html`<a class="button" href=${to(kind ?? "channel", name, "events")}>Browse events</a><${Button} kind="first" icon="again" onClick=${() => setAsked(true)}>Redrive…</${Button}>`} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} title="By cause" bare>${!loaded.value ? !loaded.error && html`<${Loading} />` : groups.length ? html`<${Table} label="Dead events by cause" rows=${groups} keyOf=${(row) => `${row.store} ${row.cause} ${row.reason}`} columns=${[
-      { label: "Cause", kind: "lead", cell: (row) => html`<${Tag} kind="bad">${row.cause}</${Tag}><div class="sub">${row.reason || CAUSES[row.cause] || ""}${row.reasons > 1 ? ` (${many(row.reasons, "reason")} alike)` : ""}</div>` },
+      { label: "Cause", kind: "lead", cell: (row) => html`<${Tag} kind="bad">${row.cause}</${Tag}><div class="sub">${row.reason || CAUSES[row.cause] || ""}${row.reasons > 1 ? ` (${many(row.reasons, "similar reason")})` : ""}</div>` },
       { label: "Events", kind: "num", cell: (row) => html`<strong>${count(row.events)}</strong>` },
       { label: "From", cell: (row) => html`<a href=${to("channel", row.store)}>${row.store}</a>` },
-      { label: "Ids here", kind: "num", cell: (row) => html`<a href=${to(kind ?? "channel", name, "events", { from: String(row.first_id) })}>${count(row.first_id)} to ${count(row.last_id)}</a>` },
-      { label: "First died", kind: "tight", cell: (row) => moment(row.oldest) }, { label: "Last died", kind: "tight", cell: (row) => moment(row.newest) },
-    ]} />` : html`<${Empty} title="No dead events here" shell="penstock redrive ${quoted(name)} --dry-run">Nothing in this store says that it has died elsewhere.</${Empty}>`}</${Panel}>
+      { label: "Ids", kind: "num", cell: (row) => html`<a href=${to(kind ?? "channel", name, "events", { from: String(row.first_id) })}>${count(row.first_id)} to ${count(row.last_id)}</a>` },
+      { label: "Oldest", kind: "tight", cell: (row) => moment(row.oldest) }, { label: "Newest", kind: "tight", cell: (row) => moment(row.newest) },
+    ]} />` : html`<${Empty} title="No dead events here" shell="penstock redrive ${quoted(name)} --dry-run">This store has no dead events of other stores.</${Empty}>`}</${Panel}>
     ${asked && html`<${RedriveDialog} store=${name} group=${groups.length > 1} onClose=${() => setAsked(false)} onDone=${loaded.again} />`}</div>`;
 }
 

@@ -37,7 +37,7 @@ function Data({ views, size }) {
       : view === "json" ? html`<${Json} value=${views.json} />`
       : view === "protobuf" ? html`<p class="help-line">${views.message_type}</p><${Json} value=${views.protobuf} />`
       : html`<${Hex} data=${data} />`}
-    ${hasText && view === "text" && views.text.length > CUT && html`<p class="help-line">The first ${bytes(CUT)}.</p>`}</div>`;
+    ${hasText && view === "text" && views.text.length > CUT && html`<p class="help-line">Only the first ${bytes(CUT)} are shown.</p>`}</div>`;
 }
 
 function Properties({ properties, types }) {
@@ -48,7 +48,7 @@ function Properties({ properties, types }) {
 }
 
 function Origin({ origin }) {
-  return html`<div class="section"><h3>Where it came from</h3><${Facts} rows=${Object.entries(origin).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length))
+  return html`<div class="section"><h3>Origin</h3><${Facts} rows=${Object.entries(origin).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length))
     .map(([name, value]) => [name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), name === "store" ? html`<a href=${to("channel", value)}>${value}</a>` : name === "at" ? moment(value) : shown(value)])} /></div>`;
 }
 
@@ -66,7 +66,7 @@ export function Detail({ kind, name, id, known, onClose, several = false, part =
     navigator.clipboard?.writeText(link).catch(() => {});
     setCopied(true);
   };
-  const acts = html`<a class="button small" href=${link} onClick=${copy} title="The address of this event">${copied ? "Link copied" : "Link"}</a>${value && html`<${Button} kind="small" icon="send" onClick=${again}>Edit a copy</${Button}>`}
+  const acts = html`<a class="button small" href=${link} onClick=${copy} title="Link to this event">${copied ? "Link copied" : "Link"}</a>${value && html`<${Button} kind="small" icon="send" onClick=${again}>Edit a copy</${Button}>`}
     <button type="button" class="button plain icon small" aria-label="Close the event" onClick=${onClose}>✕</button>`;
   return html`<div class="detail" ref=${box}><${Panel} title="Event ${count(id)}${several ? ` of ${name}` : ""}" acts=${acts}>
     ${loaded.error && html`<${Refusal} error=${loaded.error} slim />`}
@@ -74,11 +74,11 @@ export function Detail({ kind, name, id, known, onClose, several = false, part =
     ${event && html`<${Facts} rows=${[
         ["Published", html`<span title=${utc(event.published)}>${moment(event.published)}.${clock(event.published).slice(-3)}</span>`],
         event.tag ? ["Tag", event.tag] : null,
-        event.is_delta ? ["Kind", html`<${Tag}>delta: only what changed</${Tag}>`] : null,
-        event.redelivery_count ? ["Delivered again", html`<${Tag} kind="warn" icon="again">${count(event.redelivery_count)} times</${Tag}>`] : null,
+        event.is_delta ? ["Kind", html`<${Tag}>delta: only changed properties</${Tag}>`] : null,
+        event.redelivery_count ? ["Redelivered", html`<${Tag} kind="warn" icon="again">${count(event.redelivery_count)} times</${Tag}>`] : null,
         event.ttl ? ["Time to live", duration(Number(event.ttl))] : null,
         event.priority !== undefined && event.priority !== 4 ? ["Priority", shown(event.priority)] : null,
-        event.persistent === false ? ["Kept", "in memory only"] : null,
+        event.persistent === false ? ["Stored", "in memory only"] : null,
         ...Object.entries(event.headers ?? {}).filter(([key]) => !ORDINARY.has(key)).map(([key, header]) => [key[0].toUpperCase() + key.slice(1).replaceAll("_", " "), shown(header)]),
       ]} />
       <${Properties} properties=${event.properties ?? {}} types=${types} />

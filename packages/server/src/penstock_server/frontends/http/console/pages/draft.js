@@ -55,16 +55,16 @@ export function valueOf({ name, kind, value }) {
   switch (kind) {
     case "text": return value;
     case "integer":
-      if (!/^[+-]?\d+$/.test(text)) throw new Error(`${name}: "${text}" is no integer`);
+      if (!/^[+-]?\d+$/.test(text)) throw new Error(`${name}: "${text}" is not an integer`);
       return raw(BigInt(text).toString());
     case "decimal": {
-      if (text === "" || !Number.isFinite(Number(text))) throw new Error(`${name}: "${text}" is no number`);
+      if (text === "" || !Number.isFinite(Number(text))) throw new Error(`${name}: "${text}" is not a number`);
       return raw(/[.eE]/.test(text) && /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text) ? text : `${Number(text)}${Number.isInteger(Number(text)) && Math.abs(Number(text)) < 1e21 ? ".0" : ""}`);
     }
     case "boolean": return text === "true";
     case "null": return null;
     default:
-      try { return JSON.parse(text, (key, inner, context) => (typeof inner === "number" && context?.source && String(inner) !== context.source && !isRaw(inner) ? raw(context.source) : inner)); } catch (error) { throw new Error(`${name}: no JSON: ${error.message}`); }
+      try { return JSON.parse(text, (key, inner, context) => (typeof inner === "number" && context?.source && String(inner) !== context.source && !isRaw(inner) ? raw(context.source) : inner)); } catch (error) { throw new Error(`${name}: not valid JSON: ${error.message}`); }
   }
 }
 
@@ -74,7 +74,7 @@ const UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 function milliseconds(label, text) {
   const [, number, unit] = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?$/.exec(text) ?? [];
   const value = Number(number) * UNITS[unit ?? "ms"];
-  if (!Number.isInteger(value)) throw new Error(`${label}: "${text}" is no time of whole milliseconds, such as 500ms, 10s, 5m, 1h or 2d`);
+  if (!Number.isInteger(value)) throw new Error(`${label}: "${text}" is not a duration in whole milliseconds, such as 500ms, 10s, 5m, 1h or 2d`);
   return value;
 }
 
@@ -82,11 +82,11 @@ function milliseconds(label, text) {
 export function eventOf(given) {
   const event = {};
   if (given.as === "base64") {
-    try { fromBase64(given.data); } catch { throw new Error("Data: this is no base64"); }
+    try { fromBase64(given.data); } catch { throw new Error("Data: this is not valid base64"); }
     event.data_base64 = given.data.trim();
   } else if (given.as === "hex") {
     const digits = given.data.replace(/\s+/g, "");
-    if (!/^([0-9a-fA-F]{2})*$/.test(digits)) throw new Error("Data: hex is pairs of the digits 0 to 9 and a to f");
+    if (!/^([0-9a-fA-F]{2})*$/.test(digits)) throw new Error("Data: hex consists of pairs of the digits 0 to 9 and a to f");
     event.data_base64 = toBase64(Uint8Array.from(digits.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16)));
   } else if (given.as === "protobuf") event.message = valueOf({ name: "Data", kind: "json", value: given.data });
   else {
@@ -96,7 +96,7 @@ export function eventOf(given) {
   if (given.tag) event.tag = given.tag;
   const rows = given.properties.filter((row) => row.name.trim());
   const twice = rows.find((row, index) => rows.findIndex((each) => each.name.trim() === row.name.trim()) !== index);
-  if (twice) throw new Error(`${twice.name}: there are two properties of this name`);
+  if (twice) throw new Error(`${twice.name}: two properties have this name`);
   const nameless = given.properties.find((row) => !row.name.trim() && row.value.trim());
   if (nameless) throw new Error(`A property with the value "${nameless.value.slice(0, 40)}" has no name`);
   if (rows.length) event.properties = Object.fromEntries(rows.map((row) => [row.name.trim(), valueOf(row)]));
@@ -105,7 +105,7 @@ export function eventOf(given) {
   const ttl = String(given.ttl).trim(), priority = String(given.priority).trim();
   if (ttl) event.ttl = milliseconds("Time to live", ttl);
   if (priority) {
-    if (!/^\d+$/.test(priority)) throw new Error(`Priority: "${priority}" is no whole number`);
+    if (!/^\d+$/.test(priority)) throw new Error(`Priority: "${priority}" is not a whole number`);
     event.priority = Number(priority);
   }
   if (!given.persistent) event.persistent = false;

@@ -5,16 +5,16 @@ import { Note } from "../parts.js";
 
 const TERMS = [
   ["live", "live", "stored and readable"],
-  ["overdue", "overdue", "past their time, about to move to the dead event store"],
-  ["consumed", "consumed", "acknowledged by all durables that wanted them"],
+  ["overdue", "overdue", "expired, about to move to the dead event store"],
+  ["consumed", "consumed", "acknowledged by all durables"],
   ["dead", "dead", "moved to the dead event store"],
   ["expired", "expired", "past their time to live"],
-  ["evicted", "evicted", "pushed out by newer ones when it was full"],
+  ["evicted", "evicted", "removed for newer events when the store was full"],
   ["purged", "purged", "removed on request"],
-  ["replaced", "replaced", "by a newer event of the same key"],
+  ["replaced", "replaced", "replaced by a newer event of the same key"],
   ["relayed", "relayed", "delivered to connected clients, never stored"],
   ["redriven", "redriven", "published again, to their origin or another store"],
-  ["dropped", "dropped", "wanted by no subscriber"],
+  ["dropped", "dropped", "no subscriber had interest in them"],
   ["quarantined", "quarantined", "unreadable, set aside"],
 ];
 
@@ -32,5 +32,5 @@ export function Equation({ conservation }) {
       html`<i key=${key} class=${key} title=${key} style=${{ flexGrow: conservation[key] }}></i>`)}</div>
     ${conservation.holds
       ? html`<p class="help-line">None ${zero.length > 1 ? `${zero.slice(0, -1).join(", ")} or ${zero.at(-1)}` : zero[0] ?? ""}.</p>`
-      : html`<${Note} kind="bad" title="This does not add up">to ${count(conservation.published)} but to ${count(conservation.sum)}. It should never be: please report it.</${Note}>`}</div>`;
+      : html`<${Note} kind="bad" title="The sum is wrong.">${count(conservation.published)} events were published, but the terms add up to ${count(conservation.sum)}. Please report this.</${Note}>`}</div>`;
 }

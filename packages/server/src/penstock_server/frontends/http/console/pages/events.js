@@ -1,4 +1,4 @@
-// Snoop: browse what is stored page by page, or watch events as they come. Neither takes anything.
+// Browse stored events page by page, or watch events as they are published. Neither consumes events.
 import { html, useEffect, useState } from "../view.js";
 import { get } from "../api.js";
 import { count, many, quoted } from "../format.js";
@@ -34,13 +34,13 @@ function Browse({ kind, name, info, selector, from, chosen, setChosen, onRefused
   return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Events">
       ${items.length ? html`<${Rows} label="Stored events" events=${items} chosen=${chosen} onPick=${setChosen} />`
-        : hasMore ? html`<${Empty} title="Nothing found yet" acts=${html`<${Button} kind="first" onClick=${onward}>Look on</${Button}>`}>No event ${selector ? "that matches" : ""} was found
-            ${page.looked_at ? html` among the ids ${count(page.looked_at.first_id)} to ${count(page.looked_at.last_id)}` : " so far"}; there are ${newest ? "older" : "newer"} ones that were not looked at.</${Empty}>`
-        : selector || steps.length > 1 ? html`<${Empty} title="No event here matches">Nothing that is stored ${steps.length > 1 ? (newest ? "before" : "after") : ""} ${selector ? "matches the selector" : "lies in this part"}.</${Empty}>`
-        : html`<${Empty} title="Nothing is stored" shell="penstock ${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'"
-            python=${`session.${kind}s.get(${JSON.stringify(name)}).${kind === "queue" ? "push" : "publish"}(b"hello", properties={"price": 9.5})`}>Events appear here once somebody publishes them.</${Empty}>`}
+        : hasMore ? html`<${Empty} title="No matches yet" acts=${html`<${Button} kind="first" onClick=${onward}>Continue</${Button}>`}>No ${selector ? "matching " : ""}event was found
+            ${page.looked_at ? html` among the ids ${count(page.looked_at.first_id)} to ${count(page.looked_at.last_id)}` : " so far"}; ${newest ? "older" : "newer"} events have not been examined yet.</${Empty}>`
+        : selector || steps.length > 1 ? html`<${Empty} title="No matching events">No ${steps.length > 1 ? (newest ? "older " : "newer ") : ""}stored event ${selector ? "matches the selector" : "is in this part"}.</${Empty}>`
+        : html`<${Empty} title="No stored events" shell="penstock ${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'"
+            python=${`session.${kind}s.get(${JSON.stringify(name)}).${kind === "queue" ? "push" : "publish"}(b"hello", properties={"price": 9.5})`}>Published events appear here.</${Empty}>`}
       <div class="pager"><span>${items.length ? `${many(items.length, "event")} of ${count(info.events)} stored` : ""}</span><span class="fill"></span>
-        <${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Look again</${Button}>
+        <${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Refresh</${Button}>
         <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>${newest ? "Newer" : "Before"}</${Button}>
         <${Button} kind="small" disabled=${!hasMore} onClick=${onward}>${newest ? "Older" : "After"}</${Button}></div></${Panel}>
     ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} onClose=${() => setChosen(null)} onGone=${() => setTurn(turn + 1)} />`}</div>`;
@@ -79,9 +79,9 @@ export function Events({ kind, name, info, route }) {
   useEffect(() => { note(kind, name, "events", { view: mode === "live" ? "live" : "", selector, from: from === (kind === "queue" ? "earliest" : "newest") ? "" : from, event: chosen }); }, [mode, selector, from, chosen]);
   const atSelector = error?.code === "invalid-selector";
   return html`<div class="stack"><form class="find" onSubmit=${apply}>
-      <${Choice} label="What to look at" value=${mode} onPick=${(next) => { setError(null); setMode(next); }} options=${[["browse", "Stored"], ["live", "Live"]]} />
+      <${Choice} label="View" value=${mode} onPick=${(next) => { setError(null); setMode(next); }} options=${[["browse", "Stored"], ["live", "Live"]]} />
       ${mode === "browse" && kind === "channel" && html`<${Field} label="From" value=${origin} onInput=${(next) => { setOrigin(next); if (next !== "at") setFrom(next); }}
-        options=${[["newest", "the newest, back"], ["earliest", "the oldest, on"], ["at", "an id or a time…"]]} />
+        options=${[["newest", "newest first"], ["earliest", "oldest first"], ["at", "an id or a time…"]]} />
         ${origin === "at" && html`<${Field} label="Id or time" value=${at} onInput=${setAt} placeholder="4711 or 2026-05-04T12:00:00Z" mono />`}`}
       <div class="grow"><${Field} label="Selector" value=${typed} onInput=${setTyped} mono placeholder="price > 5 AND sku LIKE 'a%'" wrong=${atSelector ? `${error.code}: ${error.message}` : undefined} /></div>
       <button type="submit" class="button first">${mode === "live" ? "Watch" : "Find"}</button></form>

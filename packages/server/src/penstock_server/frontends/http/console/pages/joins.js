@@ -22,7 +22,7 @@ function NewJoin({ onClose, onDone, source = "" }) {
       <${Field} label="To channel or queue" mono value=${given.destination} onInput=${(destination) => set({ destination })} list="join-stores" /></div>
       <datalist id="join-stores">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist>
       <${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => set({ selector })} placeholder="all events" wrong=${atSelector ? `${doing.error.code}: ${doing.error.message}` : undefined} />
-      <${Check} label="Archive join: to a queue, duplicates kept" checked=${given.archive} onInput=${(archive) => set({ archive })} /></div>
+      <${Check} label="Archive join: to a queue, keeps duplicates" checked=${given.archive} onInput=${(archive) => set({ archive })} /></div>
     ${!atSelector && html`<${Refusal} error=${doing.error} />`}</${Dialog}>`;
 }
 
@@ -35,7 +35,7 @@ export function JoinsPage() {
     const done = await doing.act(async () => { await remove(path("joins", ending.id)); return true; });
     if (done) { tell(`The join from ${ending.source} to ${ending.destination} has ended.`); setEnding(null); loaded.again(); }
   };
-  return html`<div class="page"><${Head} title="Joins" lead="Copies of what is published on a channel, to other channels and queues." acts=${may("realm") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New join</${Button}>`} />
+  return html`<div class="page"><${Head} title="Joins" lead="Joins copy events published on a channel to other channels and queues." acts=${may("realm") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New join</${Button}>`} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} label="Joins" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Joins" rows=${rows} keyOf=${(row) => row.id} columns=${[
       { label: "From", kind: "lead", cell: (row) => html`<a href=${to("channel", row.source)}>${row.source}</a>` },
@@ -46,10 +46,10 @@ export function JoinsPage() {
       ...(rows.some((row) => row.leads_out) ? [{ label: "Waiting", kind: "num", cell: (row) => (row.leads_out ? html`<span title=${row.waits_for}>${row.waits_for ? html`<${Tag} kind="warn" icon="warning">${count(row.waiting)}</${Tag}>` : count(row.waiting)}</span>` : "") }] : []),
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("realm") && !row.ending && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
     ]} />` : html`<${Empty} title="No joins yet" shell="penstock join create orders archive/orders --selector 'price > 100'" python=${'session.joins.create("orders", "archive/orders", selector="price > 100")'}>
-      A join copies each event that is published on a channel from then on, to another channel or a queue, under an id of its own.</${Empty}>`}</${Panel}>
-    ${rows?.length > 0 && html`<p class="help-line">Copied and dropped count since the realm started. An event is dropped where joins would go round in a circle or over too many stores.</p>`}
+      A join copies events published on a channel, from its creation on, to another channel or queue. Each copy gets a new id.</${Empty}>`}</${Panel}>
+    ${rows?.length > 0 && html`<p class="help-line">The numbers count from the start of the realm. An event is dropped if joins form a loop, or would copy it through too many stores.</p>`}
     ${rows?.filter((row) => row.waits_for).map((row) => html`<${Note} key=${row.id} kind="warn" title="${row.source} to ${row.destination}: ${count(row.waiting)} events wait">${row.waits_for}</${Note}>`)}
     ${making && html`<${NewJoin} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}
     ${ending && html`<${TypeName} title="End the join to ${ending.destination}" name=${ending.source} verb="End join" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
-      <${Note} kind="warn" title="Nothing more is copied.">What was copied from ${ending.source} to ${ending.destination} stays.</${Note}></${TypeName}>`}</div>`;
+      <${Note} kind="warn" title="No more events are copied.">Events already copied from ${ending.source} to ${ending.destination} stay.</${Note}></${TypeName}>`}</div>`;
 }

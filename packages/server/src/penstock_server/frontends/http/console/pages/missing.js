@@ -7,11 +7,11 @@ import { note } from "../router.js";
 import { routeOf } from "./store.js";
 
 const MEANING = {
-  consumed: "acknowledged by all durables that wanted them", expired: "past their time to live",
-  evicted: "pushed out by newer ones when it was full", purged: "removed on request", replaced: "by a newer event of the same key",
+  consumed: "acknowledged by all durables", expired: "past their time to live",
+  evicted: "removed for newer events when the store was full", purged: "removed on request", replaced: "replaced by a newer event of the same key",
   redriven: "published again, to their origin or another store", relayed: "delivered to connected clients, never stored",
-  dropped: "wanted by no subscriber", redelivery_limit: "rolled back too often", rejected: "sent to the dead by a client that could do nothing with it", buried: "sent to the dead by a client that could do nothing with it",
-  quarantined: "unreadable, set aside", never: "never stored, or not known any more",
+  dropped: "no subscriber had interest in them", redelivery_limit: "delivered too often", rejected: "rejected by a client", buried: "rejected by a client",
+  quarantined: "unreadable, set aside", never: "never stored, or no longer known",
 };
 const BAD = new Set(["quarantined", "redelivery_limit", "rejected", "buried"]);
 const SHOWN = 12;
@@ -25,9 +25,9 @@ function Ranges({ spans, events }) {
 }
 
 function wrongIn(from, to) {
-  if (from && !isId(from)) return { from: `"${from}" is no event id` };
-  if (to && !isId(to)) return { to: `"${to}" is no event id` };
-  return from && to && BigInt(to) < BigInt(from) ? { to: "comes before the first" } : {};
+  if (from && !isId(from)) return { from: `"${from}" is not an event id` };
+  if (to && !isId(to)) return { to: `"${to}" is not an event id` };
+  return from && to && BigInt(to) < BigInt(from) ? { to: "must not be below the first id" } : {};
 }
 
 export function Missing({ kind, name, info, route }) {
@@ -42,16 +42,16 @@ export function Missing({ kind, name, info, route }) {
   };
   const rows = value?.items, gone = rows?.reduce((sum, row) => sum + row.events, 0);
   const within = from || to ? ` between ${from || "the first"} and ${to || "the last"}` : "";
-  return html`<${Panel} title="Ids to look at" hint="both inclusive; empty: all that were ever given"><div class="form"><div class="pair">
+  return html`<${Panel} title="Range of ids" hint="inclusive; if empty, all assigned ids"><div class="form"><div class="pair">
       <${Field} label="From id" value=${asked.from} wrong=${wrong.from} onInput=${(value) => set({ from: value })} inputmode="numeric" placeholder="the first" mono />
       <${Field} label="To id" value=${asked.to} wrong=${wrong.to} onInput=${(value) => set({ to: value })} inputmode="numeric" placeholder="${info.last_event_id < 0 ? "none yet" : count(info.last_event_id)}" mono /></div></div></${Panel}>
     ${error && html`<${Refusal} error=${error} />`}
     ${!rows && !error && !isWrong && html`<${Loading} />`}
-    ${rows?.length === 0 && html`<${Panel} label="Missing ids" bare><${Empty} title="None is missing">${info.last_event_id < 0 ? "No id was given yet." : `Every id${within} has its event.`}</${Empty}></${Panel}>`}
+    ${rows?.length === 0 && html`<${Panel} label="Missing ids" bare><${Empty} title="No missing ids">${info.last_event_id < 0 ? "No id has been assigned yet." : `Every id${within} has its event.`}</${Empty}></${Panel}>`}
     ${rows?.length > 0 && html`<${Panel} title="${many(gone, "id")} without an event" hint=${within.trim()} bare><${Table} label="Missing ids" rows=${rows} keyOf=${(row) => row.cause} columns=${[
       { label: "Why", kind: "lead", cell: (row) => html`<${Tag} kind=${BAD.has(row.cause) ? "bad" : ""}>${row.cause}</${Tag}> <span class="hint">${MEANING[row.cause] ?? ""}</span>` },
       { label: "Ids", kind: "num", cell: (row) => count(row.events) },
       { label: "Which", cell: (row) => html`<${Ranges} spans=${row.spans} events=${row.events} />` },
     ]} /></${Panel}>
-    <${Note} slim>Ids are never given twice: what is gone leaves a gap.</${Note}>`}`;
+    <${Note} slim>Ids are never reused: removed events leave gaps.</${Note}>`}`;
 }

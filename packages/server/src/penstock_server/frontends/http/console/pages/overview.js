@@ -29,8 +29,8 @@ function Gauge({ label, used, most }) {
 /** What somebody should look at, worst first. */
 export function warnings(realm, rates, connections) {
   const found = [];
-  for (const text of realm?.damage ?? []) found.push(["bad", "Damage found at the start", text]);
-  if (realm?.publishing_paused) found.push(["warn", "Publishing is paused.", "Clients are refused with publishing-paused until somebody lets it go on."]);
+  for (const text of realm?.damage ?? []) found.push(["bad", "Damage was found at start-up", text]);
+  if (realm?.publishing_paused) found.push(["warn", "Publishing is paused.", "Publishes of clients are refused with publishing-paused until an administrator resumes publishing."]);
   for (const [name, used, most] of [["Memory", "memory_bytes", "memory_bytes_max"], ["Off-heap memory", "off_heap_bytes", "off_heap_bytes_max"], ["Pages", "paged_bytes", "paged_bytes_max"]]) {
     const { part, kind } = usedOf(realm?.[used] ?? 0, realm?.[most]);
     if (kind !== "ok") found.push([kind, `${name} ${Math.round(part * 100)} % full.`, "At the limit publishing is refused with memory-limit; nothing is dropped."]);
@@ -38,9 +38,9 @@ export function warnings(realm, rates, connections) {
   for (const channel of rates?.channels ?? []) {
     if (channel.counters.quarantined) found.push(["bad", `${many(channel.counters.quarantined, "event")} quarantined`, html`on <a href=${to(channel.kind, channel.name)}>${channel.name}</a>: unreadable, set aside, never deleted.`]);
   }
-  for (const each of connections ?? []) if (each.is_stalled) found.push(["warn", "A connection stalls.", html`${each.user} does not take what is sent to it. <a href=${to("connections")}>Connections</a>`]);
+  for (const each of connections ?? []) if (each.is_stalled) found.push(["warn", "A connection is stalled.", html`${each.user} does not read what the realm sends. <a href=${to("connections")}>Connections</a>`]);
   for (const each of (rates?.durables ?? []).filter((durable) => durable.clients === 0 && durable.outstanding > 0 && durable.oldest_outstanding_ms > OLD_MS).slice(0, 5)) {
-    found.push(["warn", "Nobody reads a durable.", html`<a href=${to("channel", each.channel, "durables", each.name)}>${each.name}</a> on ${each.channel} has no client, and its oldest event waits for ${duration(each.oldest_outstanding_ms)}.`]);
+    found.push(["warn", "A durable has no client.", html`<a href=${to("channel", each.channel, "durables", each.name)}>${each.name}</a> on ${each.channel} has outstanding events; the oldest has waited for ${duration(each.oldest_outstanding_ms)}.`]);
   }
   return found.slice(0, 12);
 }
@@ -54,7 +54,7 @@ function Lagging({ rates }) {
   if (!rows.length) {
     return html`<${Empty} title=${rates?.durables.length ? "Every durable is up to date" : "No durables yet"}
       shell=${rates?.durables.length ? undefined : "penstock durable create CHANNEL billing --type shared"}>
-      ${rates?.durables.length ? "Those with outstanding events are listed here, the longest first." : "A durable remembers what its clients have acknowledged; what they still owe is listed here."}</${Empty}>`;
+      ${rates?.durables.length ? "Durables with outstanding events are listed here, those with the most events first." : "A durable remembers which events its clients have acknowledged. Durables with outstanding events are listed here."}</${Empty}>`;
   }
   return html`<${Table} label="Durables with outstanding events" keyOf=${(row) => `${row.channel}\n${row.name}`} rows=${rows} columns=${[
     { label: "Durable", kind: "lead", cell: (row) => html`<a href=${to("channel", row.channel, "durables", row.name)}>${row.name}</a><div class="sub">${row.channel}</div>` },
@@ -70,12 +70,12 @@ function Dead({ rates }) {
   const rows = (rates?.channels ?? []).filter((each) => each.died > 0)
     .sort((one, other) => other.died - one.died).slice(0, LISTED);
   if (!rows.length) {
-    return html`<${Empty} title="No event has died" shell="penstock channel edit orders --dead-event-store dead/orders">
-      Events that leave unconsumed, or are given up after too many deliveries, go to the dead event store of their channel.</${Empty}>`;
+    return html`<${Empty} title="No dead events" shell="penstock channel edit orders --dead-event-store dead/orders">
+      Events that leave their channel unconsumed, or are delivered too often, go to its dead event store.</${Empty}>`;
   }
   return html`<${Table} label="Channels with dead events" keyOf=${(row) => row.name} rows=${rows} columns=${[
-    { label: "Where they died", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
-    { label: "Died", kind: "num", cell: (row) => html`<strong>${count(row.died)}</strong><div class="sub">${((100 * row.died) / Math.max(row.counters.published, 1)).toFixed(1)} % of published</div>` },
+    { label: "Channel or queue", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
+    { label: "Dead events", kind: "num", cell: (row) => html`<strong>${count(row.died)}</strong><div class="sub">${((100 * row.died) / Math.max(row.counters.published, 1)).toFixed(1)} % of published</div>` },
   ]} />`;
 }
 
@@ -85,7 +85,7 @@ function Busiest({ now }) {
   const rows = (now.rates?.channels ?? []).map((channel) => ({ ...channel, history: now.channels.get(channel.name) }))
     .filter(({ history }) => history?.last?.published > 0 || history?.last?.acknowledged > 0)
     .sort((one, other) => (other.history.last.published ?? 0) - (one.history.last.published ?? 0)).slice(0, LISTED);
-  if (!rows.length) return html`<${Empty} title="Nothing flows right now">Channels on which something happens are listed here, the busiest first.</${Empty}>`;
+  if (!rows.length) return html`<${Empty} title="No traffic right now">Channels and queues with traffic are listed here, the busiest first.</${Empty}>`;
   return html`<${Table} label="Busiest channels and queues" keyOf=${(row) => row.name} rows=${rows} columns=${[
     { label: "Channel", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
     { label: "Published/s", kind: "num", cell: (row) => brief(row.history.last.published) },
@@ -100,11 +100,11 @@ function Publishing({ realm }) {
   const doing = useDoing(), paused = realm.publishing_paused;
   const turn = async () => {
     const now = await doing.act(() => patch("/realm", { paused: !paused }));
-    if (now) { tell(now.publishing_paused ? "Publishing is paused." : "Publishing goes on."); setAsked(false); }
+    if (now) { tell(now.publishing_paused ? "Publishing is paused." : "Publishing is resumed."); setAsked(false); }
   };
-  return html`<${Button} icon=${paused ? "play" : "pause"} onClick=${() => (paused ? turn() : setAsked(true))}>${paused ? "Let publishing go on" : "Pause publishing…"}</${Button}>
+  return html`<${Button} icon=${paused ? "play" : "pause"} onClick=${() => (paused ? turn() : setAsked(true))}>${paused ? "Resume publishing" : "Pause publishing…"}</${Button}>
     ${asked && html`<${TypeName} title="Pause publishing" name=${realm.name} verb="Pause" doing=${doing} onDone=${turn} onClose=${() => setAsked(false)}>
-      <${Note} kind="warn" title="Clients are refused.">What they publish and commit is refused with publishing-paused until it goes on. Consumers, joins and administration are not.</${Note}></${TypeName}>`}`;
+      <${Note} kind="warn" title="Publishes are refused.">Publishes and commits of clients are refused with publishing-paused until publishing is resumed. Consumers, joins and administration continue.</${Note}></${TypeName}>`}`;
 }
 
 /** What there is to see for somebody without the realm's figures: what they have rights on. */
@@ -121,14 +121,14 @@ function Own({ realm }) {
         { label: "Name", kind: "lead", cell: (row) => html`<a href=${to(row.definition.kind, row.name)}>${row.name}</a><div class="sub">${row.definition.kind}</div>` },
         { label: "Stored", kind: "num", cell: (row) => html`<strong>${count(row.events)}</strong>` },
         { label: "Oldest", kind: "num", cell: (row) => duration(row.oldest_event_ms) },
-        { label: "Published ever", kind: "num", cell: (row) => count(row.counters.published) },
+        { label: "Published in total", kind: "num", cell: (row) => count(row.counters.published) },
         { label: "Durables", kind: "num", cell: (row) => (row.definition.kind === "queue" ? "–" : count(row.durables)) },
-      ]} />` : html`<${Empty} title=${may("channels") ? "Nothing here yet" : "Nothing here that you may see"} shell=${may("channels") ? undefined : "penstock acl grant channel orders alice@* subscribe"}
+      ]} />` : html`<${Empty} title=${may("channels") ? "No channels yet" : "No channel or queue that you may see"} shell=${may("channels") ? undefined : "penstock acl grant channel orders alice@* subscribe"}
         acts=${may("channels") && html`<a class="button first" href=${to("new")}>Create a channel</a>`}>
-        ${may("channels") ? "" : "A channel or queue is seen by whoever has some right on it; whoever manages its rights can give one."}</${Empty}>`)}
-      ${value?.more && html`<div class="pager">The first ${count(OWN)} of each; the filter at the left finds them all.</div>`}</${Panel}>
+        ${may("channels") ? "" : "You see the channels and queues that you have a right on. A user who manages their rights can grant you one."}</${Empty}>`)}
+      ${value?.more && html`<div class="pager">Only the first ${count(OWN)} of each are shown; the filter on the left finds all of them.</div>`}</${Panel}>
     <div class="columns">
-      <${Panel} title="Figures of the realm" bare><${Lacks} what="Figures" right="monitor">What flows by the second, durables that lag, connections and dead events of all channels are not shown.</${Lacks}></${Panel}>
+      <${Panel} title="Figures of the realm" bare><${Lacks} what="Figures" right="monitor">Rates, lagging durables, connections and dead events of all channels are not shown.</${Lacks}></${Panel}>
       <${Panel} title="Memory and disk">${realm ? html`<${Space} realm=${realm} />` : html`<${Loading} />`}</${Panel}></div>`;
 }
 
@@ -165,19 +165,19 @@ function Figures({ realm }) {
       <${Stat} label="Delivered" swatch="s2" value=${brief(last.delivered)} unit="/s" />
       <${Stat} label="Acknowledged" swatch="s3" value=${brief(last.acknowledged)} unit="/s" />
       <${Stat} label="Stored events" value=${brief(stored)} under=${rates ? `on ${many(rates.channels.length + (rates.left_out ?? 0), "destination")}` : ""} />
-      <${Stat} label="Outstanding" value=${brief(owed)} under=${rates ? `at ${many(rates.durables.length, "durable")}` : ""} />
+      <${Stat} label="Outstanding" value=${brief(owed)} under=${rates ? `for ${many(rates.durables.length, "durable")}` : ""} />
       <${Stat} label="Connections" value=${count(rates?.connections ?? realm?.connections)} />
     </dl>
-    ${empty && html`<${Panel} title="Begin here" bare><${Empty} title="This realm has no channels yet" shell="penstock channel create orders --type persistent && penstock publish orders 'hello'"
+    ${empty && html`<${Panel} title="Getting started" bare><${Empty} title="This realm has no channels yet" shell="penstock channel create orders --type persistent && penstock publish orders 'hello'"
       python=${'session.channels.create("orders", type="persistent").publish(b"hello")'} acts=${html`<a class="button first" href=${to("new")}>Create a channel</a>`}>
-      A channel keeps events in order; publishers append to it, subscribers read it from wherever they like.</${Empty}></${Panel}>`}
+      A channel stores events in order. Publishers append events, and subscribers read them from any position.</${Empty}></${Panel}>`}
     <div class="columns wide-left">
       <${Panel} title="Events per second" hint="all channels and queues"><${Plot} label="Events per second in the realm" times=${now.realm.times} series=${series} unit="/s" grows /></${Panel}>
       <${Panel} title="Memory and disk">
         <${Space} realm=${realm} rates=${rates} /></${Panel}></div>
     <div class="columns wide-left">
-      <${Panel} title="Durables that lag" hint="outstanding events, the most first" bare><${Lagging} rates=${rates} /></${Panel}>
-      <${Panel} title="Dead events" acts=${html`<a class="button small" href=${to("dead")}>Look into them</a>`} bare><${Dead} rates=${rates} /></${Panel}></div>
+      <${Panel} title="Lagging durables" hint="most outstanding events first" bare><${Lagging} rates=${rates} /></${Panel}>
+      <${Panel} title="Dead events" acts=${html`<a class="button small" href=${to("dead")}>Details</a>`} bare><${Dead} rates=${rates} /></${Panel}></div>
     <${Panel} title="Busiest now" bare><${Busiest} now=${now} /></${Panel}>
     <${Day} whose="of the realm" /></div>`;
 }

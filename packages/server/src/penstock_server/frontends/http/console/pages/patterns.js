@@ -25,10 +25,10 @@ function Durables({ making, setMaking }) {
       { label: "Channels", kind: "num", cell: (row) => count(row.channels) },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("full") && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the durable ${row.name} over ${row.pattern}">End…</${Button}>` },
     ]} />` : html`<${Empty} title="No durables over patterns yet" shell="penstock durable create 'orders/*' billing" python=${'session.durables.create("orders/*", "billing")'}>
-      A durable over a pattern is on each channel that the pattern names. A channel that is made later has it from its first event on.</${Empty}>`}</${Panel}>
+      A durable over a pattern exists on each matching channel. A channel created later has it from its first event on.</${Empty}>`}</${Panel}>
     ${making && html`<${NewDurable} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}
     ${ending && html`<${TypeName} title="End ${ending.name} over ${ending.pattern}" name=${ending.name} verb="End durable" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
-      <${Note} kind="warn" title="Its places are gone.">The durable is removed from ${many(ending.channels, "channel")}, with what is outstanding there, unless another pattern gives it to a channel.</${Note}></${TypeName}>`}</div>`;
+      <${Note} kind="warn" title="Its positions are lost.">The durable is removed from ${many(ending.channels, "channel")}, with its outstanding events, except on channels where another pattern requires it.</${Note}></${TypeName}>`}</div>`;
 }
 
 /** The events of all channels of a pattern as they come, also of channels that are made later. */
@@ -50,7 +50,7 @@ function Live({ pattern, setPattern, selector, setSelector, chosen, setChosen })
       <button type="submit" class="button first" disabled=${!typed.pattern.trim()}>Watch</button></form>
     ${error && !atSelector && html`<${Refusal} error=${error} />`}
     ${pattern ? html`<${Tail} pattern=${pattern} selector=${selector} chosen=${chosen} setChosen=${setChosen} onRefused=${setError} />`
-      : html`<${Panel} bare label="Live events"><${Empty} title="Which channels?" shell="penstock subscribe 'orders/*'">Give a pattern, such as <code>orders/*</code> or <code>eu/**</code>. The events of all channels that it names appear here as they come, each with its channel; so do those of channels that are made later.</${Empty}></${Panel}>`}</div>`;
+      : html`<${Panel} bare label="Live events"><${Empty} title="Which channels?" shell="penstock subscribe 'orders/*'">Enter a pattern, such as <code>orders/*</code> or <code>eu/**</code>. Events of all matching channels appear here as they are published, each with its channel, including channels created later.</${Empty}></${Panel}>`}</div>`;
 }
 
 /** What an address says. */
@@ -67,9 +67,9 @@ export function PatternsPage({ route }) {
   useEffect(() => { setMode(given.mode); setPattern(given.pattern); setSelector(given.selector); setChosen(given.event); }, [route]);
   useEffect(() => { note("patterns", mode === "live" ? { view: "live", pattern, selector, event: chosen } : {}); }, [mode, pattern, selector, chosen]);
   const live = mode === "live";
-  return html`<div class="page"><${Head} title="Patterns" lead=${live ? "The events of all channels that a pattern names, also of those that are made later: * is any part of a name up to the next /, ** any part across them; several stand between commas." : "Durables of one name on all channels that a pattern names, also on those that are made later."}
+  return html`<div class="page"><${Head} title="Patterns" lead=${live ? "Events of all channels that match a pattern, including channels created later. * matches any part of a name up to the next /, ** any part including /. Separate several patterns with commas." : "Durables of one name on all channels that match a pattern, including channels created later."}
       acts=${!live && may("full") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New durable over a pattern</${Button}>`} />
-    <div class="stack"><div class="find"><${Choice} label="What to look at" value=${mode} onPick=${setMode} options=${[["durables", "Durables"], ["live", "Live"]]} /></div>
+    <div class="stack"><div class="find"><${Choice} label="View" value=${mode} onPick=${setMode} options=${[["durables", "Durables"], ["live", "Live"]]} /></div>
     ${live ? html`<${Live} pattern=${pattern} setPattern=${setPattern} selector=${selector} setSelector=${setSelector} chosen=${chosen} setChosen=${setChosen} />`
       : html`<${Durables} making=${making} setMaking=${setMaking} />`}</div></div>`;
 }

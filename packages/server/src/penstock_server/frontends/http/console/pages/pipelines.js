@@ -13,7 +13,7 @@ function places({ next, lag }) {
 
 function leftOut(later) {
   const names = Object.entries(later ?? {}).flatMap(([channel, properties]) => properties.map((name) => `${name} of ${channel}`));
-  return names.length ? html`<${Tag} kind="warn" icon="warning">${names.join(", ")}</${Tag}> published since it started; restart it to read them` : null;
+  return names.length ? html`<${Tag} kind="warn" icon="warning">${names.join(", ")}</${Tag}> appeared after the step started; restart it to read them` : null;
 }
 
 function rows({ progress, status }) {
@@ -21,12 +21,12 @@ function rows({ progress, status }) {
   return [
     ["Rows read", `${count(read)}${pace ? `, ${brief(pace)}/s` : ""}`],
     known(out) ? ["Rows stored", `${count(out)}${outPace ? `, ${brief(outPace)}/s` : ""}`] : null,
-    late ? ["Came too late", html`<${Tag} kind="warn" icon="warning">${count(late)}</${Tag}>`] : null,
-    known(behind) ? ["Behind", behind ? html`<${Tag} kind=${behind > BEHIND ? "warn" : ""}>${count(behind)} events</${Tag}>${known(age) ? ` the oldest ${duration(age)} old` : ""}` : html`<${Tag} kind="ok" icon="check">up to date</${Tag}>`] : null,
-    leftOut(progress.later) ? ["Leaves out", leftOut(progress.later)] : null,
+    late ? ["Too late", html`<${Tag} kind="warn" icon="warning">${count(late)}</${Tag}>`] : null,
+    known(behind) ? ["Behind", behind ? html`<${Tag} kind=${behind > BEHIND ? "warn" : ""}>${count(behind)} events</${Tag}>${known(age) ? `, the oldest ${duration(age)} old` : ""}` : html`<${Tag} kind="ok" icon="check">up to date</${Tag}>`] : null,
+    leftOut(progress.later) ? ["Not read", leftOut(progress.later)] : null,
     known(batch) ? ["Micro-batch", `${count(batch)}${known(took) ? `, took ${duration(took)}` : ""}`] : null,
     status.restarts ? ["Restarts", count(status.restarts)] : null,
-    ["Started", moment(status.started)], ["Said so", moment(status.at)],
+    ["Started", moment(status.started)], ["Status as of", moment(status.at)],
     status.text ? ["Result", status.text] : null,
   ];
 }
@@ -47,10 +47,10 @@ function Step({ step }) {
 
 export function PipelinesPage() {
   const loaded = useRefreshed((signal) => all("/pipelines", {}, signal), [], 3000), found = loaded.value;
-  return html`<div class="page"><${Head} title="Pipelines" lead="From channels through Spark to channels and tables, and how far each step is." />
+  return html`<div class="page"><${Head} title="Pipelines" lead="Spark pipelines between channels and tables, and the progress of each step." />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}${!found && !loaded.error && html`<${Loading} />`}
-    ${found?.length === 0 && html`<${Panel} label="Pipelines" bare><${Empty} title="The realm knows of no pipelines" shell="penstock pipeline run flights.toml">
-      A pipeline keeps its status beside its checkpoints. Name the folder of these in the realm's setting <code>http.pipelines</code>, and they are shown here.</${Empty}></${Panel}>`}
+    ${found?.length === 0 && html`<${Panel} label="Pipelines" bare><${Empty} title="No pipelines" shell="penstock pipeline run flights.toml">
+      A pipeline stores its status next to its checkpoints. Add their folder to the realm's setting <code>http.pipelines</code> to show it here.</${Empty}></${Panel}>`}
     ${found?.map((pipeline) => html`<section key=${pipeline.name} class="section" aria-label="Pipeline ${pipeline.name}"><h2>${pipeline.name}</h2>
       <div class="columns" style=${{ marginTop: "8px" }}>${pipeline.steps.map((step) => html`<${Step} key=${step.name} step=${step} />`)}</div></section>`)}</div>`;
 }

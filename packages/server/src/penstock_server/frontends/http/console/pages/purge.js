@@ -10,7 +10,7 @@ function wanted({ start, end, selector }) {
   const body = { selector: selector.trim() };
   for (const [name, text] of [["start", start], ["end", end]]) {
     if (!text.trim()) continue;
-    if (!/^\d+$/.test(text.trim())) throw new Error(`"${text}" is no event id`);
+    if (!/^\d+$/.test(text.trim())) throw new Error(`"${text}" is not an event id`);
     body[name] = Number(text);
   }
   return body;
@@ -41,9 +41,9 @@ export function PurgeDialog({ route, name, what, of, onClose, onDone }) {
   return html`<${TypeName} title="Purge ${what}" name=${name} verb=${counted ? `Purge ${many(counted, "event")}` : "Purge"} ready=${counted > 0 && !refused} doing=${doing} onDone=${purge} onClose=${onClose}>
     <div class="form"><div class="pair"><${Field} label="From id" value=${range.start} onInput=${(start) => set({ start })} inputmode="numeric" placeholder="the first" mono />
       <${Field} label="To id, inclusive" value=${range.end} onInput=${(end) => set({ end })} inputmode="numeric" placeholder="the last" mono /></div>
-    <${Field} label="Only those that match" value=${range.selector} onInput=${(selector) => set({ selector })} mono placeholder="sku = 'a-17'" /></div>
+    <${Field} label="Selector" value=${range.selector} onInput=${(selector) => set({ selector })} mono placeholder="sku = 'a-17'" /></div>
     <div class="counted" role="status">${refused ? html`<${Refusal} error=${refused} slim />`
       : counted === null ? html`<${Note} slim>Counting…</${Note}>`
-      : counted === 0 ? html`<${Note} slim>No event would go.</${Note}>`
-      : html`<${Note} kind="warn" slim title="${many(counted, "event")} would go">${of ? `of ${count(of)}. ` : ""}This cannot be undone, and they do not become dead events.</${Note}>`}</div></${TypeName}>`;
+      : counted === 0 ? html`<${Note} slim>No event would be removed.</${Note}>`
+      : html`<${Note} kind="warn" slim title="${many(counted, "event")} would be removed">${of ? `of ${count(of)}. ` : ""}This cannot be undone. Purged events do not become dead events.</${Note}>`}</div></${TypeName}>`;
 }

@@ -20,27 +20,27 @@ import { Settings } from "./settings.js";
 export const routeOf = (kind, name, ...more) => path(`${kind}s`, name, ...more);
 
 const HOMES = {
-  journal: "on disk", heap: "in memory", off_heap: "in memory outside the Python heap", pages: "in memory-mapped pages", nowhere: "nowhere: events are relayed",
+  journal: "on disk", heap: "in memory", off_heap: "in memory outside the Python heap", pages: "in memory-mapped pages", nowhere: "not stored: events are relayed",
 };
 
 export function attributesOf(info) {
-  const { definition } = info, full = definition.storage.honour_capacity ? "then new events are refused" : "then the oldest goes";
+  const { definition } = info, full = definition.storage.honour_capacity ? "when full, new events are refused" : "when full, the oldest are dropped";
   const keys = Object.entries(definition.keys ?? {}).map(([name, depth]) => `${name} (newest ${count(depth)})`).join(", ");
   return [
     ["Type", html`${definition.type}${info.deprecated ? html` <${Tag} kind="warn">deprecated</${Tag}>` : ""}`],
     ["Engine", definition.engine],
     ["Time to live", definition.ttl ? duration(definition.ttl) : "for ever"],
     ["Capacity", definition.capacity ? `${many(definition.capacity, "event")}; ${full}` : "no limit"],
-    ["Dead events", definition.dead_event_store ? html`go to <a href=${to("dead", definition.dead_event_store)}>${definition.dead_event_store}</a>` : "are counted, not kept"],
-    definition.max_deliveries ? ["Deliveries", `at most ${count(definition.max_deliveries)}, then dead`] : null,
+    ["Dead events", definition.dead_event_store ? html`go to <a href=${to("dead", definition.dead_event_store)}>${definition.dead_event_store}</a>` : "only counted"],
+    definition.max_deliveries ? ["Deliveries", `at most ${count(definition.max_deliveries)}, then the event is dead`] : null,
     definition.backoff ? ["Backoff", backoff(definition.backoff)] : null,
     info.waiting ? ["Waiting", `${many(info.waiting, "event")}, the first until ${moment(info.waiting_until_us / 1000)}`] : null,
     ["Keys", keys || "none"],
-    definition.kind === "channel" ? ["Consumed events", definition.retain_consumed || definition.engine === "merge" ? "are kept" : "go when all durables have them"] : null,
-    ["Sync", definition.storage.sync === "none" ? "left to the operating system" : definition.storage.sync_each_write ? "each publish by itself" : "with its group"],
+    definition.kind === "channel" ? ["Consumed events", definition.retain_consumed || definition.engine === "merge" ? "kept" : "removed when all durables have acknowledged them"] : null,
+    ["Sync", definition.storage.sync === "none" ? "left to the operating system" : definition.storage.sync_each_write ? "each publish separately" : "in groups"],
     definition.message_types?.length ? ["Messages", definition.message_types.join(", ")] : null,
     definition.archive ? ["Archive", definition.archive] : null,
-    definition.topics?.length ? ["Topics of MQTT", `${definition.topics.join(", ")}${definition.payload === "json" ? "; JSON, whose fields are properties" : ""}`] : null,
+    definition.topics?.length ? ["MQTT topics", `${definition.topics.join(", ")}${definition.payload === "json" ? "; JSON fields become properties" : ""}`] : null,
     ["Cluster-wide", definition.cluster_wide ? "yes" : "no"],
   ];
 }
@@ -50,7 +50,7 @@ function StorageFacts({ info }) {
   const cluster = useRefreshed((signal) => (hasFigures() ? get("/cluster", {}, signal) : Promise.resolve(null)), [], 5000).value;
   return html`<${Facts} rows=${[
     cluster?.node ? ["Owner", html`<a href=${to("cluster")}>${cluster.node}</a>`] : null,
-    ["Events are", HOMES[storage.home] ?? storage.home],
+    ["Events are stored", HOMES[storage.home] ?? storage.home],
     ["Ids", info.last_event_id < 0 ? "none yet" : info.first_event_id === null ? `none stored, the last was ${count(info.last_event_id)}` : `${count(info.first_event_id)} to ${count(info.last_event_id)}`],
     ["Oldest event", info.oldest_event_ms === null || info.oldest_event_ms === undefined ? "–" : ago(info.oldest_event_ms)],
     storage.home === "journal" ? ["Segment files", `${count(storage.sealed_files)}, ${bytes(storage.sealed_bytes)}`] : null,
@@ -67,13 +67,13 @@ function Segments({ kind, name }) {
   if (error) return html`<div class="panel-body"><${Refusal} error=${error} slim /></div>`;
   if (!value) return html`<${Loading} />`;
   const left = value.segments.length + value.segments_left_out - SEGMENTS;
-  if (!value.segments.length) return html`<${Empty} title="Nothing is sealed yet">${many(value.unsealed_events, "event")} not sealed. Full segments become files that other programs and Spark can map.</${Empty}>`;
+  if (!value.segments.length) return html`<${Empty} title="Nothing is sealed yet">${many(value.unsealed_events, "event")} not sealed yet. Full segments become files that Spark and other programs can map.</${Empty}>`;
   return html`<${Table} label="Segment files" rows=${value.segments.slice(-SEGMENTS).reverse()} keyOf=${(row) => row.path || row.first_id} columns=${[
     { label: "Ids", kind: "lead", cell: (row) => `${count(row.first_id)} to ${count(row.last_id)}` },
     { label: "Events", kind: "num", cell: (row) => count(row.events) },
     { label: "Size", kind: "num", cell: (row) => bytes(row.size) },
     { label: "File", cell: (row) => html`<span class="mono" title=${row.path}>${row.path.split("/").slice(-2, -1)[0] || "–"}</span>` },
-  ]} />${left > 0 && html`<div class="pager">The newest; ${many(left, "more file")}.</div>`}`;
+  ]} />${left > 0 && html`<div class="pager">The newest files; ${many(left, "older file")} not shown.</div>`}`;
 }
 
 function Schema({ kind, name }) {
@@ -81,7 +81,7 @@ function Schema({ kind, name }) {
   const columns = value?.items;
   if (error) return html`<div class="panel-body"><${Refusal} error=${error} slim /></div>`;
   if (!columns) return html`<${Loading} />`;
-  const teaches = html`<${Empty} title="No properties yet" python=${`session.${kind}s.get(${JSON.stringify(name)}).publish(b"", properties={"price": 9.5})`}>Properties of events become columns with the types they were published with.</${Empty}>`;
+  const teaches = html`<${Empty} title="No properties yet" python=${`session.${kind}s.get(${JSON.stringify(name)}).publish(b"", properties={"price": 9.5})`}>The properties of events become columns with their types.</${Empty}>`;
   const rows = flat(columns);
   return html`<${Table} label="Columns" rows=${rows} keyOf=${(row) => `${row.isProperty} ${row.name}`} columns=${[
     { label: "Column", kind: "lead", cell: (row) => html`<span class="mono">${row.name}</span>${row.isProperty ? html` <span class="hint">property</span>` : ""}` },
@@ -97,13 +97,13 @@ function About({ info, kind, name }) {
   if (!hasFigures()) return html`<${Standing} info=${info} kind=${kind} name=${name} />`;
   return html`${info.storage.quarantined.map((text) => html`<${Note} key=${text} kind="bad" title="Quarantined">${text}</${Note}>`)}
     <dl class="stats ${kind === "queue" ? "five" : ""}">
-      <${Stat} label="Published" swatch="s1" value=${brief(last.published)} unit="/s" under=${`${count(info.counters.published)} ever`} />
-      <${Stat} label="Delivered" swatch="s2" value=${brief(last.delivered)} unit="/s" under=${`${count(info.counters.redelivered)} again`} />
+      <${Stat} label="Published" swatch="s1" value=${brief(last.published)} unit="/s" under=${`${count(info.counters.published)} in total`} />
+      <${Stat} label="Delivered" swatch="s2" value=${brief(last.delivered)} unit="/s" under=${`${count(info.counters.redelivered)} redelivered`} />
       <${Stat} label=${settled} swatch="s3" value=${brief(last.acknowledged)} unit="/s" />
       <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
       ${kind === "queue"
         ? html`<${Stat} label="In flight" value=${brief(info.in_flight)} under="with ${many(info.readers.length, "reader")}" />`
-        : html`<${Stat} label="Outstanding" value=${brief(now.rates ? owed : null)} under=${`at ${many(info.durables, "durable")}`} />`}
+        : html`<${Stat} label="Outstanding" value=${brief(now.rates ? owed : null)} under=${`for ${many(info.durables, "durable")}`} />`}
       ${kind === "channel" && html`<${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
     <${Panel} title="Events per second"><${Plot} label="Events per second on ${name}" times=${history.times} series=${series} unit="/s" /></${Panel}>
@@ -116,20 +116,20 @@ function Standing({ info, kind, name }) {
   const owed = useRefreshed((signal) => (kind === "queue" ? Promise.resolve(null) : all(path("channels", name, "durables"), {}, signal)), [kind, name], 5000);
   return html`${info.storage.quarantined.map((text) => html`<${Note} key=${text} kind="bad" title="Quarantined">${text}</${Note}>`)}
     <dl class="stats five">
-      <${Stat} label="Published" value=${brief(info.counters.published)} under="ever" />
-      <${Stat} label="Delivered again" value=${brief(info.counters.redelivered)} under="ever" />
+      <${Stat} label="Published" value=${brief(info.counters.published)} under="in total" />
+      <${Stat} label="Redelivered" value=${brief(info.counters.redelivered)} under="in total" />
       <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
       ${kind === "queue"
         ? html`<${Stat} label="In flight" value=${brief(info.in_flight)} under="with ${many(info.readers.length, "reader")}" /><${Stat} label="Readers" value=${count(info.readers.length)} />`
-        : html`<${Stat} label="Outstanding" value=${brief(owed.value?.reduce((sum, each) => sum + each.outstanding, 0))} under=${owed.error ? "not for you to see" : `at ${many(info.durables, "durable")}`} />
+        : html`<${Stat} label="Outstanding" value=${brief(owed.value?.reduce((sum, each) => sum + each.outstanding, 0))} under=${owed.error ? "not visible to you" : `for ${many(info.durables, "durable")}`} />
           <${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
-    <${Panel} title="Events per second" bare><${Lacks} what="Figures" right="monitor">What flows is told by the second.</${Lacks}></${Panel}>
+    <${Panel} title="Events per second" bare><${Lacks} what="Figures" right="monitor">The rates of events are not shown.</${Lacks}></${Panel}>
     <${Contents} info=${info} kind=${kind} name=${name} />`;
 }
 
 function Contents({ info, kind, name }) {
-  return html`<${Panel} title="Where every event is" hint="published is always the sum of the others"><${Equation} conservation=${info.conservation} /></${Panel}>
+  return html`<${Panel} title="Events by outcome" hint="the number of published events is the sum of the others"><${Equation} conservation=${info.conservation} /></${Panel}>
     <div class="columns">
       <${Panel} title="Attributes"><${Facts} rows=${attributesOf(info)} /></${Panel}>
       <${Panel} title="Storage"><${StorageFacts} info=${info} /></${Panel}>
@@ -148,7 +148,7 @@ export function StorePage({ kind, name, tab, route }) {
     ${info.definition.engine !== "default" && html`<${Tag}>${info.definition.engine} engine</${Tag}>`}`;
   const missing = error && error.status === 404;
   return html`<div class="page"><${Head} folder=${name.slice(0, name.lastIndexOf("/") + 1)} title=${name.slice(name.lastIndexOf("/") + 1)} tags=${tags} />
-    ${missing ? html`<${Refusal} error=${error} /><${Empty} title="It may have been deleted, or never been" shell="penstock ${kind} create ${name}"
+    ${missing ? html`<${Refusal} error=${error} /><${Empty} title="It was deleted, or never existed" shell="penstock ${kind} create ${name}"
         acts=${html`<a class="button first" href=${to("new", { name, kind })}>Create this ${kind}</a>`} />`
     : html`<${Tabs} label="About this ${kind}" current=${tab} items=${tabs} />
       ${error && html`<${Refusal} error=${error} />`}

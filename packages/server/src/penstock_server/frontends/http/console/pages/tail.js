@@ -103,16 +103,16 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
   }, []);
   const [store, id] = chosen === null ? [] : placed(chosen, name);
   const command = example ?? (pattern ? `subscribe ${quoted(pattern)}` : `${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`);
-  const saying = { opening: "Opening", ended: "Ended", lost: "Lost, trying again", open: running ? "Watching" : "Paused" }[state];
+  const saying = { opening: "Opening", ended: "Ended", lost: "Connection lost, reconnecting", open: running ? "Watching" : "Paused" }[state];
   return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Live events">
-      <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
+      <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Resume"}</${Button}>
         <span role="status"><i class="dot ${state === "open" && running ? "ok" : "warn"}" style=${{ display: "inline-block", marginRight: "8px" }}></i>${saying}${waiting ? `, ${many(waiting, "event")} waiting` : ""}</span>
         <span class="fill"></span><span>${many(total, "event")} seen${total > BUFFER ? `, the last ${count(BUFFER)} kept` : ""}</span>
         <${Button} kind="small plain" onClick=${clear}>Clear</${Button}></div>
-      ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
+      ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too many events to show.">${many(lost, "event")} skipped on this page; stored events are not affected.</${Note}></div>`}
       ${shown.length ? html`<${Rows} live several=${Boolean(pattern)} label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
-        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view", lost: "The realm is away" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
-          ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""}${pattern ? ", also on channels that are made later," : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
+        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view", lost: "The connection to the realm is lost" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
+          ${state !== "open" ? "" : `${selector ? "Matching events" : "Events"} published from now on${pattern ? ", also on channels created later," : ""} appear here, newest first. Consumers are not affected.`}</${Empty}></div>`}</${Panel}>
     ${chosen !== null && html`<${Detail} key=${chosen} several=${Boolean(pattern)} kind=${kind} name=${store} id=${id} known=${kept.current.buffer.find((each) => idOf(each) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
 }

@@ -105,10 +105,10 @@ export function TopicTree({ route, channel }) {
     event.preventDefault();
     event.stopPropagation();
   };
-  const acts = html`<${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Look again</${Button}>`;
+  const acts = html`<${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Refresh</${Button}>`;
   return html`<div class="stack">${error && html`<${Refusal} error=${error} />`}
-    <${Panel} title="Retained topics" acts=${acts} bare>${!known.has(null) ? !error && html`<${Loading} />` : isEmpty ? html`<${Empty} title="Nothing is retained yet" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">
-        A message with the retain flag is kept for its topic, and given to whoever subscribes later. Its topic appears here by itself.</${Empty}>`
+    <${Panel} title="Retained topics" acts=${acts} bare>${!known.has(null) ? !error && html`<${Loading} />` : isEmpty ? html`<${Empty} title="No retained messages yet" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">
+        A message with the retain flag is kept for its topic, and sent to later subscribers. Its topic then appears here.</${Empty}>`
       : html`<div class="topics" role="tree" aria-label="Retained topics by level" tabindex="0" ref=${box} aria-activedescendant=${`topic-${index}`} onKeyDown=${onKey}>
         ${rows.map((row, place) => html`<${Row} key=${row.key} row=${row} place=${place} isActive=${place === index} isOpen=${row.item && open.has(row.item.topic)} onAct=${() => act(row)} />`)}</div>`}</${Panel}></div>`;
 }
@@ -128,7 +128,7 @@ function Row({ row, place, isActive, isOpen, onAct }) {
   return html`<div id=${id} data-at=${place} class="topic-row ${isActive ? "active" : ""} ${isOpen ? "open" : ""}" role="treeitem" aria-level=${row.level + 1} aria-expanded=${item.is_open ? String(Boolean(isOpen)) : undefined}
     aria-label="${item.name || "an empty level"}, ${count(item.retained)} retained" title=${item.topic} style=${style} onClick=${onAct}>
     <span class="turn">${item.is_open && html`<${Icon} name="turn" size=${12} />`}</span>
-    <span class="name">${item.name || html`<i>empty</i>`}</span>${item.is_open && item.event_id !== null && html`<span class="hint">and itself</span>`}<span class="fill"></span>
+    <span class="name">${item.name || html`<i>empty</i>`}</span>${item.is_open && item.event_id !== null && html`<span class="hint">with a message itself</span>`}<span class="fill"></span>
     <a href=${to("topics", "live", { filter: wanted })} tabindex=${isActive ? 0 : -1} onClick=${(event) => event.stopPropagation()}>Watch</a>
     <a href=${to("topics", "retained", { filter: wanted })} tabindex=${isActive ? 0 : -1} onClick=${(event) => event.stopPropagation()}>Read</a>
     <span class="count">${count(item.retained)}</span></div>`;

@@ -14,7 +14,7 @@ const SHOWN_BYTES = 400;
 
 /** How to begin, where the realm serves no MQTT. */
 const Unserved = ({ what }) => html`<${Panel} label=${what} bare><${Empty} title="This realm does not serve MQTT" shell="penstock serve --data ./data --mqtt-port 1883">
-  Start it with a port for MQTT. What devices publish is then in one channel, with the topic as a property; what is retained and who has a session is shown here.</${Empty}></${Panel}>`;
+  Start it with an MQTT port. Messages of devices are then stored in one channel, with the topic as a property. This page shows retained messages and sessions.</${Empty}></${Panel}>`;
 
 /** A form with a topic filter; `onApply` gets it without spaces at its ends. */
 function FilterForm({ filter, onApply, verb, wrong, children }) {
@@ -46,7 +46,7 @@ function Live({ route }) {
     ${told.error ? null : told.loading || !told.value ? html`<${Loading} />`
       : shown ? html`<${Tail} key=${shown.name} name=${shown.name} selector=${shown.selector} chosen=${chosen} setChosen=${setChosen} onRefused=${setRefused}
           example=${`publish ${quoted(shown.name)} 21.5 --property topic=${quoted(filter.replaceAll("+", "1").replace(/#$/, "1"))}`} />`
-      : html`<${Panel} label="Live events" bare><${Empty} title="No channel has such topics">None that you may read, at least.</${Empty}></${Panel}>`}</div>`;
+      : html`<${Panel} label="Live events" bare><${Empty} title="No channel stores these topics">At least none that you may read.</${Empty}></${Panel}>`}</div>`;
 }
 
 /** One retained message in short: its data as text, or how large it is. */
@@ -74,7 +74,7 @@ function Retained({ route, channel }) {
   const remove = async () => {
     const done = await doing.act(() => del(path("channels", channel, "retained"), { filter: removing.properties.topic }));
     if (!done) return;
-    tell(done.count ? `Nothing is retained for ${removing.properties.topic} any more.` : `What was retained for ${removing.properties.topic} was gone already.`);
+    tell(done.count ? `The retained message of ${removing.properties.topic} was removed.` : `${removing.properties.topic} had no retained message any more.`);
     if (String(removing.event_id) === chosen) setChosen(null);
     setRemoving(null);
     loaded.again();
@@ -87,16 +87,16 @@ function Retained({ route, channel }) {
         { label: "Payload", cell: (row) => html`<span class="mono">${inShort(row).slice(0, most)}${row.is_cut || inShort(row).length > most ? "…" : ""}</span>` },
         chosen === null && { label: "Age", kind: "num", cell: (row) => html`<span title=${moment(row.published)}>${ago(Math.max(0, now - new Date(row.published).getTime()))}</span>` },
         chosen === null && { label: "Expires", kind: "num", cell: (row) => expiry(row, now) },
-        { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setRemoving(row); }} label="Remove what is retained for ${row.properties.topic}">Remove…</${Button}>` },
-      ].filter(Boolean)} />` : steps.length > 1 ? html`<${Empty} title="Nothing more is retained" />`
-        : html`<${Empty} title="Nothing is retained${filter === "#" ? "" : ` that ${filter} takes`}" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">Of each topic the newest message with the retain flag is kept, for whoever subscribes later.</${Empty}>`}
+        { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setRemoving(row); }} label="Remove the retained message of ${row.properties.topic}">Remove…</${Button}>` },
+      ].filter(Boolean)} />` : steps.length > 1 ? html`<${Empty} title="No more retained messages" />`
+        : html`<${Empty} title="No retained messages${filter === "#" ? "" : ` match ${filter}`}" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">For each topic, the newest message with the retain flag is kept for later subscribers.</${Empty}>`}
       <div class="pager"><span>${rows?.length ? many(rows.length, "message") : ""}</span><span class="fill"></span>
-        <${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>
-        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
-        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div></${Panel}>
+        <${Button} kind="small plain" icon="again" onClick=${loaded.again}>Refresh</${Button}>
+        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Previous</${Button}>
+        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>Next</${Button}></div></${Panel}>
       ${chosen !== null && html`<${Detail} key=${chosen} kind="channel" name=${channel} part="retained" id=${chosen} known=${rows?.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>
-    ${removing && html`<${TypeName} title="Remove what is retained for ${removing.properties.topic}" name=${removing.properties.topic} verb="Remove" doing=${doing} onDone=${remove} onClose=${() => setRemoving(null)}>
-      <${Note} kind="warn" title="Who subscribes later does not get it.">Clients that have it keep it. A message that is retained for this topic meanwhile stays.</${Note}></${TypeName}>`}</div>`;
+    ${removing && html`<${TypeName} title="Remove the retained message of ${removing.properties.topic}" name=${removing.properties.topic} verb="Remove" doing=${doing} onDone=${remove} onClose=${() => setRemoving(null)}>
+      <${Note} kind="warn" title="Later subscribers do not get it.">Clients that have received it keep it. A newer retained message of this topic stays.</${Note}></${TypeName}>`}</div>`;
 }
 
 const stateOf = (session) => (session.version ? html`<${Tag} kind="ok">connected</${Tag}><div class="sub">MQTT ${session.version}</div>`
@@ -107,12 +107,12 @@ const endOf = (session) => (session.expires ? moment(session.expires) : session.
 function Subscriptions({ session, channel, onClose }) {
   return html`<div class="detail"><${Panel} title=${session.client_id} acts=${html`<button type="button" class="button plain icon small" aria-label="Close the session" onClick=${onClose}>✕</button>`} bare>
     <div class="panel-body even"><${Facts} rows=${[["User", session.user], ["Ends", endOf(session)], ["Subscriptions", count(session.subscription_count)], ["In flight", count(session.in_flight)]]} /></div>
-    ${session.will_due && html`<div class="panel-body"><${Note} slim title="Its will is published at ${moment(session.will_due)}.">Unless its client comes back before.</${Note}></div>`}
+    ${session.will_due && html`<div class="panel-body"><${Note} slim title="Its will is published at ${moment(session.will_due)}.">Unless its client reconnects before.</${Note}></div>`}
     ${session.subscriptions.length ? html`<${Table} first label="Subscriptions of ${session.client_id}" rows=${session.subscriptions} keyOf=${(row) => row.filter} columns=${[
       { label: "Filter", kind: "lead", cell: (row) => html`<code>${row.filter}</code>` },
       { label: "QoS", kind: "num", cell: (row) => row.qos },
       { label: "Waiting", kind: "num", cell: (row) => (row.durable ? html`<a href=${to("channel", channel, "durables", row.durable)} title=${row.durable}>${count(row.waiting)}</a>` : "–") },
-    ]} />` : html`<${Empty} title="It has no subscription" />`}
+    ]} />` : html`<${Empty} title="No subscriptions" />`}
     ${session.subscription_count > session.subscriptions.length && html`<p class="help-line">The first ${count(session.subscriptions.length)} of ${count(session.subscription_count)}.</p>`}</${Panel}></div>`;
 }
 
@@ -139,22 +139,22 @@ function Sessions({ route, channel }) {
         { label: "Waiting", kind: "num", cell: (row) => count(row.waiting) },
         !shown && { label: "In flight", kind: "num", cell: (row) => count(row.in_flight) },
         may("admin") && { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setEnding(row); }} label="End the session of ${row.client_id}, ${row.user}">End…</${Button}>` },
-      ].filter(Boolean)} />` : html`<${Empty} title=${after ? "No more sessions" : "Nobody has a session"}>Clients that are connected over MQTT are listed here, and those whose session outlives their connection.</${Empty}>`}
+      ].filter(Boolean)} />` : html`<${Empty} title=${after ? "No more sessions" : "No sessions"}>MQTT clients that are connected, or whose session outlives their connection, are listed here.</${Empty}>`}
       ${(loaded.value?.next || steps.length > 1) && html`<div class="pager"><span class="fill"></span>
-        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
-        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div>`}</${Panel}>
+        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Previous</${Button}>
+        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>Next</${Button}></div>`}</${Panel}>
       ${shown && html`<${Subscriptions} session=${shown} channel=${channel} onClose=${() => setChosen(null)} />`}</div>
-    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, when it expires, when its user is deleted, or when an administrator ends it here.</p>
+    <p class="help-line">Close a connection on the page <a href=${to("connections")}>Connections</a>; a persistent session then stays. A session ends when its client connects with a clean start, when it expires, when its user is deleted, or when an administrator ends it here.</p>
     ${ending && html`<${TypeName} title="End the session of ${ending.client_id}" name=${ending.client_id} verb="End session" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
-      <${Note} kind="warn" title="${many(ending.waiting, "waiting message")} and ${many(ending.subscription_count, "subscription")} of ${ending.user} go.">Its connection is closed. Its client may connect again at once, with an empty session.</${Note}></${TypeName}>`}</div>`;
+      <${Note} kind="warn" title="${many(ending.waiting, "waiting message")} and ${many(ending.subscription_count, "subscription")} of ${ending.user} are deleted.">Its connection is closed. Its client may connect again at once, with an empty session.</${Note}></${TypeName}>`}</div>`;
 }
 
 const TABS = [["", "By level"], ["live", "Live"], ["retained", "Retained"], ["sessions", "Sessions"]];
 const LEADS = {
-  "": "How many topics have something retained, level by level.",
-  live: "What is published from now on, on the topics that a filter takes: + is any level, # all that follow.",
+  "": "Topics with a retained message, counted level by level.",
+  live: "Messages published from now on, on the topics that match a filter: + matches one level, # all further levels.",
   retained: "The newest message of each topic that was published with the retain flag.",
-  sessions: "Who is connected over MQTT or has a session that outlives its connection, and what waits.",
+  sessions: "MQTT clients that are connected or have a persistent session, and the messages that wait for them.",
 };
 
 /** `mqtt` says what there is of MQTT; `refused` why it is not known. */
@@ -171,5 +171,5 @@ export function TopicsPage({ route, tab, mqtt, refused }) {
     return html`<${TopicTree} route=${route} channel=${served.retained} />`;
   };
   return html`<div class="page"><${Head} title="Topics" lead=${LEADS[tab]} /><${Tabs} label="Parts of the topics" items=${items} current=${tab} />
-    ${name ? page() : html`<${Empty} title="There is no such page" />`}</div>`;
+    ${name ? page() : html`<${Empty} title="Page not found" />`}</div>`;
 }
