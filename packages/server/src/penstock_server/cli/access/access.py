@@ -207,6 +207,7 @@ def _new_password() -> str:
     if preset is not None:
         return preset
     if not sys.stdin.isatty():
+        # Scripts pass the password on standard input, so that no list of processes shows it.
         return sys.stdin.readline().rstrip("\n")
     password: str = typer.prompt(
         "New password", hide_input=True, confirmation_prompt=True, err=True

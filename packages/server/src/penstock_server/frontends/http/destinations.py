@@ -57,6 +57,7 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.subscriptions.documents import channel_document
 
 SEGMENTS_MAX = 1_000
+"""Maximum number of segment files in one answer."""
 
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:

@@ -91,6 +91,7 @@ class Buffers:
     def give_back(self, of: str, size: int) -> None:
         if size:
             self.held[of] -= size
+            # Otherwise the counter would grow with each user and host that was ever connected.
             if not self.held[of]:
                 del self.held[of]
 

@@ -311,6 +311,7 @@ class _Log:
             try:
                 record = reader.record(line)
             except Damaged as error:
+                # The record had a number, which must not be given again.
                 self._newest += 1
                 _log.warning("audit.line_unreadable", size=len(line), reason=str(error))
                 continue

@@ -33,6 +33,7 @@ def _publish(by: Caller, request: publishing.PublishEvents, reply: Reply, batche
     by.realm.publish(
         request.channel,
         bodies,
+        # An empty name stays empty: the publish has no producer then.
         request.producer and by.owned(request.producer),
         sequence=request.sequence,
         reply=on_reply,
@@ -42,6 +43,7 @@ def _publish(by: Caller, request: publishing.PublishEvents, reply: Reply, batche
 
 def _stage(by: Caller, request: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
     [bodies] = batches
+    # Refuses events that are too large now, not only when the stage is committed.
     by.realm.digest(bodies)
     by.realm.stages.put(by.owned(request.stage), request.channel, bodies)
     reply(None, None)

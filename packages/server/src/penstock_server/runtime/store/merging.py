@@ -134,6 +134,7 @@ def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates
         return
     rows = store.kept(stored)
     if not rows:
+        # Also without rows: the restored channel then knows that it need not read its files.
         yield KeptStates(), b""
     for batch, publishers in rows:
         sink = pa.BufferOutputStream()

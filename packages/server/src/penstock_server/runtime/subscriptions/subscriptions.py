@@ -248,6 +248,7 @@ class Subscriptions:
         taken: int = 0,
     ) -> None:
         """Grant credit for ``count`` events. The application has consumed ``taken`` bytes."""
+        # Without an error for an unknown number: the subscription may just have ended.
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self.dispatch.consumed(subscription, taken)
             command = GrantCredit(

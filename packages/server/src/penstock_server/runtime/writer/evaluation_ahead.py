@@ -151,6 +151,8 @@ def evicting(
     """Return the decision of a publish that may evict events to another store. If the current work
     is half done, the eviction is put off to a later sweep. Raises ``NeedsEvaluation``."""
     channel = group.state.channels[channel_id]
+    # With the ids that the events will have, because a large publish may evict its own first
+    # events.
     first, published = channel.state.next_id, []
     for body in bodies:
         published.append((Span(first, first + body.rows), body))
@@ -165,6 +167,7 @@ def may_sweep(group: OpenGroup, channel_id: int, channel: ChannelMachine) -> boo
     evaluated the selectors on them."""
     if channel_id in group.match_cache.sweeping:
         return False
+    # Decided only to see which events would move: the facts are not applied here.
     facts = channel.decide(group.sweeping, group.now_us).facts
     evaluation = evaluation_before_moving(group, channel_id, channel, facts=facts)
     if evaluation is not None:

@@ -50,6 +50,7 @@ class JoinOperations:
         ``LimitReached``.
         """
         owner = by.name if by is not None and not by.trusted else ""
+        # Stored with the join, because its rights are checked again when its owner has no session.
         groups = tuple(sorted(by.groups)) if by is not None and owner else ()
         parsed = await self._choosing.parse(selector) if selector else None
         onward = self.outboxes.onward

@@ -63,6 +63,7 @@ class PublishKeys:
         free_bytes = self._limits.free_bytes_of_index(store, self._state.meter)
         if free_bytes < digest.size + SLOT_BYTES * digest.count:
             store.reclaim_index(state.stored)
+            # The mark has the slot numbers from before the values were renumbered.
             self._marks.pop(channel_id, None)
             free_bytes = self._limits.free_bytes_of_index(store, self._state.meter)
         self._marks.setdefault(channel_id, store.keys.mark())
@@ -76,6 +77,8 @@ class PublishKeys:
         keys = self._state.stores[channel_id].keys
         if keys is None or state.type.relays:
             return digest, []
+        # A fast path, because many publishes have one event: its key is read without parsing the
+        # batch.
         is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
         if not (is_one and (one := keys.superseded_by_one(bodies[0].value_of, state.stored))):
             keyed: Keyed = as_keyed(bodies, digest)

@@ -22,6 +22,7 @@ KEY_LENGTH_MAX = 240
 
 
 def encode_record(record: VersionedRecord) -> bytes:
+    # Without the checksum, which covers the other fields and the value.
     fields = _HEAD.pack(_MAGIC, record.version, len(record.value), 0)[:-8]
     return fields + xxh3_64_intdigest(fields + record.value).to_bytes(8, "little") + record.value
 
