@@ -98,7 +98,7 @@ NO_MEMORY: Final = {
         "penstock_server.storage.embedded.records.KEY_LENGTH_MAX",
     ),
     "of what the server makes, or asks for": (
-        "penstock_amqp.outgoing._WRITTEN_MAX",
+        "penstock_amqp.outgoing._CACHED_BATCHES_MAX",
         "penstock_server.frontends.http.consuming_shapes.FETCH_MAX",
         "penstock_server.frontends.http.consuming_shapes.IDS_MAX",
         "penstock_server.frontends.http.destinations.SEGMENTS_MAX",
@@ -145,8 +145,8 @@ NO_MEMORY: Final = {
     ),
     "of work, depth or time": (
         "penstock_amqp.limits.TICK_S_MAX",
-        "penstock_amqp.link_terms._GENERAL_MAX",
-        "penstock_amqp.single_message.DOUBTS_MAX",
+        "penstock_amqp.link_terms._SELECTOR_MAX",
+        "penstock_amqp.single_message.MISMATCHES_MAX",
         "penstock_amqp.typed.LEVELS_MAX",
         "penstock_server.frontends.http.consuming_shapes.LEASE_MS_MAX",
         "penstock_server.frontends.http.consuming_shapes.WAIT_MS_MAX",

@@ -51,11 +51,11 @@ HOT: Final = {
     "AMQP: for each frame or message": """
         penstock_amqp.addresses LinkDestination
         penstock_amqp.checked_frames _KnownFrame _count_matches
-        penstock_amqp.engine self._take_part
-        penstock_amqp.gate self._of_session self._transfers
-        penstock_amqp.incoming Row _message_properties _note_rest
-        penstock_amqp.incoming _other_id _user_and_group
-        penstock_amqp.outgoing _application_properties _message_properties _rest
+        penstock_amqp.engine self._add_part
+        penstock_amqp.gate self._check_in_session self._check_transfer
+        penstock_amqp.incoming Row _message_properties _add_inexpressible
+        penstock_amqp.incoming _read_typed_id _read_user_and_group
+        penstock_amqp.outgoing _split_properties _encode_message_properties _encode_rest
         penstock_amqp.producers find_destination self._answer self._submit
         penstock_amqp.single_message Body
         penstock_amqp.wire.frames Frame

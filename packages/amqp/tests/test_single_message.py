@@ -22,7 +22,7 @@ from packages.amqp.tests.sample_messages import (
     sent,
 )
 from penstock_amqp.incoming import batch_of, batches_of, row_of
-from penstock_amqp.single_message import DOUBTS_MAX, KINDS_MAX, SingleMessages
+from penstock_amqp.single_message import MISMATCHES_MAX, SHAPES_MAX, SingleMessages
 from penstock_amqp.wire.sections import DATA, VALUE, section
 from penstock_amqp.wire.types import (
     Byte,
@@ -254,12 +254,12 @@ def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
 def test_who_sends_something_else_each_time_is_not_learned_from() -> None:
     """To learn takes longer than to read: once it was in vain some times, it ends."""
     link = SingleMessages()
-    raws = [message(application={"n": number}) for number in range(DOUBTS_MAX + 10)]
+    raws = [message(application={"n": number}) for number in range(MISMATCHES_MAX + 10)]
 
     work = [calls_during(partial(link.body, raw, NOW_MS, "")) for raw in raws]
 
     assert all(link.body(raw, NOW_MS, "") is not None for raw in raws)
-    assert max(work[DOUBTS_MAX:]) < min(work[1:DOUBTS_MAX])
+    assert max(work[MISMATCHES_MAX:]) < min(work[1:MISMATCHES_MAX])
 
 
 USUAL = {
@@ -349,7 +349,7 @@ def test_a_lone_message_that_is_too_large_is_refused() -> None:
 
 def test_kinds_of_messages_do_not_fill_memory() -> None:
     """The first kind is forgotten in the end: it takes the work of a new one again."""
-    raws = [message(durable=True, application={f"name {n}": 1}) for n in range(KINDS_MAX + 1)]
+    raws = [message(durable=True, application={f"name {n}": 1}) for n in range(SHAPES_MAX + 1)]
 
     new, known = (calls_during(lambda: body_of_one(raws[0])) for _ in range(2))
     for raw in raws:

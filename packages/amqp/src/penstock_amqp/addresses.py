@@ -49,7 +49,7 @@ class LinkDestination(Struct, frozen=True):
     """Whether the rules of JMS topics apply."""
 
 
-def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
+def kind_in(capabilities: frozenset[str]) -> Kind | None:
     """Return the kind of destination named by a terminus's capabilities, or None."""
     if capabilities & TOPIC:
         return "channel"
@@ -59,9 +59,9 @@ def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
 def parse_address(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
     """Return the name in an address, and ``kind`` or the kind that the address's scheme implies.
     Raises ``InvalidName``."""
-    for scheme, meant in _SCHEMES.items():
+    for scheme, scheme_kind in _SCHEMES.items():
         if address.startswith(scheme):
-            return destination_name(address.removeprefix(scheme)), kind or meant
+            return destination_name(address.removeprefix(scheme)), kind or scheme_kind
     return destination_name(address), kind
 
 
@@ -103,7 +103,7 @@ async def resolve_destination(
     # The same refusal as for an existing destination that the client may not see: an error must not
     # reveal which names exist.
     if not realm.access.allows(principal, operation_on(CreateChannel, kind or "queue")):
-        raise _hidden(principal, name, kind, needs=needs)
+        raise _access_denied(principal, name, kind, needs=needs)
     kind = kind or "queue"
     definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION
     return await create_destination(realm, principal, name, kind=kind, definition=definition)
@@ -125,18 +125,18 @@ def find_destination(
     link_kind: Kind = "queue" if actual_kind == "queue" else "channel"
     is_visible = realm.access.visible(principal, link_kind, [name])
     if not is_visible and not realm.access.allows(principal, needs[link_kind], name):
-        raise _hidden(principal, name, kind, needs=needs)
+        raise _access_denied(principal, name, kind, needs=needs)
     if actual_kind != link_kind or (kind is not None and actual_kind != kind):
-        wanted = "topic" if kind == "channel" else "queue"
-        raise NameDoesNotExist(f"{name} is a {actual_kind}, not a {wanted}")
+        expected_kind = "topic" if kind == "channel" else "queue"
+        raise NameDoesNotExist(f"{name} is a {actual_kind}, not a {expected_kind}")
     return LinkDestination(store.number, name, link_kind, store.is_jms)
 
 
-def _hidden(
+def _access_denied(
     principal: Principal, name: str, kind: Kind | None, needs: dict[Kind, str]
 ) -> AccessDenied:
     kinds: tuple[Kind, ...] = (kind,) if kind else ("queue", "channel")
-    rights = " or ".join(repr(needs[kind_].partition(".")[2]) for kind_ in kinds)
+    rights = " or ".join(repr(needs[named_kind].partition(".")[2]) for named_kind in kinds)
     return AccessDenied(
         f"{principal.name} lacks {rights} on {name}, or the right 'channels' to create "
         "it if it does not exist; a user with the right 'manage_acl' can grant these rights"
@@ -149,13 +149,13 @@ async def create_destination(
     """Create a destination, or return the one that another client has created meanwhile. Raises
     ``AccessDenied``."""
     try:
-        opened = await execute(Caller(realm, principal), CreateChannel(name, definition))
+        created = await execute(Caller(realm, principal), CreateChannel(name, definition))
     except NameAlreadyBound:
         destination = find_destination(realm, principal, name, kind=kind, needs=SEND_OPERATIONS)
         if destination is None:
             raise
         return destination
-    return LinkDestination(opened.channel, name, kind, is_jms=definition.engine == "jms")
+    return LinkDestination(created.channel, name, kind, is_jms=definition.engine == "jms")
 
 
 def temporary_name(kind: Kind) -> str:

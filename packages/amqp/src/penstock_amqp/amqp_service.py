@@ -68,8 +68,8 @@ class AttachedDurables:
     def _end_absence(self, number: ChannelId, durable: DurableView, absence: object) -> None:
         """Delete the subscription at the end of the window, unless a client has reconnected."""
         store = self._realm.view.store(number)
-        now = None if store is None else store.durable(durable.name)
-        still_exists = now is not None and now.identity is durable.identity
+        current = None if store is None else store.durable(durable.name)
+        still_exists = current is not None and current.identity is durable.identity
         is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence
         if still_exists and is_absent and not self._listener.is_stopping:
             self._listener.spawn(self._delete, number, durable.name)

@@ -17,9 +17,9 @@ from penstock_amqp.addresses import (
     Kind,
     LinkDestination,
     durable_name_of,
+    kind_in,
     resolve_destination,
     temporary_name,
-    wanted_kind,
 )
 from penstock_amqp.consumers import Consumer, ConsumerPeer, Manner
 from penstock_amqp.kept import retain
@@ -28,13 +28,13 @@ from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 from penstock_amqp.link_registry import NamedLink
 from penstock_amqp.link_terms import (
     ReceiverTerms,
+    accepts_outcome,
     capabilities,
     check_dynamic,
     echo_terms,
     is_lookup,
     receiver_terms_of,
     set_node_properties,
-    takes_outcome,
 )
 from penstock_amqp.places import place_of
 from penstock_amqp.producers import LinkProducer, ProducerPeer
@@ -178,8 +178,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         credit_max = self._service.limits.credit
         credit = min(credit_max, connection.pace.per_s or credit_max)
         incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
-        incoming.takes_rejections = takes_outcome(link.remote_source, "rejected")
-        incoming.takes_releases = takes_outcome(link.remote_source, "released")
+        incoming.takes_rejections = accepts_outcome(link.remote_source, "rejected")
+        incoming.takes_releases = accepts_outcome(link.remote_source, "released")
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
                 return
@@ -192,9 +192,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
             return
         destination: LinkDestination | None = None
         if target.dynamic:
-            destination = attached.temporary = await self._temporary(capabilities(target))
+            destination = attached.temporary = await self._create_temporary(capabilities(target))
         elif target.address:
-            kind = wanted_kind(capabilities(target))
+            kind = kind_in(capabilities(target))
             principal = connection.principal
             destination = await resolve_destination(
                 self._realm, principal, target.address, kind=kind, needs=SEND_OPERATIONS
@@ -213,7 +213,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         link.open()
         connection.engine.add_incoming(incoming)
 
-    async def _temporary(self, requested: frozenset[str]) -> LinkDestination:
+    async def _create_temporary(self, requested: frozenset[str]) -> LinkDestination:
         kind: Kind = (
             "channel" if "temporary-topic" in requested or "topic" in requested else "queue"
         )
@@ -242,9 +242,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
         terms = receiver_terms_of(source)
         selector = await self._selector_of(terms)
         if source.dynamic:
-            destination = attached.temporary = await self._temporary(capabilities(source))
+            destination = attached.temporary = await self._create_temporary(capabilities(source))
         else:
-            kind = wanted_kind(capabilities(source))
+            kind = kind_in(capabilities(source))
             principal = connection.principal
             destination = await resolve_destination(
                 self._realm,
@@ -253,7 +253,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
                 kind=kind,
                 needs=BROWSE_OPERATIONS if terms.copies else READ_OPERATIONS,
             )
-        consumer = await self._consumer(attached, destination, terms, selector=selector)
+        consumer = await self._open_consumer(attached, destination, terms, selector=selector)
         outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:  # the peer has closed the link while it was being opened
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
@@ -277,7 +277,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         choosing = self._realm.dispatch.choosing
         return await choosing.parse(terms.selector) if terms.selector else None
 
-    async def _consumer(
+    async def _open_consumer(
         self,
         attached: Attached,
         destination: LinkDestination,
@@ -285,12 +285,12 @@ class Attaching(ConnectionPart[AttachingPeer]):
         selector: Selector | None,
     ) -> Consumer:
         if destination.kind == "queue":
-            return await self._reader(destination, selector, terms)
+            return await self._open_queue_reader(destination, selector, terms)
         if terms.durable or terms.shared:
-            return await self._client(attached, destination, selector, terms=terms)
-        return await self._subscriber(attached.link.name, destination, selector, terms=terms)
+            return await self._open_durable_client(attached, destination, selector, terms=terms)
+        return await self._open_subscriber(attached.link.name, destination, selector, terms=terms)
 
-    async def _reader(
+    async def _open_queue_reader(
         self, destination: LinkDestination, selector: Selector | None, terms: ReceiverTerms
     ) -> Consumer:
         connection, number = self._connection, destination.number
@@ -307,7 +307,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         consumer.subscription = opened.number
         return consumer
 
-    async def _subscriber(
+    async def _open_subscriber(
         self,
         link_name: str,
         destination: LinkDestination,
@@ -323,7 +323,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         # connection was lost.
         start = FromEarliest() if destination.is_jms else FromLatest()
         subscribe = Subscribe(destination.number, 0, start, credit=0, confirms=bool(place))
-        room = self._room_of(consumer)
+        room = self._limit_resend_bytes(consumer)
         caller = self._connection.caller
         opened = await open_subscription(caller, subscribe, consumer, place=place, room=room)
         consumer.subscription = opened.number
@@ -349,7 +349,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         consumer.needs = (request_type, destination)
         return consumer
 
-    def _room_of(self, consumer: Consumer) -> LinkRoom:
+    def _limit_resend_bytes(self, consumer: Consumer) -> LinkRoom:
         """Limit the bytes that a consumer's link keeps to send them again."""
         room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
         consumer.kept.within(room)
@@ -361,7 +361,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
 
     # --- durables ------------------------------------------------------------------------
 
-    async def _client(
+    async def _open_durable_client(
         self,
         attached: Attached,
         destination: LinkDestination,
@@ -369,7 +369,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         terms: ReceiverTerms,
     ) -> Consumer:
         connection, number = self._connection, destination.number
-        name = self._name_of(attached.link.name, terms)
+        name = self._durable_name_of(attached.link.name, terms)
         connection.check_on(Attach, destination)  # before the durable is created
         if not terms.durable:
             attached.is_volatile = True
@@ -385,7 +385,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         )
         attach = Attach(number, 0, name, pull=True)
         place = self._place_of(attached.link.name)
-        room = self._room_of(consumer) if kind.cumulative else None
+        room = self._limit_resend_bytes(consumer) if kind.cumulative else None
         opened = await open_subscription(
             connection.caller, attach, consumer, place=place, room=room
         )
@@ -396,7 +396,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         attached.ends_durable = True
         return consumer
 
-    def _name_of(self, link_name: str, terms: ReceiverTerms) -> str:
+    def _durable_name_of(self, link_name: str, terms: ReceiverTerms) -> str:
         """Return the durable's name, which is the link's name up to ``|``: several links may belong
         to one subscription."""
         base = link_name.partition("|")[0]
@@ -467,9 +467,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
         """Open a link that names a subscription but no address; its only purpose is to end the
         subscription."""
         link = attached.link
-        base, _, rest = link.name.partition("|")
-        terms = ReceiverTerms(shared=True, is_global="global" in rest, durable=True)
-        name = self._name_of(base, terms)
+        base, _, suffix = link.name.partition("|")
+        terms = ReceiverTerms(shared=True, is_global="global" in suffix, durable=True)
+        name = self._durable_name_of(base, terms)
         needed = operation_on(Attach, "channel")
         for store, _ in self._realm.view.with_durable(name):
             if not self._connection.caller.allows(needed, store.name):

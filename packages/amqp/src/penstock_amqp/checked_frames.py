@@ -31,7 +31,8 @@ class DeliveryIds(Struct):
     next_id: int | None = None
     """Id of the next delivery; None before the first delivery."""
 
-    def used(self, count: int) -> None:
+    def advance(self, count: int) -> None:
+        """Move the next id past ``count`` deliveries; ids are 32-bit serial numbers."""
         assert self.next_id is not None, "called after a delivery with an id"
         self.next_id = (self.next_id + count) % (2 * _HALF)
 
@@ -68,6 +69,8 @@ class CheckedFrames:
 
     def count_equal(self, data: bytes, offset: int, size: int, end: int) -> int:
         """Return the number of consecutive frames from ``offset`` on that match a checked frame."""
+        # The key has the channel, the descriptor and the head of the list; the frame's size, which
+        # the key leaves out, depends on the payload.
         known_frame = self._likenesses.get(data[offset + 4 : offset + 16])
         if known_frame is None or not _matches(data, offset, known_frame):
             return 0
@@ -91,7 +94,7 @@ class CheckedFrames:
                     break
                 step = min(4 * step, _MOST_ROWS)
         if known_frame.ids is not None:
-            known_frame.ids.used(count)
+            known_frame.ids.advance(count)
         return count
 
     def learn(self, performative: Performative, frame: bytes, ids: DeliveryIds | None) -> None:
@@ -153,17 +156,19 @@ def _count_matches(rows: Any, model: Any, known_frame: _KnownFrame, count_before
     is_equal[:, known_frame.first_at : known_frame.first_end] = True
     is_equal[:, known_frame.second_at : known_frame.second_end] = True
     matches = is_equal.all(axis=1)
-    first = _numbers(rows[:, known_frame.first_at : known_frame.first_end])
+    first = _decode_numbers(rows[:, known_frame.first_at : known_frame.first_end])
     if known_frame.ids is not None:
         expected = np.arange(len(rows), dtype=np.uint32)
         expected += np.uint32(((known_frame.ids.next_id or 0) + count_before) % (2 * _HALF))
         matches &= first == expected
     elif known_frame.second_at < known_frame.second_end:
-        matches &= _numbers(rows[:, known_frame.second_at : known_frame.second_end]) - first < _HALF
+        matches &= (
+            _decode_numbers(rows[:, known_frame.second_at : known_frame.second_end]) - first < _HALF
+        )
     return len(matches) if matches.all() else int(matches.argmin())
 
 
-def _numbers(rows: Any) -> Any:
+def _decode_numbers(rows: Any) -> Any:
     """Decode a big-endian number from each row of 0, 1 or 4 bytes."""
     match rows.shape[1]:
         case 0:
@@ -177,6 +182,8 @@ def _numbers(rows: Any) -> Any:
 def _variable_bytes(frame: bytes, offset: int) -> tuple[int, int]:
     """Return begin and end of the variable bytes of a number or tag."""
     code = frame[offset]
+    # A uint has 4 bytes, a smalluint 1, and a tag (vbin8) states its length in 1 byte. All other
+    # codes, such as uint0, have none.
     if code == 0x70:
         return offset + 1, offset + 5
     if code == 0x52:

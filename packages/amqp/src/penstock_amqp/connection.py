@@ -111,7 +111,7 @@ class AmqpConnection(HostedConnection):
         self._flush_is_due = False
         self._ticking: asyncio.TimerHandle | None = None
         """Timer of the next check for timeouts."""
-        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
+        self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._take_turn)
         self._read_batch = ReadBatch(self._process, self._reading.data_arrived)
         self._can_write = True
         self._asker = Asker()
@@ -226,8 +226,8 @@ class AmqpConnection(HostedConnection):
         self._sign_in = None
         frames, self._frames = self._frames, sasl.SaslFrames()
         assert frames is not None, "the sign-in used these frames"
-        if rest := frames.rest():  # bytes sent before the client knew the outcome
-            self._process(rest)
+        if unprocessed := frames.rest():  # bytes sent before the client knew the outcome
+            self._process(unprocessed)
 
     def not_signed_in(self) -> None:
         """Continue after a failed sign-in."""
@@ -365,7 +365,7 @@ class AmqpConnection(HostedConnection):
                 raise self._not_admitted
             policy = sole_policy(connection)
             if policy is not None:
-                self._enter(policy)
+                self._register_sole(policy)
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
             self.realm.connections.refused(error)
@@ -375,7 +375,7 @@ class AmqpConnection(HostedConnection):
         self.is_open = True
         self._loop.call_soon(self._tick)
 
-    def _enter(self, policy: int) -> None:
+    def _register_sole(self, policy: int) -> None:
         """Register as the only connection of the container. Raises ``NameAlreadyBound``."""
         entry = SoleConnection(
             self.principal.user, policy, self.replaced, released=self.links.released
@@ -400,10 +400,10 @@ class AmqpConnection(HostedConnection):
         # our output (`_can_write` is False), its idle timeout continues.
         if self._reading.is_paused and self._can_write:
             self.engine.excuse(now_s)
-        again_s = self.engine.tick(now_s)
+        next_tick_s = self.engine.tick(now_s)
         self.flush()
         tick_s_max = self.service.limits.tick_s_max
-        pause_s = min(tick_s_max, again_s - now_s) if again_s else tick_s_max
+        pause_s = min(tick_s_max, next_tick_s - now_s) if next_tick_s else tick_s_max
         self._ticking = self._loop.call_later(max(TICK_S_MIN, pause_s), self._tick)
 
     # --- links ---------------------------------------------------------------------------
@@ -500,7 +500,7 @@ class AmqpConnection(HostedConnection):
             return False  # connections that only receive are read even if the realm is congested
         return self._can_write and not self.listener.is_draining
 
-    def _reads_again(self, now_s: float) -> None:
+    def _reading_resumed(self, now_s: float) -> None:
         self.heard_s = now_s
         self.engine.excuse(now_s)
         self.links.refill()

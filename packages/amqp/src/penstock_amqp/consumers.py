@@ -121,7 +121,7 @@ class Consumer:
         self._newest = -1
         self._is_full = False
         """Whether the limit of unsettled deliveries, not the client's credit, bounds the room."""
-        self._is_asked = False
+        self._is_grant_requested = False
 
     # --- the realm's side ----------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Consumer:
         if self.is_over or link is None or link.is_over:
             return
         # The hot loop: attributes are read once, and kept bytes are counted once per batch.
-        counts = _counts(redeliveries, ids) if redeliveries else {}
+        counts = _redelivery_counts(redeliveries, ids) if redeliveries else {}
         own_container = self._connection.container if self._no_local else None
         credit, send = link.credit, self._connection.engine.send
         keeps, size_max = self.manner.keeps and not link.settled, link.message_bytes_max
@@ -253,15 +253,15 @@ class Consumer:
             return
         self._send_held()
         if self.manner.seat:
-            if not self._is_asked:
-                self._is_asked = True
+            if not self._is_grant_requested:
+                self._is_grant_requested = True
                 self._realm.subscriptions.grant(self.number, self)
             return
-        wanted = self.room - self._granted
-        if wanted:  # negative if the client has withdrawn credit
-            self._granted += wanted
+        credit_change = self.room - self._granted
+        if credit_change:  # negative if the client has withdrawn credit
+            self._granted += credit_change
             self._realm.subscriptions.credit(
-                self.subscription, max(0, wanted), withdrawn=max(0, -wanted)
+                self.subscription, max(0, credit_change), withdrawn=max(0, -credit_change)
             )
         if link.is_draining:  # the realm calls `finished` after the last available event
             self._realm.subscriptions.demand(self.subscription, 0)
@@ -276,7 +276,7 @@ class Consumer:
 
     def ready_seat(self) -> int | None:
         """Return the seat that the realm may now deliver to; None without a link."""
-        self._is_asked = False
+        self._is_grant_requested = False
         return None if self.link is None else self.subscription
 
     def room_now(self) -> tuple[int, bool]:
@@ -348,7 +348,7 @@ class Consumer:
         if self.consumes(outcome):
             self.acknowledge([outcome.event_id], reply)
         elif outcome.state == REJECTED or (outcome.undeliverable and self._moves_dead):
-            self._bury_rejected(outcome, reply or _ignored)
+            self._bury_rejected(outcome, reply or _log_failure)
         else:
             self._return_event(outcome, reply)
 
@@ -375,13 +375,13 @@ class Consumer:
         acknowledgement = self.acknowledgement_for(ids)
         self.record_consumed(ids, acknowledgement)
         if acknowledgement is None:
-            (reply or _ignored)(None, None)
+            (reply or _log_failure)(None, None)
             return
         if reply is None:
             reply = (
-                _ignored
+                _log_failure
                 if acknowledgement.previous or len(ids) == 1
-                else self._acknowledge_rest(ids)
+                else self._acknowledge_in_halves(ids)
             )
         self._realm.subscriptions.settle(
             self.subscription,
@@ -391,7 +391,7 @@ class Consumer:
             previous=acknowledgement.previous,
         )
 
-    def _acknowledge_rest(self, ids: Sequence[int]) -> Reply:
+    def _acknowledge_in_halves(self, ids: Sequence[int]) -> Reply:
         """Return a reply that repeats a refused acknowledgement in halves, down to single events.
 
         The realm refuses all events of an acknowledgement if one of them has been given back
@@ -400,7 +400,7 @@ class Consumer:
 
         def reply(_: Any, error: BaseException | None) -> None:
             if not isinstance(error, IllegalState) or self.is_over:
-                _ignored(None, error)
+                _log_failure(None, error)
                 return
             with self._connection.containing:
                 middle = len(ids) // 2
@@ -486,7 +486,7 @@ class Consumer:
         another client gets them. ``delay_ms``: how long they wait; ignored if the link itself
         delivers them again.
         """
-        reply = reply or _ignored
+        reply = reply or _log_failure
         if self.manner.keeps and elsewhere:
             self._skip(ids, reply, delay_ms)
         elif self.manner.keeps:
@@ -590,7 +590,9 @@ class Consumer:
         self._service.places.remove(self)
 
 
-def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:
+def _redelivery_counts(
+    redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]
+) -> dict[int, int]:
     counts: dict[int, int] = {}
     low, high = ids[0], ids[-1] + 1
     for count, spans in redeliveries:
@@ -600,6 +602,6 @@ def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict
     return counts
 
 
-def _ignored(_: Any, error: BaseException | None) -> None:
+def _log_failure(_: Any, error: BaseException | None) -> None:
     if error is not None:
         _log.debug("amqp.not_settled", reason=str(error))

@@ -312,7 +312,7 @@ class AmqpEngine:
                     key = int(cast("uintptr_t", pointer))
                     last_pointer, incoming_link = pointer, incoming.get(key)
                 if incoming_link is not None:
-                    if self._take_delivery(incoming_link, delivery_of(event), pointer):
+                    if self._read_delivery(incoming_link, delivery_of(event), pointer):
                         touched[incoming_link] = None
                 elif (outgoing_link := outgoing.get(key)) is not None:
                     self._read_outcome(outgoing_link, delivery_of(event))
@@ -381,14 +381,14 @@ class AmqpEngine:
         if pn.pn_link_is_receiver(pointer) and pn.pn_link_state(pointer) & pn.PN_LOCAL_UNINIT:
             self._peer.too_early(Link.wrap(pointer))
 
-    def _take_delivery(self, link: IncomingLink, delivery: Pointer, pointer: Pointer) -> bool:
+    def _read_delivery(self, link: IncomingLink, delivery: Pointer, pointer: Pointer) -> bool:
         """Read the bytes of a delivery. Return True if the message is complete."""
         size = pn.pn_delivery_pending(delivery)
         # Proton reports one pending byte for a delivery that its sender has aborted.
         if not 1 < size <= link.message_bytes_max and not self._is_usable(link, delivery, pointer):
             return False
         if pn.pn_delivery_partial(delivery) or link.parts:
-            if not self._take_part(link, delivery, pointer, size):
+            if not self._add_part(link, delivery, pointer, size):
                 return False
             message = bytes(link.parts)
             self._clear_parts(link)
@@ -422,9 +422,7 @@ class AmqpEngine:
             return False
         return True
 
-    def _take_part(
-        self, link: IncomingLink, delivery: Pointer, pointer: Pointer, size: int
-    ) -> bool:
+    def _add_part(self, link: IncomingLink, delivery: Pointer, pointer: Pointer, size: int) -> bool:
         """Add a part to a message. Return True if the message is complete."""
         if size:
             part = self._read(pointer, size)
@@ -450,9 +448,9 @@ class AmqpEngine:
 
     def _read(self, pointer: Pointer, size: int) -> bytes:
         if size > SCRATCH_BYTES:
-            long = bytearray(size)
-            count = pn.pn_link_recv(pointer, ffi.from_buffer(long), size)
-            return bytes(memoryview(long)[: max(0, count)])
+            buffer = bytearray(size)
+            count = pn.pn_link_recv(pointer, ffi.from_buffer(buffer), size)
+            return bytes(memoryview(buffer)[: max(0, count)])
         count = pn.pn_link_recv(pointer, self._scratch_pointer, size)
         return bytes(self._scratch_view[:count]) if count > 0 else b""
 

@@ -25,7 +25,7 @@ from penstock_core.vocabulary.errors import RemoteProtocolViolation
 CREDIT_MAX: Final = (1 << 31) - 1
 """Largest credit passed to Proton, whose numbers are signed; more would have no effect."""
 _UINT: Final = 1 << 32
-_WANTED: Final = frozenset({frames.BEGIN, frames.FLOW, frames.END})
+_WATCHED_FRAMES: Final = frozenset({frames.BEGIN, frames.FLOW, frames.END})
 _HANDLE, _COUNT, _CREDIT, _DRAIN, _ECHO = 4, 5, 6, 8, 9
 
 
@@ -34,6 +34,7 @@ class _Flow(NamedTuple):
 
     channel: int
     of_link: bool
+    """Whether the frame is about a link; otherwise it is about its session only."""
     limit: int
     """The delivery count at which the credit ends."""
     drain: bool
@@ -50,12 +51,13 @@ class Flows:
         frame_bytes_max: int,
     ) -> None:
         """``incoming`` and ``outgoing`` are the engine's links by :func:`key_of`."""
-        self.frames = Frames(_WANTED, frame_bytes_max)
+        self.frames = Frames(_WATCHED_FRAMES, frame_bytes_max)
         self._incoming = incoming
         self._outgoing = outgoing
         self._sessions: dict[int, Pointer] = {}
         """Sessions by the peer's channel number."""
         self._begins: int | None = None
+        """Channel of the begin frame that Proton is processing."""
         self._flow: _Flow | None = None
         self._limits: dict[int, int] = {}
         """Delivery count at which the credit ends, by link."""
@@ -70,6 +72,7 @@ class Flows:
         self._unnamed: dict[str, deque[int]] = {}
         """Outgoing links whose handle on this side is not known yet, by name."""
         self._handles: dict[int, int] = {}
+        """Handles on this side, by link."""
 
     # --- input ---------------------------------------------------------------------------
 
@@ -127,8 +130,8 @@ class Flows:
         to an earlier one."""
         key = key_of(pointer)
         self._drains.discard(key)
-        for by_key in (self._limits, self._drained, self._owed, self._handles):
-            by_key.pop(key, None)
+        for by_link in (self._limits, self._drained, self._owed, self._handles):
+            by_link.pop(key, None)
 
     # --- output --------------------------------------------------------------------------
 
@@ -136,14 +139,14 @@ class Flows:
         """Return all bytes to send; ``produce`` returns Proton's output."""
         data = produce()
         if self._unnamed:
-            self._learn(data)
+            self._learn_handles(data)
         if self._drained:
             data += self._drain(produce)
         if self._owed or self._owed_sessions:
             data += self._answers(produce)
         return data
 
-    def _learn(self, data: bytes) -> None:
+    def _learn_handles(self, data: bytes) -> None:
         for frame in frames.frames_in(data, frames.ATTACH):
             values: list[Any] = [*frame.fields, *[None] * 6]
             name, handle, is_receiver, source = values[0], values[1], values[2], values[5]
@@ -183,13 +186,13 @@ class Flows:
                 data += _session_state(pn.pn_link_session(incoming.pointer), produce)
             elif outgoing is not None and key in self._handles:
                 session_frames = _session_state(pn.pn_link_session(outgoing.pointer), produce)
-                data += self._of_link(key, outgoing, session_frames)
+                data += self._add_link_state(key, outgoing, session_frames)
             else:
                 continue  # not attached on this side yet
             del self._owed[key]
         return data
 
-    def _of_link(self, key: int, link: OutgoingLink, session_frames: bytes) -> bytes:
+    def _add_link_state(self, key: int, link: OutgoingLink, session_frames: bytes) -> bytes:
         """Return a flow frame with the state of a link added to that of its session."""
         flows = list(frames.frames_in(session_frames, frames.FLOW))
         if len(flows) != 1:  # the session is over

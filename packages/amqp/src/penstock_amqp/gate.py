@@ -44,6 +44,7 @@ ERRANT: Final = "amqp:session:errant-link"
 WINDOW: Final = "amqp:session:window-violation"
 
 _HALF: Final = 1 << 31
+"""Half of the range of 32-bit serial numbers: a number less than this ahead counts as later."""
 _HEADER_BYTES: Final = 8
 """Size in bytes of the protocol header, and of a frame's header."""
 _ACQUISITION: Final = "txn-id"
@@ -132,6 +133,7 @@ class Gate:
         self._frame_bytes_max = frame_bytes_max
         self._links_max = 2 * links_max
         self._rest = b""
+        """Received bytes of an incomplete frame."""
         self._has_header = False
         self._is_open = False
         self._is_shut = False
@@ -141,7 +143,9 @@ class Gate:
         self._checked = CheckedFrames()
         self._beginning: _Session | None = None
         self._partial = 0
+        """Number of links whose current delivery has further transfers."""
         self._links = 0
+        """Number of links in all sessions."""
         self._unannounced: list[_Session] = []
         """Sessions whose begin has not been sent to the peer yet."""
 
@@ -195,11 +199,11 @@ class Gate:
             if count:
                 offset += count * size
                 continue
-            act = self._action_for(data, offset, size)
-            if act is not None:
+            action = self._action_for(data, offset, size)
+            if action is not None:
                 if begin < offset:
                     self._watched.feed(memoryview(data)[begin:offset])
-                act()
+                action()
                 begin = offset + size
             offset += size
         if self._is_shut:
@@ -233,7 +237,7 @@ class Gate:
             payload = data[body + performative.end : offset + size]
             frame = _frame(performative.code, values, payload, channel=channel.to_bytes(2, "big"))
         try:
-            act = self._check_decoded(performative, channel, frame)
+            action = self._check_decoded(performative, channel, frame)
         except Unfit as error:
             of_session = (
                 performative.code not in (OPEN, BEGIN, END, CLOSE) and channel in self._sessions
@@ -242,12 +246,12 @@ class Gate:
             return partial(self._fail, offence, channel)
         except Offence as offence:
             return partial(self._fail, offence, channel)
-        if act is None and not is_plain:
+        if action is None and not is_plain:
             return partial(self._watched.feed, frame)
-        if act is None and not self._partial and performative.code in (TRANSFER, DISPOSITION):
+        if action is None and not self._partial and performative.code in (TRANSFER, DISPOSITION):
             ids = self._sessions[channel].ids if performative.code == TRANSFER else None
             self._checked.learn(performative, frame, ids)
-        return act
+        return action
 
     def _fail(self, offence: Offence, channel: int) -> None:
         state = self._sessions.get(channel) if offence.of_session else None
@@ -279,7 +283,7 @@ class Gate:
         elif code != CLOSE:
             if state is None:
                 raise Offence(NOT_ALLOWED, f"channel {channel} has no session; begin one first")
-            return self._of_session(code, channel, state, values, frame)
+            return self._check_in_session(code, channel, state, values, frame)
         return None
 
     def _check_open(self, channel: int) -> None:
@@ -304,7 +308,7 @@ class Gate:
             self._sessions.pop(channel, None)
             self._unannounced.remove(session)
 
-    def _of_session(
+    def _check_in_session(
         self, code: int, channel: int, state: _Session, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
         if code == ATTACH:
@@ -322,7 +326,7 @@ class Gate:
         elif code == DETACH:
             return self._check_detach(state, int(values[0]))
         elif code == TRANSFER:
-            return self._transfers(state, self._link_of(state, int(values[0])), values, frame)
+            return self._check_transfer(state, self._link_of(state, int(values[0])), values, frame)
         elif values[4] is not None:
             link = self._link_of(state, int(values[4]))
             if values[10] and Symbol(_ACQUISITION) in values[10]:
@@ -363,7 +367,7 @@ class Gate:
         if terminus := unknown_terminus(values):
             text = f"a {terminus} is not supported; use source, target or coordinator"
             pass_on = pass_on or partial(self._watched.feed, frame)
-            return self._failing(
+            return self._fail_after(
                 state, state.links[handle], NOT_IMPLEMENTED, text=text, pass_on=pass_on
             )
         return pass_on
@@ -392,7 +396,7 @@ class Gate:
         self._checked.clear()
         return _ignore_frame if link.is_stolen else None
 
-    def _transfers(
+    def _check_transfer(
         self, state: _Session, link: _Link, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
         """Check a transfer frame. Raises :class:`Offence` (2.5.6, 2.7.5)."""
@@ -418,7 +422,7 @@ class Gate:
         if not link.is_dropped:
             return None
         pass_on = partial(self._watched.feed, _without_payload(values, frame))
-        return pass_on if error is None else self._failing(state, link, *error, pass_on=pass_on)
+        return pass_on if error is None else self._fail_after(state, link, *error, pass_on=pass_on)
 
     def _check_first_transfer(
         self, state: _Session, link: _Link, identity: tuple[Any, Any, Any]
@@ -442,7 +446,7 @@ class Gate:
             return NOT_IMPLEMENTED, text
         return None
 
-    def _failing(
+    def _fail_after(
         self,
         state: _Session,
         link: _Link,
@@ -464,7 +468,7 @@ class Gate:
     def _refuse_acquisition(self, state: _Session, link: _Link) -> None:
         """Refuse the acquisition of messages in a transaction: it is not supported (4.4.3)."""
         text = "messages cannot be acquired in a transaction; settle them in one instead"
-        self._failing(state, link, NOT_IMPLEMENTED, text=text, pass_on=_ignore_frame)()
+        self._fail_after(state, link, NOT_IMPLEMENTED, text=text, pass_on=_ignore_frame)()
 
 
 def _handle_of_link_named(state: _Session, name: str, *, is_sender: bool) -> int | None:

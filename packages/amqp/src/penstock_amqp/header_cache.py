@@ -71,7 +71,7 @@ def decode_header(encoded: bytes) -> MessageHeader:
             high_priority=message_priority,
             zero_ttl=ttl == 0,
         )
-        _remember(_headers_by_section, encoded, header)
+        _cache(_headers_by_section, encoded, header)
     return header
 
 
@@ -79,7 +79,7 @@ def decode_annotations(encoded: bytes) -> Annotations:
     annotations = _annotations_by_section.get(encoded)
     if annotations is None:
         annotations = _read_annotations(encoded)
-        _remember(_annotations_by_section, encoded, annotations)
+        _cache(_annotations_by_section, encoded, annotations)
     return annotations
 
 
@@ -103,6 +103,7 @@ def _read_annotations(encoded: bytes) -> Annotations:
                 properties[name] = property_of(value)
             del remaining[message_header.PROPERTIES]
         except (NoProperty, InvalidEvent):
+            # One value cannot be a property: the whole map stays in `remaining`.
             properties = {}
     rest = None
     if remaining:
@@ -138,7 +139,7 @@ def _delay(value: Any) -> int:
     return ms
 
 
-def _remember(cached: dict[bytes, Any], encoded: bytes, decoded: Any) -> None:
+def _cache(cached: dict[bytes, Any], encoded: bytes, decoded: Any) -> None:
     if len(cached) >= KNOWN_MAX:
         cached.clear()
     if len(encoded) <= KNOWN_BYTES_MAX:

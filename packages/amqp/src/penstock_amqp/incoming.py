@@ -156,6 +156,7 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
     if header.priority is not None or header.ttl or header.zero_ttl:
         return None
     data = sections.body[0][1]
+    # The constructors of short and long binaries, whose lengths take 1 and 4 bytes.
     if data[0] not in (0xA0, 0xB0):
         return None
     data_at = len(message) - len(data) + (2 if data[0] == 0xA0 else 5)
@@ -186,7 +187,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     sections = sections_of(message)
     header = decode_header(sections.header)
     annotations = decode_annotations(sections.message_annotations)
-    data, kind, sizes = _body(sections)
+    data, kind, sizes = _body_of(sections)
     rest: dict[str, Any] = {}
     headers: dict[str, Any] = {}
     properties: dict[str, Any] = {}
@@ -205,7 +206,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
         rest["priority"] = header.high_priority
     if header.zero_ttl:
         rest["zero_ttl"] = True
-    _note_rest(sections, annotations, kind, sizes, rest)
+    _add_inexpressible(sections, annotations, kind, sizes, rest)
     if rest and (text := _residue_text(rest)) is not None:
         headers[message_header.HEADER] = text
     # A relative time to live takes precedence over an absolute expiry.
@@ -228,7 +229,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     )
 
 
-def _note_rest(
+def _add_inexpressible(
     sections: Sections,
     annotations: Annotations,
     kind: str,
@@ -265,7 +266,7 @@ def _residue_text(rest: dict[str, Any]) -> str | None:
         return text
 
 
-def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
+def _body_of(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
     """Return the data, the kind of body, and the sizes of the sections if the body has several."""
     body = sections.body
     if not body:
@@ -273,18 +274,18 @@ def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
     code, encoded = body[0]
     if code == DATA:
         if len(body) == 1:
-            return _binary(encoded), "data", ()
-        parts = [_binary(section_value) for _, section_value in body]
+            return _decode_binary(encoded), "data", ()
+        parts = [_decode_binary(section_value) for _, section_value in body]
         return b"".join(parts), "data", tuple(map(len, parts))
     if code == SEQUENCE:
         for _, section_value in body:
             fields(section_value)
         return b"".join(section_value for _, section_value in body), "sequence", ()
     assert code == VALUE, "sections_of accepts only data, sequence and value as body sections"
-    return _value(encoded)
+    return _decode_value(encoded)
 
 
-def _binary(encoded: bytes) -> bytes:
+def _decode_binary(encoded: bytes) -> bytes:
     if encoded[0] == 0xA0:
         return encoded[2:]
     if encoded[0] == 0xB0:
@@ -292,14 +293,14 @@ def _binary(encoded: bytes) -> bytes:
     raise RemoteProtocolViolation("data section must be binary")
 
 
-def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
+def _decode_value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
     code = encoded[0]
     if code in (0xA1, 0xB1):
         text = encoded[2 if code == 0xA1 else 5 :]
         text.decode()  # raises if it is not UTF-8
         return text, "text", ()
     if code in (0xA0, 0xB0):
-        return _binary(encoded), "binary", ()
+        return _decode_binary(encoded), "binary", ()
     if code == 0x40:
         return b"", "null", ()
     return encoded, "value", ()
@@ -316,7 +317,9 @@ def _application_properties(
     decoded = entries(encoded)
     types = {name: KEPT[type(value)] for name, value in decoded.items() if type(value) in KEPT}
     try:
-        signature = tuple((_name(name), _scalar_type(value)) for name, value in decoded.items())
+        signature = tuple(
+            (_checked_name(name), _scalar_type(value)) for name, value in decoded.items()
+        )
         values: dict[str, Any] = decoded
         fits_arrow = all(kind in ARROW for _, kind in signature)
         if not fits_arrow:
@@ -329,7 +332,7 @@ def _application_properties(
     return signature if fits_arrow else None, values
 
 
-def _name(name: Any) -> str:
+def _checked_name(name: Any) -> str:
     check_property_name(name)
     return str(name)
 
@@ -379,18 +382,18 @@ def _message_properties(
         if type(value) is str:
             headers[name] = value
         elif value is not None:
-            _other_id(name, value, headers, rest)
+            _read_typed_id(name, value, headers, rest)
     for place, name in ((3, "type"), (4, "reply_to")):
         if values[place] is not None:
-            headers[name] = _text(values[place], name)
+            headers[name] = _checked_text(values[place], name)
     for place, name in _TEXTS:
         if values[place] is not None:
-            rest[name] = _text(values[place], name)
-    _user_and_group(values[1], values[10], values[11], headers, properties, rest)
+            rest[name] = _checked_text(values[place], name)
+    _read_user_and_group(values[1], values[10], values[11], headers, properties, rest)
     return _read_times(values[8:10], headers, rest)
 
 
-def _user_and_group(
+def _read_user_and_group(
     user: Any,
     group: Any,
     sequence: Any,
@@ -404,12 +407,12 @@ def _user_and_group(
         except UnicodeDecodeError:
             rest["user_id"] = user
     if group is not None:
-        properties[message_header.GROUP_ID] = _text(group, "group-id")
+        properties[message_header.GROUP_ID] = _checked_text(group, "group-id")
     if isinstance(sequence, UInt):
         properties[message_header.GROUP_SEQUENCE] = int(sequence)
 
 
-def _other_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:
+def _read_typed_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:
     kind = _IDS.get(type(value))
     if kind is None:
         raise RemoteProtocolViolation(f"{name} cannot be {type(value).__name__}")
@@ -417,7 +420,7 @@ def _other_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, An
     rest[name] = kind
 
 
-def _text(value: Any, name: str) -> str:
+def _checked_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise RemoteProtocolViolation(f"{name} is {type(value).__name__}, not a string")
     return str(value)
@@ -441,7 +444,7 @@ def _read_times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]
 
 
 def batch_of(rows: list[Row], container: str) -> Batch:
-    properties = _properties(rows)
+    properties = _build_property_columns(rows)
     batch = body_of_columns(
         [row.data for row in rows],
         [row.tag for row in rows],
@@ -453,7 +456,7 @@ def batch_of(rows: list[Row], container: str) -> Batch:
         else [EPOCH + timedelta(milliseconds=row.deliver_ms or 0) for row in rows],
     )
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if (headers := _headers(rows, container)) is not None:
+    if (headers := _build_header_columns(rows, container)) is not None:
         columns["headers"] = headers
     for name in ("properties", "sparse", "nulls", "more"):
         array = getattr(properties, name)
@@ -466,7 +469,7 @@ def batch_of(rows: list[Row], container: str) -> Batch:
     return Batch(record_batch, [row.place for row in rows])
 
 
-def _headers(rows: list[Row], container: str) -> pa.StructArray | None:
+def _build_header_columns(rows: list[Row], container: str) -> pa.StructArray | None:
     names: dict[str, None] = {}
     for row in rows:
         if row.headers:
@@ -488,9 +491,10 @@ def _header_column(name: str, rows: list[Row]) -> pa.Array:
     return pa.array(values, HEADERS[name])
 
 
-def _properties(rows: list[Row]) -> PropertyColumns:
+def _build_property_columns(rows: list[Row]) -> PropertyColumns:
     signature = rows[0].signature
     if signature is None or any(row.signature != signature for row in rows):
+        # The rows have different names or types, which only `property_columns` can merge.
         converted = [{n: _arrow_value(v) for n, v in row.properties.items()} for row in rows]
         return property_columns(converted)
     if not signature:

@@ -45,7 +45,7 @@ class UserKept:
         """Remove a link that has ended from the links to wake."""
         self._held_back.pop(room, None)
 
-    def go_on(self) -> None:
+    def wake_links(self) -> None:
         """Wake the links that have room again, the longest waiting first."""
         for room in [room for room in self._held_back if room.is_half_free]:
             self._held_back.pop(room, None)
@@ -92,10 +92,10 @@ class LinkRoom(RoughRoom):
         return not self._connection.bytes or self.in_flight <= self.free_bytes
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
-        fits = super().fitting(rows)
-        if fits is not rows:
+        fitting_rows = super().fitting(rows)
+        if fitting_rows is not rows:
             self._connection.user.hold_back(self)
-        return fits
+        return fitting_rows
 
     def sent(self, size: int) -> None:
         """Register for a wake-up if the room is used up; the link itself counts what it keeps."""
@@ -111,7 +111,7 @@ class LinkRoom(RoughRoom):
         self._connection.bytes += size
         self._connection.user.bytes += size
         if size < 0:
-            self._connection.user.go_on()
+            self._connection.user.wake_links()
 
     def close(self) -> None:
         """Release everything, because the link has ended."""

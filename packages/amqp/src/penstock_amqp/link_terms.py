@@ -25,7 +25,7 @@ _POLICIES: Final = (
     0x2E,
     "amqp:delete-on-no-links-or-messages:list",
 )
-_GENERAL_MAX: Final = 64 << 10
+_SELECTOR_MAX: Final = 64 << 10
 """Maximum characters of a selector."""
 
 
@@ -50,11 +50,11 @@ def capabilities(terminus: Terminus) -> frozenset[str]:
     return frozenset(map(str, _as_list(_value(terminus.capabilities))))
 
 
-def takes_outcome(source: Terminus, outcome: str) -> bool:
+def accepts_outcome(source: Terminus, outcome: str) -> bool:
     """Return True if the sender accepts an outcome, such as ``rejected``. A sender that names no
     outcomes accepts all (3.5.3)."""
-    named = _as_list(_value(source.outcomes))
-    return not named or f"amqp:{outcome}:list" in map(str, named)
+    accepted_outcomes = _as_list(_value(source.outcomes))
+    return not accepted_outcomes or f"amqp:{outcome}:list" in map(str, accepted_outcomes)
 
 
 def check_dynamic(terminus: Terminus, which: str) -> None:
@@ -106,9 +106,9 @@ def receiver_terms_of(source: Terminus) -> ReceiverTerms:
         filter_type = _filter_type(key, filter_value)
         value = filter_value.value if isinstance(filter_value, ProtonDescribed) else filter_value
         if _is_one_of(filter_type, _SELECTOR):
-            if not isinstance(value, str) or len(value) > _GENERAL_MAX:
+            if not isinstance(value, str) or len(value) > _SELECTOR_MAX:
                 raise InvalidArgument(
-                    f"the selector of a link must be a string of at most {_GENERAL_MAX} characters"
+                    f"the selector of a link must be a string of at most {_SELECTOR_MAX} characters"
                 )
             selector = str(value)
         elif _is_one_of(filter_type, _NO_LOCAL):

@@ -108,13 +108,14 @@ class Links(ConnectionPart[LinksPeer]):
         if not self._connection.is_open:
             return
         self._connection.pace.count(1)
+        # Registered before it is opened: a second attach of the name must find and replace it.
         attached = self._links[_key(link)] = Attached(link, self.steal)
         attached.older = self._service.links.add(self._name_of(attached), attached)
         self._connection.spawn(self._open_link, attached)
 
     async def _open_link(self, attached: Attached) -> None:
         try:
-            await self._after_older(attached)
+            await self._wait_for_older(attached)
             if not attached.is_closed:
                 receivers_before = self._receivers_before(attached) if attached.takes_events else 0
                 await self._attaching.open(
@@ -134,7 +135,7 @@ class Links(ConnectionPart[LinksPeer]):
             await self._remove_temporary(attached)
         self._connection.flush_soon()
 
-    async def _after_older(self, attached: Attached) -> None:
+    async def _wait_for_older(self, attached: Attached) -> None:
         """Wait until the replaced link or connection has given everything back."""
         if self.former_released is not None:
             await self.former_released.wait()
@@ -170,7 +171,7 @@ class Links(ConnectionPart[LinksPeer]):
     async def _detach_link(self, attached: Attached, *, closed: bool) -> None:
         """Detach a link after everything that it held in the realm has been given back."""
         link = attached.link
-        error = await self._end_held(attached, closed=closed)
+        error = await self._release_link(attached, closed=closed)
         if not self._pop(attached) and self._awaiting_detach.pop(_key(link), None) is None:
             return  # its session or connection has ended meanwhile
         if error is not None:
@@ -186,17 +187,17 @@ class Links(ConnectionPart[LinksPeer]):
         self._free(attached)
         self._connection.flush_soon()
 
-    async def _end_held(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+    async def _release_link(self, attached: Attached, *, closed: bool) -> PenstockError | None:
         """Give back everything that the link held in the realm. Return the error if that fails."""
         try:
-            return await self._end_all_held(attached, closed=closed)
+            return await self._release_all(attached, closed=closed)
         finally:
             attached.released.set()
 
-    async def _end_all_held(self, attached: Attached, *, closed: bool) -> PenstockError | None:
-        for end in (attached.incoming, attached.outgoing):
-            if end is not None:
-                self._engine.drop(end)
+    async def _release_all(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        for link_end in (attached.incoming, attached.outgoing):
+            if link_end is not None:
+                self._engine.drop(link_end)
         if attached.producer is not None:
             self._service.links.remove_producer(attached.producer)
         if attached.incoming is not None and self._connection.transactions.coordinates(
@@ -234,9 +235,9 @@ class Links(ConnectionPart[LinksPeer]):
 
     def _free(self, attached: Attached) -> None:
         """Free a link's memory and name, so that the client can attach it again."""
-        end = attached.incoming or attached.outgoing
-        if end is not None:
-            self._engine.free(end)
+        link_end = attached.incoming or attached.outgoing
+        if link_end is not None:
+            self._engine.free(link_end)
         else:
             attached.link.free()
 
@@ -255,11 +256,11 @@ class Links(ConnectionPart[LinksPeer]):
         else:
             attached.link.condition = Condition(condition, description)
             attached.link.close()
-        self._connection.spawn(self._end_dropped, attached)
+        self._connection.spawn(self._end_and_await_detach, attached)
         self._connection.flush_soon()
 
-    async def _end_dropped(self, attached: Attached) -> None:
-        await self._end_held(attached, closed=False)
+    async def _end_and_await_detach(self, attached: Attached) -> None:
+        await self._release_link(attached, closed=False)
         if self._pop(attached) and self._connection.is_open:
             if attached.is_detached_by_peer:
                 self._free(attached)
@@ -317,7 +318,7 @@ class Links(ConnectionPart[LinksPeer]):
         for attached in list(self._links.values()):
             if session == attached.link.session:
                 attached.is_closed = True
-                await self._end_held(attached, closed=False)
+                await self._release_link(attached, closed=False)
                 if self._pop(attached):
                     self._awaiting_detach[_key(attached.link)] = attached
 
@@ -326,16 +327,16 @@ class Links(ConnectionPart[LinksPeer]):
         if (failed := self._failed.pop(hash(session), None)) is not None:
             await failed.wait()
         await self._end_links_of(session)
-        ends = []
+        link_ends = []
         for key, attached in list(self._awaiting_detach.items()):
             if session == attached.link.session:
                 del self._awaiting_detach[key]
-                end = attached.incoming or attached.outgoing
-                if end is not None:
-                    ends.append(end)
+                link_end = attached.incoming or attached.outgoing
+                if link_end is not None:
+                    link_ends.append(link_end)
         if self._connection.is_open:
             session.close()
-            self._engine.free_session(session, ends)
+            self._engine.free_session(session, link_ends)
             self._connection.flush_soon()
 
     def leave(self, *, lost: bool) -> None:
@@ -350,9 +351,9 @@ class Links(ConnectionPart[LinksPeer]):
             self._service.links.remove(self._name_of(attached), attached)
             if attached.producer is not None:
                 self._service.links.remove_producer(attached.producer)
-            for end in (attached.incoming, attached.outgoing):
-                if end is not None:
-                    self._engine.drop(end)
+            for link_end in (attached.incoming, attached.outgoing):
+                if link_end is not None:
+                    self._engine.drop(link_end)
             consumer = attached.consumer
             if attached.is_lost and consumer is not None and not consumer.manner.seat:
                 consumer.lose()

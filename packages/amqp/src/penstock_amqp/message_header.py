@@ -93,9 +93,9 @@ extras_by_text: dict[str, AmqpExtras] = {}
 extras_by_mqtt_text: dict[str, AmqpExtras] = {}
 
 
-def encode_extras(residue: AmqpExtras) -> str | None:
+def encode_extras(extras: AmqpExtras) -> str | None:
     """Encode the header; None if all fields have their defaults."""
-    text = _encoder.encode(residue).decode()
+    text = _encoder.encode(extras).decode()
     return None if text == "{}" else text
 
 
@@ -107,7 +107,7 @@ def decode_extras(text: str | None) -> AmqpExtras:
     extras = extras_by_text.get(text)
     if extras is None:
         extras = _usable(_decode_or_none(_decoder, text) or PLAIN)
-        _remember(extras_by_text, text, extras)
+        _cache(extras_by_text, text, extras)
     return extras
 
 
@@ -123,7 +123,7 @@ def decode_mqtt(text: str) -> AmqpExtras:
             correlation_id="binary" if header.hex else "",
         )
         extras = PLAIN if extras == PLAIN else extras
-        _remember(extras_by_mqtt_text, text, extras)
+        _cache(extras_by_mqtt_text, text, extras)
     return extras
 
 
@@ -156,7 +156,7 @@ def _is_map(encoded: bytes) -> bool:
     return isinstance(value, dict) and end == len(encoded)
 
 
-def _remember(cached: dict[str, AmqpExtras], text: str, extras: AmqpExtras) -> None:
+def _cache(cached: dict[str, AmqpExtras], text: str, extras: AmqpExtras) -> None:
     if len(text) > KNOWN_CHARACTERS_MAX:
         return
     if len(cached) >= KNOWN_MAX:

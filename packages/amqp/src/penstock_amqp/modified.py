@@ -91,8 +91,10 @@ def annotated(message: bytes, added: Added) -> bytes:
     annotations_at = offsets.get(MESSAGE_ANNOTATIONS)
     existing: dict[Any, bytes] = {}
     if annotations_at is not None:
+        # `annotations_at` is the offset of the map; its section begins with a descriptor of 3
+        # bytes.
         begin, end = annotations_at - 3, skip(message, annotations_at)
-        existing = _entries(message, annotations_at, end)
+        existing = _encoded_entries(message, annotations_at, end)
     else:
         begin = end = skip(message, offsets[HEADER]) if HEADER in offsets else 0
     merged = {**existing, **added}
@@ -100,8 +102,9 @@ def annotated(message: bytes, added: Added) -> bytes:
     return message[:begin] + section(MESSAGE_ANNOTATIONS, encode_map(pairs)) + message[end:]
 
 
-def _entries(message: bytes, offset: int, end: int) -> dict[Any, bytes]:
+def _encoded_entries(message: bytes, offset: int, end: int) -> dict[Any, bytes]:
     entries: dict[Any, bytes] = {}
+    # Skip the head of the map: constructor, size and count, of 1 or 4 bytes each.
     offset += 3 if message[offset] == 0xC1 else 9
     while offset < end:
         key, value_at = read(message, offset)

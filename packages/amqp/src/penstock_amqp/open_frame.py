@@ -48,13 +48,15 @@ def sole_properties(policy: int | None) -> dict[Any, Any]:
     return {} if policy is None else {_POLICY: uint(policy), _DETECTION: uint(_WEAK)}
 
 
-def open_connection(connection: Connection, version: str, more: Mapping[Any, Any]) -> None:
-    """Open this side of the connection; ``more`` contains additional properties."""
+def open_connection(
+    connection: Connection, version: str, additional_properties: Mapping[Any, Any]
+) -> None:
+    """Open this side of the connection, with product, version and ``additional_properties``."""
     connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, _OFFERED))
     connection.properties = {
         symbol("product"): "Penstock",
         symbol("version"): version,
-        **more,
+        **additional_properties,
     }
     connection.open()
 

@@ -60,10 +60,10 @@ class Outcome:
 
 def transaction_of(delivery: Delivery) -> bytes | None:
     """Return the transaction id in a delivery's state; None without one."""
-    return _transaction_in(_transactional(delivery))
+    return _transaction_id_in(_transactional_fields(delivery))
 
 
-def _transactional(delivery: Delivery) -> Sequence[Any]:
+def _transactional_fields(delivery: Delivery) -> Sequence[Any]:
     """Return the fields of a transactional state; empty for any other state."""
     try:
         data = delivery.remote.data
@@ -72,7 +72,7 @@ def _transactional(delivery: Delivery) -> Sequence[Any]:
     return data if isinstance(data, list | tuple) else ()
 
 
-def _transaction_in(fields: Sequence[Any]) -> bytes | None:
+def _transaction_id_in(fields: Sequence[Any]) -> bytes | None:
     # A number must not get here: ``bytes(n)`` would allocate that many zeros.
     return bytes(fields[0]) if fields and isinstance(fields[0], bytes | memoryview) else None
 
@@ -81,28 +81,30 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
     """Fill in the outcome's details from the delivery's remote state."""
     disposition = delivery.remote
     if outcome.state == TRANSACTIONAL:
-        data = _transactional(delivery)
-        outcome.transaction = _transaction_in(data) or b""
-        inner = data[1] if len(data) > 1 else None
+        data = _transactional_fields(delivery)
+        outcome.transaction = _transaction_id_in(data) or b""
+        outcome_value = data[1] if len(data) > 1 else None
         outcome.state = 0
-        if isinstance(inner, Described):
-            outcome.state = _outcome_code(inner.descriptor)
-            values = list(inner.value) if isinstance(inner.value, list | tuple) else []
+        if isinstance(outcome_value, Described):
+            outcome.state = _outcome_code(outcome_value.descriptor)
+            values = (
+                list(outcome_value.value) if isinstance(outcome_value.value, list | tuple) else []
+            )
             if outcome.state == MODIFIED:
                 failed, undeliverable, annotations, *_ = [*values, None, None, None]
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
-                _take_annotations(outcome, added_by(annotations))
+                _set_annotations(outcome, added_by(annotations))
     elif outcome.state == MODIFIED:
         outcome.failed, outcome.undeliverable = (
             bool(disposition.failed),
             bool(disposition.undeliverable),
         )
-        _take_annotations(outcome, _annotations(disposition))
+        _set_annotations(outcome, _annotations_in(disposition))
     elif outcome.state == REJECTED:
-        outcome.reason = _reason(disposition)
+        outcome.reason = _reason_in(disposition)
 
 
-def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
+def _set_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
     outcome.added = added
     try:
         outcome.delivery_time_ms = take_delivery_time(added)
@@ -110,14 +112,14 @@ def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
         outcome.fault = str(error)
 
 
-def _annotations(disposition: Any) -> dict[Any, bytes]:
+def _annotations_in(disposition: Any) -> dict[Any, bytes]:
     try:
         return added_by(disposition.annotations)
     except UNREADABLE:
         return {}
 
 
-def _reason(disposition: Any) -> str:
+def _reason_in(disposition: Any) -> str:
     try:
         condition = disposition.condition
     except UNREADABLE:

@@ -51,14 +51,15 @@ from penstock_server.runtime.access.rare_lines import RareLines
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 _MILLISECOND: Final = np.timedelta64(1, "ms").astype(object)
-_NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
+_NARROW_TYPES: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
     pa.int8(): (int, Byte),
     pa.int16(): (int, Short),
     pa.int32(): (int, Int),
     pa.float32(): (float, Float32),
 }
 _UINT_MAX: Final = (1 << 32) - 1
-_WRITTEN_MAX: Final = 4
+_CACHED_BATCHES_MAX: Final = 4
+"""Maximum batches whose messages are cached at a time."""
 
 _log = logger("penstock.amqp")
 
@@ -84,13 +85,13 @@ class EncodedMessages:
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
         count = len(self.ids)
-        self.persistents = _values(batch, "persistent", count, absent=None)
-        self._priorities = _values(batch, "priority", count, absent=None)
-        self._ttls = _remaining(batch, count, now_us)
+        self.persistents = _column_values(batch, "persistent", count, absent=None)
+        self._priorities = _column_values(batch, "priority", count, absent=None)
+        self._ttls = _remaining_ttls(batch, count, now_us)
         self.left_out: list[str] = []
         """Names of the parts of events that AMQP cannot express."""
-        expiries = _expiries(self._ttls, now_us)
-        self.rests, self.containers, self._residues = _rests(batch, expiries, self.left_out)
+        expiries = _absolute_expiries(self._ttls, now_us)
+        self.rests, self.containers, self._residues = _encode_rests(batch, expiries, self.left_out)
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
@@ -104,6 +105,7 @@ class EncodedMessages:
             if extras.zero_ttl and not ttl:
                 ttl = 0
         key = (self.persistents[row], priority, ttl, deliveries)
+        # Most events of a batch share these values, so their headers are encoded once.
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = header_of(
@@ -119,21 +121,21 @@ class MessageCache:
     def __init__(self, clock: Clock, traffic: TrafficCounts) -> None:
         self._clock = clock
         self._traffic = traffic
-        self._written: list[tuple[OutgoingBatch, EncodedMessages]] = []
+        self._cached: list[tuple[OutgoingBatch, EncodedMessages]] = []
         self._rare_lines = RareLines()
 
     def messages_of(self, rows: OutgoingBatch) -> EncodedMessages:
         """Return the messages of a batch, encoded once for all links that send it in one turn."""
-        for cached_rows, messages in self._written:
+        for cached_rows, messages in self._cached:
             if cached_rows is rows:
                 return messages
         messages = EncodedMessages(rows, self._clock.now_us())
         if messages.left_out:
-            self._leave_out(messages.left_out)
-        self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
+            self._count_left_out(messages.left_out)
+        self._cached = [(rows, messages), *self._cached[: _CACHED_BATCHES_MAX - 1]]
         return messages
 
-    def _leave_out(self, parts: list[str]) -> None:
+    def _count_left_out(self, parts: list[str]) -> None:
         """Count parts of events that AMQP cannot express. The log has at most one line a minute."""
         self._traffic.left_out += len(parts)
         if self._rare_lines.is_due("amqp.left_out"):
@@ -141,18 +143,18 @@ class MessageCache:
 
     def clear(self) -> None:
         """Drop the messages at the end of a turn of the event loop."""
-        self._written.clear()
+        self._cached.clear()
 
 
-def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:
+def _column_values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:
     index = batch.schema.get_field_index(name)
     return [absent] * count if index < 0 else batch.column(index).to_pylist()
 
 
-def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
+def _remaining_ttls(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
     """Return the remaining times to live in ms: the receiver counts from the message's arrival
     (3.2.1)."""
-    ttls = _values(batch, "ttl", count, absent=None)
+    ttls = _column_values(batch, "ttl", count, absent=None)
     index = batch.schema.get_field_index("published")
     if not any(ttls):
         return [None] * count
@@ -165,7 +167,7 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
     ]
 
 
-def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
+def _absolute_expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
     """Return absolute expiries in milliseconds since 1970 for times to live that do not fit the
     32-bit field of a message (more than 49.7 days); an empty list if all fit. An event that lives
     beyond the year 9999 gets no expiry."""
@@ -176,21 +178,21 @@ def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
     return [end if end is not None and end <= MS_MAX else None for end in ends]
 
 
-def _rests(
+def _encode_rests(
     batch: pa.RecordBatch, expiries: list[int | None], left_out: list[str]
 ) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
     """Return three lists with an item per event: the encoded sections after the header, the
     sender's container, and the decoded header ``amqp``. Parts that AMQP cannot express are added to
     ``left_out``."""
     count = batch.num_rows
-    datas = [data or b"" for data in _values(batch, "data", count, absent=b"")]
+    datas = [data or b"" for data in _column_values(batch, "data", count, absent=b"")]
     names = batch.schema.names
     if not expiries and not {"tag", "properties", "headers", "more"} & {*names}:
         return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
-    tags = _values(batch, "tag", count, absent=None)
-    headers = _headers(batch, count)
+    tags = _column_values(batch, "tag", count, absent=None)
+    headers = _read_header_columns(batch, count)
     containers = headers.pop("application_id", [None] * count)
-    residues = _extras(headers, count)
+    residues = _decode_all_extras(headers, count)
     if expiries:
         stated = headers.get("expiration") or [None] * count
         headers["expiration"] = [
@@ -200,14 +202,16 @@ def _rests(
     # Per-row decoding from here on; events with data alone have returned above.
     rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
-    narrow = _narrow(batch) if has_properties else {}
+    narrow = _narrow_types_in(batch) if has_properties else {}
     rests = []
     for row in range(count):
         properties = dict(rows.properties(row)) if has_properties else {}
         extras = residues[row]
         try:
             rests.append(
-                _rest(datas[row], tags[row], properties, headers, row, extras, narrow, left_out)
+                _encode_rest(
+                    datas[row], tags[row], properties, headers, row, extras, narrow, left_out
+                )
             )
         except (RecursionError, RemoteProtocolViolation, ValueError):
             # One event must not end the connections of all its receivers.
@@ -216,7 +220,7 @@ def _rests(
     return rests, containers, residues
 
 
-def _rest(
+def _encode_rest(
     data: bytes,
     tag: str | None,
     properties: dict[str, Any],
@@ -231,7 +235,7 @@ def _rest(
         properties.pop(message_header.GROUP_ID, None),
         properties.pop(message_header.GROUP_SEQUENCE, None),
     )
-    annotations, application = _application_properties(properties, extras, narrow, left_out)
+    annotations, application = _split_properties(properties, extras, narrow, left_out)
     if tag is not None:
         annotations += [_TAG_KEY, encode(tag)]
     reply_addresses = headers.get("reply_to")
@@ -242,20 +246,20 @@ def _rest(
     ):
         annotations += [_REPLY_TO_KEY, kind]
     parts = [
-        _annotations(annotations, extras),
-        _message_properties(headers, row, group, extras, application, left_out),
+        _encode_annotations(annotations, extras),
+        _encode_message_properties(headers, row, group, extras, application, left_out),
     ]
     if extras.application_properties is not None:
         parts.append(section(APPLICATION_PROPERTIES, extras.application_properties))
     elif application:
         parts.append(section(APPLICATION_PROPERTIES, encode_map(application)))
-    parts.append(_body(data, extras))
+    parts.append(_encode_body(data, extras))
     if extras.footer is not None:
         parts.append(section(FOOTER, extras.footer))
     return b"".join(parts)
 
 
-def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
+def _decode_all_extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
     """Decode each event's header ``amqp``; without one, its header ``mqtt``."""
     amqp_texts = headers.pop(message_header.HEADER, None)
     mqtt_texts = headers.pop("mqtt", None)
@@ -284,7 +288,7 @@ def _temporary_kind(address: str | None) -> bytes | None:
     return _TEMPORARY_CHANNEL if address.startswith("temp-topic-") else _TEMPORARY_QUEUE
 
 
-def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
+def _read_header_columns(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
     index = batch.schema.get_field_index("headers")
     if index < 0:
         return {}
@@ -300,18 +304,18 @@ _Narrow = dict[str, dict[type, Callable[[Any], Any]]]
 """AMQP types for columns narrower than Python's types, by property and Python type."""
 
 
-def _narrow(batch: pa.RecordBatch) -> _Narrow:
+def _narrow_types_in(batch: pa.RecordBatch) -> _Narrow:
     index = batch.schema.get_field_index("properties")
     narrow_types: _Narrow = {}
     for field in batch.schema.field(index).type if index >= 0 else ():
-        if field.type in _NARROW:
+        if field.type in _NARROW_TYPES:
             logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
-            python, kind = _NARROW[field.type]
+            python, kind = _NARROW_TYPES[field.type]
             narrow_types.setdefault(logical, {})[python] = kind
     return narrow_types
 
 
-def _application_properties(
+def _split_properties(
     properties: dict[str, Any],
     extras: AmqpExtras,
     narrow: _Narrow,
@@ -337,16 +341,16 @@ def _application_properties(
     return ([_PROPERTIES_KEY, encode(inexact)] if inexact else []), application
 
 
-def _annotations(added: list[bytes], extras: AmqpExtras) -> bytes:
+def _encode_annotations(added: list[bytes], extras: AmqpExtras) -> bytes:
     existing: list[bytes] = []
     if extras.annotations is not None:
         if not added:
             return section(MESSAGE_ANNOTATIONS, extras.annotations)
-        existing = _pairs(extras.annotations)
+        existing = _split_map(extras.annotations)
     return section(MESSAGE_ANNOTATIONS, encode_map(existing + added)) if existing or added else b""
 
 
-def _pairs(encoded: bytes) -> list[bytes]:
+def _split_map(encoded: bytes) -> list[bytes]:
     """Split an encoded map into its encoded keys and values, in turn."""
     offset = 3 if encoded[0] == 0xC1 else 9
     pairs = []
@@ -357,7 +361,7 @@ def _pairs(encoded: bytes) -> list[bytes]:
     return pairs
 
 
-def _message_properties(
+def _encode_message_properties(
     headers: dict[str, list[Any]],
     row: int,
     group: tuple[Any, Any],
@@ -370,8 +374,8 @@ def _message_properties(
         return None if column is None else column[row]
 
     expiry, creation = extras.times or (None, None)
-    expiry = _ms(header("expiration")) if expiry is None else expiry
-    creation = _ms(header("timestamp")) if creation is None else creation
+    expiry = _to_ms(header("expiration")) if expiry is None else expiry
+    creation = _to_ms(header("timestamp")) if creation is None else creation
     user = header("user")
     group_id, sequence = group
     if group_id is not None and not isinstance(group_id, str):
@@ -381,12 +385,12 @@ def _message_properties(
         application += (encode(message_header.GROUP_SEQUENCE), encode(message_value(sequence)[0]))
         sequence = None
     values = [
-        _id(header("message_id"), extras.message_id),
+        _typed_id(header("message_id"), extras.message_id),
         extras.user_id if user is None else user.encode(),
         extras.to,
         header("type"),
         header("reply_to"),
-        _id(header("correlation_id"), extras.correlation_id),
+        _typed_id(header("correlation_id"), extras.correlation_id),
         None if extras.content_type is None else Symbol(extras.content_type),
         None if extras.content_encoding is None else Symbol(extras.content_encoding),
         None if expiry is None else Timestamp(expiry),
@@ -410,11 +414,11 @@ def _encode_or_null(value: Any, left_out: list[str]) -> bytes:
         return b"\x40"
 
 
-def _ms(value: datetime | None) -> int | None:
+def _to_ms(value: datetime | None) -> int | None:
     return None if value is None else (value - EPOCH) // _MILLISECOND
 
 
-def _id(value: str | None, kind: str) -> Any:
+def _typed_id(value: str | None, kind: str) -> Any:
     """Convert an id to its original type, if its text is still valid for that type."""
     if value is None or not kind:
         return value
@@ -436,10 +440,10 @@ def _data_section(data: bytes) -> bytes:
     return b"\x00\x53\x75" + encode_sized(0xA0, data)
 
 
-def _body(data: bytes, extras: AmqpExtras) -> bytes:
+def _encode_body(data: bytes, extras: AmqpExtras) -> bytes:
     if extras is PLAIN or extras.body == "data":
         if extras.sizes and sum(extras.sizes) == len(data):
-            return _parts(data, extras.sizes)
+            return _encode_data_sections(data, extras.sizes)
         return _data_section(data)
     match extras.body:
         case "text":
@@ -455,12 +459,12 @@ def _body(data: bytes, extras: AmqpExtras) -> bytes:
         case "value" if data and _end_of_value(data) == len(data):
             return section(VALUE, data)
         case "sequence" if data:
-            return _sequences(data)
+            return _encode_sequences(data)
         case _:
             return _data_section(data)
 
 
-def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
+def _encode_data_sections(data: bytes, sizes: Sequence[int]) -> bytes:
     sections, offset = [], 0
     for size in sizes:
         sections.append(section(DATA, encode_sized(0xA0, data[offset : offset + size])))
@@ -468,7 +472,7 @@ def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
     return b"".join(sections)
 
 
-def _sequences(data: bytes) -> bytes:
+def _encode_sequences(data: bytes) -> bytes:
     sections, offset = [], 0
     while offset < len(data):
         end = _end_of_value(data, offset)

@@ -145,7 +145,7 @@ class LinkProducer:
         deliveries, link.deliveries = link.deliveries, []
         transactions, link.transactions = link.transactions, {}
         if transactions:
-            self._take_in_transactions(messages, deliveries, transactions)
+            self._add_to_transactions(messages, deliveries, transactions)
         elif self._destination is not None:
             self.publish(self._destination, messages, deliveries)
         else:
@@ -274,13 +274,17 @@ class LinkProducer:
     def _relay(self, messages: Sequence[bytes], deliveries: Sequence[Pointer | None]) -> None:
         """Publish messages to the addresses in them. Consecutive messages with the same address are
         published together."""
-        run: list[int] = []
+        same_address: list[int] = []
         current: LinkDestination | None = None
 
         def publish() -> None:
-            if run and current is not None:
-                self.publish(current, [messages[i] for i in run], [deliveries[i] for i in run])
-                run.clear()
+            if same_address and current is not None:
+                self.publish(
+                    current,
+                    [messages[i] for i in same_address],
+                    [deliveries[i] for i in same_address],
+                )
+                same_address.clear()
 
         for index, message in enumerate(messages):
             try:
@@ -291,12 +295,12 @@ class LinkProducer:
                 continue
             if destination is None:
                 publish()
-                self._wait(message, deliveries[index])
+                self._queue(message, deliveries[index])
                 continue
             if destination != current:
                 publish()
                 current = destination
-            run.append(index)
+            same_address.append(index)
         publish()
 
     def _existing_destination(self, message: bytes) -> LinkDestination | None:
@@ -309,7 +313,7 @@ class LinkProducer:
             SEND_OPERATIONS,
         )
 
-    def _wait(self, message: bytes, delivery: Pointer | None) -> None:
+    def _queue(self, message: bytes, delivery: Pointer | None) -> None:
         """Queue a message until its destination is created. Later messages queue behind it, so the
         order is kept."""
         self._waiting.append((message, delivery))
@@ -320,11 +324,11 @@ class LinkProducer:
         while self._waiting:
             message, delivery = self._waiting[0]
             try:
-                to = await self.destination_of(message)
+                destination = await self.destination_of(message)
             except PenstockError as error:
                 self._refuse([delivery], error)
             else:
-                self.publish(to, [message], [delivery])
+                self.publish(destination, [message], [delivery])
             # Removed last: a queued message keeps later ones from overtaking it.
             self._waiting.popleft()
 
@@ -339,7 +343,7 @@ class LinkProducer:
 
     # --- transactions --------------------------------------------------------------------
 
-    def _take_in_transactions(
+    def _add_to_transactions(
         self,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
@@ -367,8 +371,10 @@ class LinkProducer:
             )
             return
         try:
-            if (to := self._destination or self._existing_destination(message)) is not None:
-                self._require(to)
+            if (
+                destination := self._destination or self._existing_destination(message)
+            ) is not None:
+                self._require(destination)
             transactions.add_message(name, self, message)
         except PenstockError as error:
             transactions.fail(name, error)

@@ -16,11 +16,11 @@ GATHERED_BYTES_MAX: Final = 128 << 10
 """Maximum collected bytes; from this size on, the batch is processed without waiting."""
 
 
-def _ignore(_: bytes) -> None:
+def _drop(_: bytes) -> None:
     """Drop bytes of a connection that is over."""
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing for a connection that is over."""
 
 
@@ -41,13 +41,13 @@ class ReadBatch:
 
     def add(self, data: bytes) -> None:
         """Add received bytes. A small read is processed at once, a large one a moment later."""
-        is_much = len(data) >= MANY_BYTES
-        if not is_much and not self._chunks:
+        is_large = len(data) >= MANY_BYTES
+        if not is_large and not self._chunks:
             self._take(data)
             return
         self._chunks.append(data)
         self._bytes += len(data)
-        if not is_much or self._bytes >= GATHERED_BYTES_MAX:
+        if not is_large or self._bytes >= GATHERED_BYTES_MAX:
             self._ready()
         elif self._timer is None:
             self._timer = self._loop.call_later(GATHER_S, self._ready)
@@ -59,7 +59,7 @@ class ReadBatch:
     def end(self) -> None:
         """Process all collected bytes of a lost connection, and drop the references to it."""
         self.flush()
-        self._take, self._ready = _ignore, _nothing
+        self._take, self._ready = _drop, _do_nothing
 
     def take_some(self, size: int) -> bool:
         """Process the first ``size`` collected bytes. Return True if more bytes wait."""

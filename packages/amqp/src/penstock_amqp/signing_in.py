@@ -115,25 +115,25 @@ class SaslSignIn:
 
     async def _check_credentials(self, init: sasl.Init) -> None:
         try:
-            self._accept(await self._principal(init))
+            self._accept(await self._authenticate(init))
         except PenstockError as error:
             self._fail(error)
 
-    async def _principal(self, init: sasl.Init) -> Principal:
+    async def _authenticate(self, init: sasl.Init) -> Principal:
         access, connection = self._access, self._connection
         if init.mechanism == PLAIN:
-            user, password = _plain(init.response)
+            user, password = _read_plain(init.response)
             if access.is_open:
                 return access.anonymous(connection.host, user)
             return await access.password(
                 user, password, connection.host, secure=connection.is_secure
             )
         if init.mechanism == BEARER:
-            wanted, token = bearer_of(init.response)
+            identity, token = bearer_of(init.response)
             token_principal = await access.token(
                 token, connection.host, secure=connection.is_secure
             )
-            check_own(wanted, token_principal.called.encode())
+            check_own(identity, token_principal.called.encode())
             return token_principal
         if init.mechanism == EXTERNAL:
             certificate_principal = access.certificate(connection.certificate, connection.host)
@@ -174,13 +174,13 @@ def without_sasl(
     return principal
 
 
-def _plain(response: bytes) -> tuple[str, str]:
+def _read_plain(response: bytes) -> tuple[str, str]:
     try:
-        wanted, user, password = response.split(b"\0")
+        identity, user, password = response.split(b"\0")
         credentials = user.decode(), password.decode()
     except ValueError:
         raise AuthenticationFailed(
             "the PLAIN response must contain a user and a password in UTF-8"
         ) from None
-    check_own(wanted, user)
+    check_own(identity, user)
     return credentials

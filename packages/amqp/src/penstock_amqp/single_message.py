@@ -24,19 +24,19 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 from penstock_server.runtime.store.bodies import Body
 
-DOUBTS_MAX: Final = 32
+MISMATCHES_MAX: Final = 32
 """Once mismatches outnumber matches by this many messages, no more templates are built."""
-KINDS_MAX: Final = 256
+SHAPES_MAX: Final = 256
 """Maximum cached message shapes. A shape is the names and types of a message's fields; senders
 choose them, so the cache needs a bound."""
 
-_ALONE: Final = (Span(0, 1),)
+_ONE_EVENT: Final = (Span(0, 1),)
 
 
 class _MessageShape(NamedTuple):
     """The codec and columns shared by all messages with the same fields."""
 
-    form: SingleEventCodec
+    codec: SingleEventCodec
     schema: bytes
     has_data: bool
     headers: tuple[str, ...]
@@ -61,7 +61,7 @@ class SingleMessages:
         which also reports errors. ``container`` has the same meaning there."""
         template = self._template
         if template is not None and template.container == container:
-            values = _values_if_alike(message, template)
+            values = _match_template(message, template)
             if values is not None:
                 if self._mismatches:
                     self._mismatches -= 1
@@ -70,7 +70,7 @@ class SingleMessages:
         if parsed is None:
             return None
         body = _encode_event(*parsed)
-        if body is not None and self._mismatches < DOUBTS_MAX:
+        if body is not None and self._mismatches < MISMATCHES_MAX:
             self._mismatches += 1
             self._template = _template_of(message, container, *parsed)
         return body
@@ -108,7 +108,7 @@ def _read(
 
 def _encode_event(kind: _MessageShape, values: list[Any], row: Row) -> Body | None:
     """Encode an event; its durability and time to live are taken from ``row``."""
-    result = kind.form.encode_with_digest(values)
+    result = kind.codec.encode_with_digest(values)
     if result is None:
         return None
     encoded, digest = result
@@ -118,8 +118,8 @@ def _encode_event(kind: _MessageShape, values: list[Any], row: Row) -> Body | No
             count=1,
             size=digest.size,
             largest=digest.largest,
-            volatile=() if durable else _ALONE,
-            ttls=((ttl, _ALONE),) if ttl else (),
+            volatile=() if durable else _ONE_EVENT,
+            ttls=((ttl, _ONE_EVENT),) if ttl else (),
         )
     return Body(encoded, None, kind.schema, digest)
 
@@ -153,7 +153,7 @@ class MessageTemplate(NamedTuple):
     data_place: int
 
 
-def _values_if_alike(message: bytes, template: MessageTemplate) -> list[Any] | None:
+def _match_template(message: bytes, template: MessageTemplate) -> list[Any] | None:
     """Return the values of a message that matches the template; None for any other message."""
     if (
         message[: template.id_at] != template.head
@@ -197,28 +197,28 @@ def _template_of(
     and data, or the message has no data."""
     if row.ttl != row.header.ttl:  # an absolute expiry differs from message to message
         return None
-    sections, places = sections_of(message), section_offsets(message)
+    sections, offsets = sections_of(message), section_offsets(message)
     if len(sections.body) != 1 or sections.footer or not row.data:
         return None
-    body_at = places[sections.body[0][0]]
+    body_at = offsets[sections.body[0][0]]
     data_at = body_at + 1 + _LENGTHS.get(message[body_at], 0)
     if data_at != len(message) - len(row.data) or data_at > KNOWN_BYTES_MAX:
         return None
-    names, before = kind.headers, len(values) - len(row.properties) - bool(container)
-    before -= len(names)
+    names, headers_index = kind.headers, len(values) - len(row.properties) - bool(container)
+    headers_index -= len(names)
     id_at = id_end = 0
     id_place = time_place = -1
-    fields = field_offsets(message, places[PROPERTIES]) if PROPERTIES in places else []
+    fields = field_offsets(message, offsets[PROPERTIES]) if PROPERTIES in offsets else []
     if fields and message[fields[0]] in _STRINGS:
         id_at = fields[0] + 1 + _LENGTHS[message[fields[0]]]
         id_end = skip(message, fields[0])
-        id_place = before + names.index("message_id")
+        id_place = headers_index + names.index("message_id")
     time_at = time_end = id_end
     if len(fields) > _CREATION_TIME and message[fields[_CREATION_TIME]] == _TIMESTAMP:
         if "timestamp" not in names:  # a time that an event cannot have
             return None
         time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
-        time_place = before + names.index("timestamp")
+        time_place = headers_index + names.index("timestamp")
     # The template must not hold the data: it would be most of the memory that a link uses.
     without_data = [*values]
     without_data[int(row.tag is not None)] = b""
@@ -273,11 +273,11 @@ def _learn_shape(key: tuple[object, ...], row: Row, container: str) -> _MessageS
     encoded = schema_bytes(schema)
     if len(encoded) > SCHEMA_BYTES_KEPT_MAX:
         return None
-    if len(_shapes) >= KINDS_MAX:
+    if len(_shapes) >= SHAPES_MAX:
         _shapes.clear()
     kind = None
-    if (form := trusted_codec_of(schema)) is not None:
+    if (codec := trusted_codec_of(schema)) is not None:
         headers = tuple(name for name in HEADERS if name in row.headers)
-        kind = _MessageShape(form, encoded, "data" in schema.names, headers=headers)
+        kind = _MessageShape(codec, encoded, "data" in schema.names, headers=headers)
     _shapes[key] = kind
     return kind

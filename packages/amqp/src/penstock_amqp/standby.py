@@ -48,9 +48,10 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
             self._has_answered = True
             self._transport.close()
             return
-        if self._data is not None and _holds_a_frame(self._data):
+        # The client's open frame comes first: the answer to it is the node's own open and close.
+        if self._data is not None and _has_frame(self._data):
             self._has_answered = True
-            part(self._transport, encode_open(self._container) + self._farewell())
+            part(self._transport, encode_open(self._container) + self._redirect_frame())
 
     def eof_received(self) -> bool:
         return False
@@ -82,7 +83,7 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
         transport.write(sasl.outcome(sasl.OK))
         self._is_signing_in = False
 
-    def _farewell(self) -> bytes:
+    def _redirect_frame(self) -> bytes:
         """Return a close frame with the address of the owner, or the reason without one."""
         owner, reason = self._arrivals.owner(), self._arrivals.refusal("amqp")
         place = None if owner is None else owner.place("amqp")
@@ -103,5 +104,5 @@ def wants_relay(data: bytes) -> bool | None:
     return data.startswith(FIRST_BYTES) if len(data) >= len(FIRST_BYTES) else None
 
 
-def _holds_a_frame(data: bytes) -> bool:
+def _has_frame(data: bytes) -> bool:
     return len(data) >= max(_FRAME_HEAD, int.from_bytes(data[:4], "big"))

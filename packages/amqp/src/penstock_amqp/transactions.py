@@ -35,7 +35,7 @@ from penstock_server.runtime.writer.unit_of_work import Acknowledged
 _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
 
-_PUT_BYTES: Final = 256
+_MESSAGE_OVERHEAD_BYTES: Final = 256
 """Maximum overhead in bytes of a message in a transaction."""
 
 _log = logger("penstock.amqp")
@@ -46,11 +46,11 @@ class DeclaredTransaction(Struct):
 
     coordinator: IncomingLink
     """The link that declared the transaction; the transaction ends with it."""
-    puts: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
+    messages: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
     """Messages to publish, in order."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
     size: int = 0
-    broken: PenstockError | None = None
+    failure: PenstockError | None = None
     """Error that prevents the commit."""
 
 
@@ -63,7 +63,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._limits = connection.service.limits
         self._open: dict[bytes, DeclaredTransaction] = {}
         self._size = 0
-        self._held: HeldBytes | None = None
+        self._held_bytes: HeldBytes | None = None
         """The bytes counted for all connections of the user, once there are any."""
         self._coordinators: dict[IncomingLink, None] = {}
 
@@ -76,36 +76,38 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     def add_message(self, name: bytes, producer: LinkProducer, message: bytes) -> None:
         """Add a message to an open transaction. Raises ``LimitReached``."""
         transaction, bytes_max = self._open[name], self._limits.transaction_bytes_max
-        size = len(message) + _PUT_BYTES
+        size = len(message) + _MESSAGE_OVERHEAD_BYTES
         if self._size + size > bytes_max:
             raise LimitReached(
                 f"the open transactions of this connection have {self._size} bytes, and a message "
                 f"of {size} more exceeds the limit of {bytes_max}; commit more often"
             )
-        if self._held is None:  # the user is known by now
-            self._held = self._connection.service.open_transactions.open(self._connection.principal)
-        if not self._held.fits(self._size + size):
+        if self._held_bytes is None:  # the user is known by now
+            self._held_bytes = self._connection.service.open_transactions.open(
+                self._connection.principal
+            )
+        if not self._held_bytes.fits(self._size + size):
             raise LimitReached(
                 f"the open transactions of all connections of this user have too many bytes for a "
                 f"message of {size} more; a user may have half of what other users leave of "
                 f"{2 * bytes_max}: commit more often"
             )
-        transaction.puts.append((producer, message))
+        transaction.messages.append((producer, message))
         transaction.size += size
         self._size += size
 
     def _release(self, size: int) -> None:
         """Count ``size`` bytes less: transactions have ended."""
         self._size -= size
-        if self._held is not None:
-            self._held.close()
-            self._held.grow(self._size)
+        if self._held_bytes is not None:
+            self._held_bytes.close()
+            self._held_bytes.grow(self._size)
 
     def fail(self, name: bytes, error: PenstockError) -> None:
         """Make an open transaction fail at its discharge, because one of its messages was refused.
         The first error is reported."""
         transaction = self._open[name]
-        transaction.broken = transaction.broken or error
+        transaction.failure = transaction.failure or error
 
     def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
         """Add the outcome of a delivery to a transaction."""
@@ -200,11 +202,11 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         if fails:
             self._roll_back(transaction)
             self._accept_request(link, delivery)
-        elif transaction.broken is not None:
+        elif transaction.failure is not None:
             self._roll_back(transaction)
-            self._realm.connections.refused(transaction.broken)
+            self._realm.connections.refused(transaction.failure)
             self._answer(
-                link, delivery, ROLLED_BACK, description=description_of(transaction.broken)
+                link, delivery, ROLLED_BACK, description=description_of(transaction.failure)
             )
         else:
             self._connection.spawn(self._commit, link, delivery, transaction=transaction)
@@ -215,7 +217,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         realm = self._realm
         try:
             publishes = await self._build_publishes(transaction)
-            accepted = self._accepted(transaction)
+            accepted = self._accepted_by_consumer(transaction)
             await realm.transactions.publish_and_acknowledge(
                 publishes,
                 [
@@ -242,7 +244,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         """Return the events to publish, grouped by channel. Raises ``InvalidEvent``,
         ``EventTooLarge``, ``AccessDenied``."""
         by_channel_id: dict[int, tuple[LinkProducer, LinkDestination, list[bytes]]] = {}
-        for producer, message in transaction.puts:
+        for producer, message in transaction.messages:
             destination = await producer.destination_of(message)
             by_channel_id.setdefault(destination.number, (producer, destination, []))[2].append(
                 message
@@ -254,7 +256,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             publishes.append((destination.number, bodies))
         return publishes
 
-    def _accepted(
+    def _accepted_by_consumer(
         self, transaction: DeclaredTransaction
     ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
         """Return the events accepted by each consumer, with the acknowledgement for the realm."""

@@ -126,11 +126,11 @@ def property_of(value: Any) -> Any:
             raise NoProperty(f"{value} ms is outside the years 1 to 9999")
         return EPOCH + timedelta(milliseconds=int(value))
     if isinstance(value, dict):
-        return _dictionary(value)
+        return _convert_dictionary(value)
     if isinstance(value, list):
         return [property_of(item) for item in value]
     if isinstance(value, Described) and isinstance(value.value, int):
-        return _described(value)
+        return _timestamp_of(value)
     raise NoProperty(f"{kind.__name__} is not a type that a property can have")
 
 
@@ -151,29 +151,30 @@ def _decimal_text(value: Decimal) -> str:
     """Convert a decimal in binary integer encoding to digits."""
     width, bias, digits = _DECIMALS[len(value)]
     bits, size = int.from_bytes(value, "big"), 8 * len(value)
-    sign, rest = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
-    if rest >> (size - 5) == 0b1111:
-        is_number = rest >> (size - 6) & 1
-        return "NaN" if is_number else "-Infinity" if sign else "Infinity"
-    if rest >> (size - 3) == 0b11:  # the coefficient has an implicit 100 in front
+    sign, magnitude = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
+    # The four bits after the sign mark infinity and NaN; the next one tells them apart.
+    if magnitude >> (size - 5) == 0b1111:
+        is_nan = magnitude >> (size - 6) & 1
+        return "NaN" if is_nan else "-Infinity" if sign else "Infinity"
+    if magnitude >> (size - 3) == 0b11:  # the coefficient has an implicit 100 in front
         tail = size - 3 - width
-        exponent = rest >> tail & ((1 << width) - 1)
-        coefficient = 0b100 << tail | rest & ((1 << tail) - 1)
+        exponent = magnitude >> tail & ((1 << width) - 1)
+        coefficient = 0b100 << tail | magnitude & ((1 << tail) - 1)
     else:
         tail = size - 1 - width
-        exponent, coefficient = rest >> tail, rest & ((1 << tail) - 1)
+        exponent, coefficient = magnitude >> tail, magnitude & ((1 << tail) - 1)
     if coefficient >= 10**digits:  # not canonical: it counts as 0
         coefficient = 0
     return str(decimal.Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias)))
 
 
-def _dictionary(value: dict[Any, Any]) -> dict[str, Any]:
+def _convert_dictionary(value: dict[Any, Any]) -> dict[str, Any]:
     if not all(isinstance(key, str) for key in value):
         raise NoProperty("the keys of a dictionary must be strings")
     return {str(key): property_of(inner) for key, inner in value.items()}
 
 
-def _described(value: Described) -> datetime:
+def _timestamp_of(value: Described) -> datetime:
     try:
         if value.descriptor == MICROSECONDS:
             return EPOCH + timedelta(microseconds=value.value)
@@ -184,10 +185,10 @@ def _described(value: Described) -> datetime:
     raise NoProperty(f"a value described as {value.descriptor!r} cannot be a property")
 
 
-def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
+def message_value(value: Any, amqp_type: str = "") -> tuple[Any, bool]:
     """Convert a property to an application property, and report whether the result is exact.
-    ``wanted`` names the AMQP type to use if the value fits it."""
-    if wanted and (typed_value := _converted(value, wanted)) is not None:
+    ``amqp_type`` names the AMQP type to use if the value fits it."""
+    if amqp_type and (typed_value := _typed_number_or_text(value, amqp_type)) is not None:
         return typed_value, True
     if isinstance(value, datetime):
         if value.utcoffset() is None:
@@ -226,7 +227,7 @@ _RANGES: Final = {
 }
 
 
-def _converted(value: Any, name: str) -> Any:
+def _typed_number_or_text(value: Any, name: str) -> Any:
     """Convert a value to the named AMQP type; None if it does not fit, because clients may have
     changed the value since."""
     kind = _BY_NAME.get(name)
@@ -238,7 +239,7 @@ def _converted(value: Any, name: str) -> Any:
     if type(value) is float and kind is Float32:
         return Float32(value) if _is_float32(value) else None
     if type(value) is str:
-        return _converted_text(value, kind)
+        return _typed_text(value, kind)
     return None
 
 
@@ -249,7 +250,7 @@ def _is_float32(value: float) -> bool:
         return False
 
 
-def _converted_text(value: str, kind: type) -> Any:
+def _typed_text(value: str, kind: type) -> Any:
     if kind is Symbol and value.isascii():
         return Symbol(value)
     if kind is Char and len(value) == 1:

@@ -104,7 +104,7 @@ def test_a_header_says_only_what_is_not_usual() -> None:
 
 
 def test_a_section_of_another_shape_is_refused() -> None:
-    with pytest.raises(RemoteProtocolViolation, match="not a list"):
+    with pytest.raises(RemoteProtocolViolation, match="must be a list"):
         fields(encode({}))
-    with pytest.raises(RemoteProtocolViolation, match="not a map"):
+    with pytest.raises(RemoteProtocolViolation, match="must be a map"):
         entries(encode([]))

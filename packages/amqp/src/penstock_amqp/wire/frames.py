@@ -141,10 +141,10 @@ def frame_of(raw: bytes) -> Frame | None:
     try:
         if begin < _HEADER or raw[5] != 0 or raw[begin] != 0:
             return None
-        named, value_at = read(raw, begin + 1)
+        descriptor, value_at = read(raw, begin + 1)
     except (IndexError, RemoteProtocolViolation):
         return None
-    code = _NAMES.get(named, -1) if isinstance(named, str) else named
+    code = _NAMES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
     if not isinstance(code, int) or value_at >= len(raw):
         return None
     return Frame(int(code), _CHANNEL.unpack_from(raw, 6)[0], raw, value_at)

@@ -45,6 +45,7 @@ FRAME_BYTES_MIN: Final = 512
 """Frame size in bytes that every peer must accept (2.8.19)."""
 CONDITION_MAX: Final = 255
 DESCRIPTION_MAX: Final = 4_096
+"""Maximum characters of the condition and the description of an error."""
 
 
 class Unfit(Exception):
@@ -76,69 +77,70 @@ class Composite(NamedTuple):
 # --- types --------------------------------------------------------------------------------
 
 
-def _kind(kind: type, name: str, most: int = 0) -> Check:
-    """Return a check for exactly one type; ``most`` limits characters of strings or bytes of
+def _of_type(kind: type, name: str, maximum: int = 0) -> Check:
+    """Return a check for exactly one type; ``maximum`` limits characters of strings or bytes of
     binaries."""
 
     def check(value: Any, where: str) -> None:
         actual: type = type(value)
         if actual is not kind:
-            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a {name}")
-        if most and len(value) > most:
+            raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a {name}")
+        if maximum and len(value) > maximum:
             raise Unfit(
-                INVALID, f"{where} has {len(value)} characters or bytes; at most {most} are allowed"
+                INVALID,
+                f"{where} has {len(value)} characters or bytes; at most {maximum} are allowed",
             )
 
     return check
 
 
-def _named(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def _number(kind: type[int], name: str, least: int, most: int) -> Check:
-    of_kind = _kind(kind, name)
+def _number_between(kind: type[int], name: str, minimum: int, maximum: int) -> Check:
+    check_type = _of_type(kind, name)
 
     def check(value: Any, where: str) -> None:
-        of_kind(value, where)
-        if not least <= value <= most:
-            raise Unfit(INVALID, f"{where} is {int(value)}; allowed are {least} to {most}")
+        check_type(value, where)
+        if not minimum <= value <= maximum:
+            raise Unfit(INVALID, f"{where} is {int(value)}; allowed are {minimum} to {maximum}")
 
     return check
 
 
-def _choice(*words: str) -> Check:
+def _one_of_symbols(*words: str) -> Check:
     def check(value: Any, where: str) -> None:
         if type(value) is not Symbol:
-            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a symbol")
+            raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a symbol")
         if value not in words:
             raise Unfit(INVALID, f"{where} is {str(value)[:40]!r}; it may be {', '.join(words)}")
 
     return check
 
 
-def _multiple(value: Any, where: str) -> None:
+def _check_symbols(value: Any, where: str) -> None:
     """Check that the value is a symbol or an array of symbols."""
     items = elements(value) if isinstance(value, Array) else [value]
     if not all(type(item) is Symbol for item in items):
         raise Unfit(DECODE, f"{where} must be a symbol or an array of symbols")
 
 
-def _any(value: Any, where: str) -> None:
+def _accept_any(value: Any, where: str) -> None:
     """Accept any value that can be decoded."""
 
 
-_UINT: Final = _kind(UInt, "uint")
-_BOOL: Final = _kind(bool, "boolean")
-_MAP: Final = _kind(dict, "map")
-_TAG: Final = _kind(bytes, "binary", TAG_BYTES_MAX)
-_TRANSACTION: Final = _kind(bytes, "binary", TRANSACTION_BYTES_MAX)
-_RECEIVER_MODE: Final = _number(UByte, "ubyte", 0, most=1)
+_UINT: Final = _of_type(UInt, "uint")
+_BOOL: Final = _of_type(bool, "boolean")
+_MAP: Final = _of_type(dict, "map")
+_TAG: Final = _of_type(bytes, "binary", TAG_BYTES_MAX)
+_TRANSACTION: Final = _of_type(bytes, "binary", TRANSACTION_BYTES_MAX)
+_RECEIVER_MODE: Final = _number_between(UByte, "ubyte", 0, maximum=1)
 
 
-def _address(value: Any, where: str) -> None:
+def _check_address(value: Any, where: str) -> None:
     if not isinstance(value, str):
-        raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a string")
+        raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a string")
     if len(value) > ADDRESS_MAX:
         raise Unfit(
             INVALID, f"{where} has {len(value)} characters; at most {ADDRESS_MAX} are allowed"
@@ -154,7 +156,7 @@ class _OneOf:
 
     def __call__(self, value: Any, where: str) -> None:
         if not isinstance(value, Described):
-            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a described list")
+            raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a described list")
         composite = self._composites.get(_code_in(self._codes, value.descriptor))
         if composite is not None:
             check_fields(composite, value.value)
@@ -191,8 +193,8 @@ def _code_in(codes: Mapping[str, int], descriptor: Any) -> int:
 ERROR: Final = Composite(
     "error",
     (
-        Field("condition", _kind(Symbol, "symbol", CONDITION_MAX), is_mandatory=True),
-        Field("description", _kind(str, "string", DESCRIPTION_MAX)),
+        Field("condition", _of_type(Symbol, "symbol", CONDITION_MAX), is_mandatory=True),
+        Field("description", _of_type(str, "string", DESCRIPTION_MAX)),
         Field("info", _MAP),
     ),
 )
@@ -202,7 +204,7 @@ _RECEIVED: Final = Composite(
     "received",
     (
         Field("section-number", _UINT, is_mandatory=True),
-        Field("section-offset", _kind(ULong, "ulong"), is_mandatory=True),
+        Field("section-offset", _of_type(ULong, "ulong"), is_mandatory=True),
     ),
 )
 _MODIFIED: Final = Composite(
@@ -233,10 +235,10 @@ _STATE: Final = _OneOf(
     (0x34, TRANSACTIONAL),
 )
 
-_EXPIRES: Final = _choice("link-detach", "session-end", "connection-close", "never")
+_EXPIRES: Final = _one_of_symbols("link-detach", "session-end", "connection-close", "never")
 _TERMINUS: Final = (
-    Field("address", _address),
-    Field("durable", _number(UInt, "uint", 0, most=2)),
+    Field("address", _check_address),
+    Field("durable", _number_between(UInt, "uint", 0, maximum=2)),
     Field("expiry-policy", _EXPIRES),
     Field("timeout", _UINT),
     Field("dynamic", _BOOL),
@@ -246,27 +248,27 @@ SOURCE: Final = Composite(
     "source",
     (
         *_TERMINUS,
-        Field("distribution-mode", _kind(Symbol, "symbol")),
+        Field("distribution-mode", _of_type(Symbol, "symbol")),
         Field("filter", _MAP),
         Field("default-outcome", _OneOf(*OUTCOMES)),
-        Field("outcomes", _multiple),
-        Field("capabilities", _multiple),
+        Field("outcomes", _check_symbols),
+        Field("capabilities", _check_symbols),
     ),
 )
-TARGET: Final = Composite("target", (*_TERMINUS, Field("capabilities", _multiple)))
-COORDINATOR: Final = Composite("coordinator", (Field("capabilities", _multiple),))
+TARGET: Final = Composite("target", (*_TERMINUS, Field("capabilities", _check_symbols)))
+COORDINATOR: Final = Composite("coordinator", (Field("capabilities", _check_symbols),))
 
 _SOURCES: Final = _OneOf((0x28, SOURCE))
 _TARGETS: Final = _OneOf((0x29, TARGET), (0x30, COORDINATOR))
 
-DECLARE: Final = Composite("declare", (Field("global-id", _any),))
+DECLARE: Final = Composite("declare", (Field("global-id", _accept_any),))
 DISCHARGE: Final = Composite(
     "discharge", (Field("txn-id", _TRANSACTION, is_mandatory=True), Field("fail", _BOOL))
 )
 
 _SHARED: Final = (
-    Field("offered-capabilities", _multiple),
-    Field("desired-capabilities", _multiple),
+    Field("offered-capabilities", _check_symbols),
+    Field("desired-capabilities", _check_symbols),
     Field("properties", _MAP),
 )
 
@@ -274,20 +276,23 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
     OPEN: Composite(
         "open",
         (
-            Field("container-id", _kind(str, "string", CONTAINER_MAX), is_mandatory=True),
-            Field("hostname", _kind(str, "string", HOST_MAX)),
-            Field("max-frame-size", _number(UInt, "uint", FRAME_BYTES_MIN, most=(1 << 32) - 1)),
-            Field("channel-max", _kind(UShort, "ushort")),
+            Field("container-id", _of_type(str, "string", CONTAINER_MAX), is_mandatory=True),
+            Field("hostname", _of_type(str, "string", HOST_MAX)),
+            Field(
+                "max-frame-size",
+                _number_between(UInt, "uint", FRAME_BYTES_MIN, maximum=(1 << 32) - 1),
+            ),
+            Field("channel-max", _of_type(UShort, "ushort")),
             Field("idle-time-out", _UINT),
-            Field("outgoing-locales", _multiple),
-            Field("incoming-locales", _multiple),
+            Field("outgoing-locales", _check_symbols),
+            Field("incoming-locales", _check_symbols),
             *_SHARED,
         ),
     ),
     BEGIN: Composite(
         "begin",
         (
-            Field("remote-channel", _kind(UShort, "ushort")),
+            Field("remote-channel", _of_type(UShort, "ushort")),
             Field("next-outgoing-id", _UINT, is_mandatory=True),
             Field("incoming-window", _UINT, is_mandatory=True),
             Field("outgoing-window", _UINT, is_mandatory=True),
@@ -298,17 +303,17 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
     ATTACH: Composite(
         "attach",
         (
-            Field("name", _kind(str, "string", LINK_NAME_MAX), is_mandatory=True),
+            Field("name", _of_type(str, "string", LINK_NAME_MAX), is_mandatory=True),
             Field("handle", _UINT, is_mandatory=True),
             Field("role", _BOOL, is_mandatory=True),
-            Field("snd-settle-mode", _number(UByte, "ubyte", 0, most=2)),
+            Field("snd-settle-mode", _number_between(UByte, "ubyte", 0, maximum=2)),
             Field("rcv-settle-mode", _RECEIVER_MODE),
             Field("source", _SOURCES),
             Field("target", _TARGETS),
             Field("unsettled", _MAP),
             Field("incomplete-unsettled", _BOOL),
             Field("initial-delivery-count", _UINT),
-            Field("max-message-size", _kind(ULong, "ulong")),
+            Field("max-message-size", _of_type(ULong, "ulong")),
             *_SHARED,
         ),
     ),
@@ -396,7 +401,7 @@ def performative_of(data: Bytes, offset: int) -> Performative:
         )
     values, end = read(data, begin)
     if not isinstance(values, list):
-        raise RemoteProtocolViolation(f"a performative is {_named(values)}, not a list")
+        raise RemoteProtocolViolation(f"a performative is {_type_name(values)}, not a list")
     return Performative(code, values, begin, end)
 
 
@@ -446,15 +451,15 @@ def encode_close(
     error = [encode(Symbol(condition)), encode(description)]
     if info:
         error.append(encode(dict(info)))
-    return _framed(b"\x00\x53\x18" + encode_list([b"\x00\x53\x1d" + encode_list(error)]))
+    return _encode_frame(b"\x00\x53\x18" + encode_list([b"\x00\x53\x1d" + encode_list(error)]))
 
 
 def encode_open(container: str) -> bytes:
     """Encode an open frame that contains only the container's name."""
-    return _framed(b"\x00\x53\x10" + encode_list([encode(container)]))
+    return _encode_frame(b"\x00\x53\x10" + encode_list([encode(container)]))
 
 
-def _framed(body: bytes) -> bytes:
+def _encode_frame(body: bytes) -> bytes:
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
 
 
@@ -462,7 +467,7 @@ def check_fields(composite: Composite, values: Any) -> None:
     """Check the fields of a composite value. Raises :class:`Unfit` for the first invalid field."""
     name, fields = composite.name, composite.fields
     if not isinstance(values, list):
-        raise Unfit(DECODE, f"{name} is {_named(values)}, but must be a list")
+        raise Unfit(DECODE, f"{name} is {_type_name(values)}, but must be a list")
     if len(values) > len(fields):
         raise Unfit(DECODE, f"{name} has {len(values)} fields; the standard defines {len(fields)}")
     for index, field in enumerate(fields):

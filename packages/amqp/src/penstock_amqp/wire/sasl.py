@@ -90,8 +90,8 @@ class SaslFrames:
 
     def rest(self) -> bytes:
         """Remove and return the bytes received after the sign-in."""
-        rest, self._data = self._data, b""
-        return rest
+        remaining, self._data = self._data, b""
+        return remaining
 
 
 def _performative(value: Any) -> Init | Response:

@@ -63,19 +63,19 @@ def sections_of(message: bytes) -> Sections:
     Raises ``RemoteProtocolViolation`` for sections that are unknown, out of order or truncated.
     """
     sections = Sections(body=[])
-    offset, last = 0, HEADER - 1
+    offset, previous = 0, HEADER - 1
     while offset < len(message):
         code, begin = _descriptor(message, offset)
         end = skip(message, begin)
         is_body = DATA <= code <= VALUE
-        if code < last or (code == last and (not is_body or code == VALUE)):
+        if code < previous or (code == previous and (not is_body or code == VALUE)):
             raise RemoteProtocolViolation(
-                f"section 0x{code:02x} follows section 0x{last:02x}; sections must be in ascending "
-                "order"
+                f"section 0x{code:02x} follows section 0x{previous:02x}; sections must be in "
+                "ascending order"
             )
-        if is_body and DATA <= last <= VALUE and code != last:
+        if is_body and DATA <= previous <= VALUE and code != previous:
             raise RemoteProtocolViolation("a message has body sections of several kinds")
-        last = code
+        previous = code
         if is_body:
             sections.body.append((code, message[begin:end]))
         elif code != DELIVERY_ANNOTATIONS and message[begin:end] not in _EMPTY:
@@ -92,16 +92,16 @@ def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
             return code, begin
     if message[offset] != 0:
         raise RemoteProtocolViolation("a message section has no descriptor")
-    named, begin = read(message, offset + 1)
-    code = _NAMES.get(named, -1) if isinstance(named, str) else named
+    descriptor, begin = read(message, offset + 1)
+    code = _NAMES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
     if not isinstance(code, int) or not HEADER <= code <= FOOTER:
-        raise RemoteProtocolViolation(f"{str(named)[:40]!r} is not a section of a message")
+        raise RemoteProtocolViolation(f"{str(descriptor)[:40]!r} is not a section of a message")
     return int(code), begin
 
 
 def section_offsets(message: bytes) -> dict[int, int]:
-    """Return the offset of each section's value, by code; of several sections with one code, the
-    last.
+    """Return the offset of each section's value, by code; if several sections have one code, that
+    of the last one.
 
     The message must have passed :func:`sections_of`.
     """
@@ -136,7 +136,9 @@ def fields(encoded: bytes) -> list[Any]:
         return []
     value, _ = read(encoded)
     if not isinstance(value, list):
-        raise RemoteProtocolViolation(f"a section is {type(value).__name__}, not a list")
+        raise RemoteProtocolViolation(
+            f"a message section is {type(value).__name__}, but must be a list"
+        )
     return value
 
 
@@ -146,7 +148,9 @@ def entries(encoded: bytes) -> dict[Any, Any]:
         return {}
     value, _ = read(encoded)
     if not isinstance(value, dict):
-        raise RemoteProtocolViolation(f"a section is {type(value).__name__}, not a map")
+        raise RemoteProtocolViolation(
+            f"a message section is {type(value).__name__}, but must be a map"
+        )
     return value
 
 
@@ -161,9 +165,9 @@ def header_of(
     """Encode the header section; empty if all fields have their defaults."""
     values = [b"\x41" if durable else b"\x42"]
     values.append(b"\x40" if priority is None else bytes((0x50, priority)))
-    values.append(b"\x40" if ttl is None else _uint(ttl))
+    values.append(b"\x40" if ttl is None else _encode_uint(ttl))
     values.append(b"\x40")
-    values.append(_uint(deliveries) if deliveries else b"\x40")
+    values.append(_encode_uint(deliveries) if deliveries else b"\x40")
     while values and values[-1] == b"\x40":
         values.pop()
     if values == [b"\x42"]:  # durable is false by default (3.2.1)
@@ -171,7 +175,7 @@ def header_of(
     return section(HEADER, encode_list(values))
 
 
-def _uint(value: int) -> bytes:
+def _encode_uint(value: int) -> bytes:
     if value < 256:
         return bytes((0x52, value))
     return b"\x70" + value.to_bytes(4, "big")

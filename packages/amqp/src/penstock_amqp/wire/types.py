@@ -103,6 +103,8 @@ _F32 = struct.Struct(">f")
 _F64 = struct.Struct(">d")
 
 Reader = Callable[[Bytes, int, int], tuple[Any, int]]
+"""A function that decodes the value at an offset, and returns it with its end. The last argument is
+the depth of nesting."""
 
 
 def read(data: Bytes, offset: int = 0, depth: int = 0) -> tuple[Any, int]:
@@ -130,6 +132,7 @@ def skip(data: Bytes, offset: int, depth: int = 0) -> int:
                     "allowed"
                 )
             return skip(data, skip(data, offset, depth + 1), depth + 1)
+        # The high half of a constructor states the width of the value, or of its size (1.2).
         kind = code >> 4
         if kind in _WIDTHS:
             end = offset + _WIDTHS[kind]
@@ -171,7 +174,7 @@ def _read_bytes(data: Bytes, offset: int, size: int) -> tuple[bytes, int]:
     return bytes(data[offset:end]), end
 
 
-def _variable(kind: Callable[[bytes], Any], *, wide: bool) -> Reader:
+def _sized(kind: Callable[[bytes], Any], *, wide: bool) -> Reader:
     def short(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         raw, end = _read_bytes(data, offset + 1, data[offset])
         return kind(raw), end
@@ -187,7 +190,7 @@ def _symbol(raw: bytes) -> Symbol:
     return Symbol(raw.decode("ascii"))
 
 
-def _width(width: int) -> Reader:
+def _decimal_of(width: int) -> Reader:
     def decimal(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         raw, end = _read_bytes(data, offset, width)
         return Decimal(raw), end
@@ -348,20 +351,20 @@ _READERS: Final[dict[int, Reader]] = {
     0x71: _fixed(_I32, Int),
     0x72: _fixed(_F32, Float32),
     0x73: _char,
-    0x74: _width(4),
+    0x74: _decimal_of(4),
     0x80: _fixed(_U64, ULong),
     0x81: _fixed(_I64, int),
     0x82: _fixed(_F64, float),
     0x83: _fixed(_I64, Timestamp),
-    0x84: _width(8),
-    0x94: _width(16),
+    0x84: _decimal_of(8),
+    0x94: _decimal_of(16),
     0x98: _uuid,
-    0xA0: _variable(bytes, wide=False),
-    0xA1: _variable(lambda raw: raw.decode(), wide=False),
-    0xA3: _variable(_symbol, wide=False),
-    0xB0: _variable(bytes, wide=True),
-    0xB1: _variable(lambda raw: raw.decode(), wide=True),
-    0xB3: _variable(_symbol, wide=True),
+    0xA0: _sized(bytes, wide=False),
+    0xA1: _sized(lambda raw: raw.decode(), wide=False),
+    0xA3: _sized(_symbol, wide=False),
+    0xB0: _sized(bytes, wide=True),
+    0xB1: _sized(lambda raw: raw.decode(), wide=True),
+    0xB3: _sized(_symbol, wide=True),
     0xC0: _list(wide=False),
     0xC1: _map(wide=False),
     0xD0: _list(wide=True),
@@ -386,7 +389,7 @@ def encode(value: Any) -> bytes:
         raise ValueError(f"{value!r} is not a valid {type(value).__name__}: {error}") from None
 
 
-def _small(
+def _unsigned(
     code: int, small: int, zero: int | None, layout: struct.Struct
 ) -> Callable[[int], bytes]:
     def number(value: int) -> bytes:
@@ -408,7 +411,7 @@ def _signed(code: int, small: int, layout: struct.Struct) -> Callable[[int], byt
     return number
 
 
-def _plain(code: int, layout: struct.Struct) -> Callable[[Any], bytes]:
+def _fixed_writer(code: int, layout: struct.Struct) -> Callable[[Any], bytes]:
     head = bytes((code,))
     return lambda value: head + layout.pack(value)
 
@@ -422,15 +425,15 @@ def encode_sized(code: int, raw: Bytes) -> bytes:
 
 def encode_list(values: list[bytes]) -> bytes:
     """Encode a list from encoded values."""
-    return b"\x45" if not values else _compound(0xC0, b"".join(values), len(values))
+    return b"\x45" if not values else _encode_compound(0xC0, b"".join(values), len(values))
 
 
 def encode_map(pairs: list[bytes]) -> bytes:
     """Encode a map from encoded keys and values, in turn."""
-    return _compound(0xC1, b"".join(pairs), len(pairs))
+    return _encode_compound(0xC1, b"".join(pairs), len(pairs))
 
 
-def _compound(code: int, inner: bytes, count: int) -> bytes:
+def _encode_compound(code: int, inner: bytes, count: int) -> bytes:
     if len(inner) < 255 and count < 256:
         return bytes((code, len(inner) + 1, count)) + inner
     return bytes((code + 0x10,)) + _U32.pack(len(inner) + 4) + _U32.pack(count) + inner
@@ -455,18 +458,18 @@ _DECIMALS: Final = {4: b"\x74", 8: b"\x84", 16: b"\x94"}
 _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): lambda value: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
-    UByte: _plain(0x50, struct.Struct(">B")),
-    UShort: _plain(0x60, _U16),
-    UInt: _small(0x70, 0x52, 0x43, layout=_U32),
-    ULong: _small(0x80, 0x53, 0x44, layout=_U64),
-    Byte: _plain(0x51, struct.Struct(">b")),
-    Short: _plain(0x61, _I16),
+    UByte: _fixed_writer(0x50, struct.Struct(">B")),
+    UShort: _fixed_writer(0x60, _U16),
+    UInt: _unsigned(0x70, 0x52, 0x43, layout=_U32),
+    ULong: _unsigned(0x80, 0x53, 0x44, layout=_U64),
+    Byte: _fixed_writer(0x51, struct.Struct(">b")),
+    Short: _fixed_writer(0x61, _I16),
     Int: _signed(0x71, 0x54, _I32),
     int: _signed(0x81, 0x55, _I64),
-    Float32: _plain(0x72, _F32),
-    float: _plain(0x82, _F64),
+    Float32: _fixed_writer(0x72, _F32),
+    float: _fixed_writer(0x82, _F64),
     Char: lambda value: b"\x73" + _U32.pack(ord(value)),
-    Timestamp: _plain(0x83, _I64),
+    Timestamp: _fixed_writer(0x83, _I64),
     Decimal: lambda value: _DECIMALS[len(value)] + value,
     UUID: lambda value: b"\x98" + value.bytes,
     bytes: lambda value: encode_sized(0xA0, value),
