@@ -49,7 +49,7 @@ def topics_are_nobodys(patch: pytest.MonkeyPatch) -> None:
 
 def left_behind(patch: pytest.MonkeyPatch) -> None:
     """What waits in a channel is forgotten when its topics are taken."""
-    patch.setattr(TopicChannels, "left_with", lambda *_: [])
+    patch.setattr(TopicChannels, "stores_without_topics", lambda *_: [])
 
 
 def from_its_end(patch: pytest.MonkeyPatch) -> None:

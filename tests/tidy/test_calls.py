@@ -63,11 +63,11 @@ HOT: Final = {
     """,
     "MQTT: for each packet or message": """
         penstock_mqtt.connection plain_messages
-        penstock_mqtt.fan_out self._give_run
+        penstock_mqtt.fan_out self._distribute_run
         penstock_mqtt.messages PublishPacket TopicMessage _message_at packet_properties
-        penstock_mqtt.outbox InFlight WaitingMessage self._written
+        penstock_mqtt.outbox InFlight WaitingMessage self._encode
         penstock_mqtt.wire.framing plain_messages
-        penstock_mqtt.wire.reading PublishPacket _plain_publish
+        penstock_mqtt.wire.reading PublishPacket _read_plain_publish
     """,
 }
 """Calls that run so often that a keyword costs time: why, the module, and what it calls. The list

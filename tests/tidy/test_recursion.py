@@ -42,8 +42,8 @@ _MAY_DECODE = re.compile(r"msgspec|tomllib|json|jwt")
 CAUGHT_ELSEWHERE: dict[str, str] = {
     "penstock_core/wire/native/messages.py: decode": "`decode_from_client` catches it",
     "penstock_server/frontends/http/states.py: _bool": "`_key` catches it",
-    "penstock_mqtt/json_payloads.py: _parsed": "`columns` has counted the levels",
-    "penstock_mqtt/session_store.py: _take_up": "reads what the realm has written",
+    "penstock_mqtt/json_payloads.py: _parse": "`columns` has counted the levels",
+    "penstock_mqtt/session_store.py: _add_entry": "reads what the realm has written",
     "penstock_core/columns/selectors/summaries.py: statistics_in": "reads what the realm wrote",
     "penstock_core/columns/schema/overflow.py: check_nesting": "a cell is decoded when published",
     "penstock_core/columns/schema/overflow.py: extended": "the cell was decoded when published",

@@ -13,7 +13,7 @@ import penstock
 from packages.mqtt.tests.clients import PacketClient, connected, heard
 from packages.mqtt.tests.internal_stores import put_whole
 from penstock_core.columns.events.event import Event
-from penstock_mqtt.expressing import leave_out
+from penstock_mqtt.expressing import count_left_out
 from penstock_mqtt.messages import message_of
 from penstock_mqtt.wire.packets import (
     MQTT_3,
@@ -179,9 +179,9 @@ async def test_the_log_has_a_line_a_minute_of_parts_that_are_left_out() -> None:
 
     with capture_logs() as lines:
         for _ in range(3):
-            leave_out(counts, "a", "property 'nul'", reason="a reason")
+            count_left_out(counts, "a", "property 'nul'", reason="a reason")
         await pass_time(EVERY_S + 1)
-        leave_out(counts, "a", "property 'nul'", reason="a reason")
+        count_left_out(counts, "a", "property 'nul'", reason="a reason")
 
     assert [(line["event"], line["count"]) for line in lines] == [
         ("mqtt.left_out", 1),

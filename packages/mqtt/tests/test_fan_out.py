@@ -22,7 +22,7 @@ class Client:
     """A connection that keeps what it is given."""
 
     def __init__(self, fan_out: FanOut, *wanted: TopicSubscription, version: int = MQTT_5) -> None:
-        self.client_id, self.version, self.takes_more = "somebody", version, True
+        self.client_id, self.version, self.is_writable = "somebody", version, True
         self.written: list[bytes] = []
         self.given: list[tuple[bytes, int]] = []
         self.rights = self
@@ -32,13 +32,13 @@ class Client:
             made = Filter(self, self, each, None)  # type: ignore[arg-type]
             fan_out.add(made)
 
-    def may_have(self, text: str, channel: object, *, makes_durable: bool) -> bool:
+    def may_read(self, text: str, channel: object, *, makes_durable: bool) -> bool:
         return self.may_have_messages
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def give(self, messages: list[TopicMessage], filters: list[Filter]) -> None:
+    def send_messages(self, messages: list[TopicMessage], filters: list[Filter]) -> None:
         self.given += [(message.payload, len(filters)) for message in messages]
 
 
@@ -52,7 +52,7 @@ def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     clients = [Client(fan_out, TopicSubscription("a/+", 0)) for _ in range(10)]
 
-    fan_out.give_out([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
+    fan_out.distribute([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
 
     assert {len(each.written) for each in clients} == {1}
     assert all(each.written[0] is clients[0].written[0] for each in clients)
@@ -64,7 +64,7 @@ def test_each_version_has_its_bytes() -> None:
     older = Client(fan_out, TopicSubscription("a", 0), version=MQTT_3)
     newer = Client(fan_out, TopicSubscription("a", 0))
 
-    fan_out.give_out([message("a", b"1")])
+    fan_out.distribute([message("a", b"1")])
 
     assert (older.written, newer.written) == ([b"\x30\4\0\1a1"], [b"\x30\5\0\1a\x001"])
 
@@ -73,7 +73,7 @@ def test_who_acknowledges_gets_each_message_by_itself() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 1))
 
-    fan_out.give_out([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
+    fan_out.distribute([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
 
     assert client.given == [(b"1", 1), (b"3", 1)]
     assert client.written == [b"\x30\5\0\1a\x002"]
@@ -83,7 +83,7 @@ def test_filters_of_one_client_that_overlap_are_one_message() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0), TopicSubscription("#", 0))
 
-    fan_out.give_out([message("a", b"1")])
+    fan_out.distribute([message("a", b"1")])
 
     assert client.given == [(b"1", 2)]
 
@@ -92,7 +92,7 @@ def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0, no_local=True))
 
-    fan_out.give_out([message("a", b"1", client_id="somebody"), message("a", b"2")])
+    fan_out.distribute([message("a", b"1", client_id="somebody"), message("a", b"2")])
 
     assert client.given == [(b"2", 1)]
 
@@ -101,9 +101,9 @@ def test_who_does_not_read_is_left_out() -> None:
     counts = MessageCounts()
     fan_out = FanOut(OPEN, counts)
     clients = [Client(fan_out, TopicSubscription("a", 0)) for _ in range(3)]
-    clients[0].takes_more = False
+    clients[0].is_writable = False
 
-    fan_out.give_out([message("a", b"1"), message("a", b"2")])
+    fan_out.distribute([message("a", b"1"), message("a", b"2")])
 
     assert [len(each.written) for each in clients] == [0, 1, 1]
     assert (counts.dropped, counts.sent) == (2, [4, 0, 0])
@@ -113,7 +113,7 @@ def test_who_takes_only_small_packets_is_asked_for_each() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0))
 
-    fan_out.give_out([message("a", b"1" * 200), message("a", b"2")])
+    fan_out.distribute([message("a", b"1" * 200), message("a", b"2")])
 
     assert client.given == [(b"1" * 200, 1), (b"2", 1)]
 
@@ -121,11 +121,11 @@ def test_who_takes_only_small_packets_is_asked_for_each() -> None:
 def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0))
-    fan_out.give_out([message("a", b"1")])
+    fan_out.distribute([message("a", b"1")])
     (wanted,) = fan_out.filters.find("a")
     fan_out.remove(wanted)
 
-    fan_out.give_out([message("a", b"2")])
+    fan_out.distribute([message("a", b"2")])
 
     assert len(client.written) == 1
 
@@ -137,12 +137,12 @@ def test_who_may_have_a_topic_is_asked_again_when_rights_change() -> None:
     one, other = (Client(fan_out, TopicSubscription("a", 0)) for _ in range(2))
     other.may_have_messages = False
 
-    fan_out.give_out([message("a", b"1")])
+    fan_out.distribute([message("a", b"1")])
     assert (len(one.written), len(other.written)) == (1, 0)
     one.may_have_messages, access.version = False, 1
-    fan_out.give_out([message("a", b"2")])
+    fan_out.distribute([message("a", b"2")])
     assert (len(one.written), len(other.written)) == (1, 0)
     other.may_have_messages = True
     fan_out.forget()
-    fan_out.give_out([message("a", b"3")])
+    fan_out.distribute([message("a", b"3")])
     assert (len(one.written), len(other.written)) == (1, 1)

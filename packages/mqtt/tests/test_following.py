@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock_mqtt.following import CREDIT, Replenishment
+from penstock_mqtt.following import CREDIT, CreditGrant
 
 
 class Subscriptions:
@@ -17,13 +17,13 @@ class Subscriptions:
 
 def test_the_realm_is_not_told_of_each_message_and_never_runs_out() -> None:
     known: Any = Subscriptions()
-    credit = Replenishment(known)
+    credit = CreditGrant(known)
     left = CREDIT
     for count in [1] * CREDIT + [CREDIT // 3] * 30:
         left -= count
         assert left >= 0
         before = len(known.granted)
-        credit.given_on(7, count)
+        credit.sent(7, count)
         left += sum(each for _, each in known.granted[before:])
 
     assert len(known.granted) < 30
@@ -32,9 +32,9 @@ def test_the_realm_is_not_told_of_each_message_and_never_runs_out() -> None:
 
 def test_the_next_subscription_begins_with_all_of_its_credit() -> None:
     known: Any = Subscriptions()
-    credit = Replenishment(known)
-    credit.given_on(7, CREDIT // 2 - 1)
+    credit = CreditGrant(known)
+    credit.sent(7, CREDIT // 2 - 1)
     credit.end()
-    credit.given_on(8, 1)
+    credit.sent(8, 1)
 
     assert known.granted == []

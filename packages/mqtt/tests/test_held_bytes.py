@@ -72,7 +72,7 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
                 properties=NO_PROPERTIES,
             )
             source = MessageSource("a", published) if chance.random() < 0.7 else None
-            outbox.give([message], line.filters, sources=[source])
+            outbox.send_messages([message], line.filters, sources=[source])
         elif step == 4 and outbox.in_flight:
             packet_id = chance.choice(list(outbox.in_flight))
             outbox.acknowledged([packet_id])

@@ -56,7 +56,7 @@ def test_what_was_sent_once_does_not_expire(version: int, qos: int) -> None:
 def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> None:
     line = LastingLine()
     message = TopicMessage("a", b"", 2, client_id="", ends_us=0, properties=NO_PROPERTIES)
-    line.outbox.give([message], line.filters, sources=[MessageSource("a", 7)])
+    line.outbox.send_messages([message], line.filters, sources=[MessageSource("a", 7)])
     if was_sent:
         line.stored()
     assert len(line.got()) == was_sent
@@ -84,11 +84,11 @@ def test_a_client_that_does_not_acknowledge_loses_its_connection(version: int) -
 @VERSIONS
 def test_while_a_client_does_not_read_qos_1_waits_and_qos_0_is_left_out(version: int) -> None:
     line = Line(version)
-    line.takes_more = False
+    line.is_writable = False
     line.give(b"0", qos=0)
     line.give(b"1")
     assert line.got() == []
-    line.takes_more = True
+    line.is_writable = True
     line.outbox.send_waiting()
 
     assert [each.payload for each in line.got()] == [b"1"]
@@ -124,13 +124,13 @@ def test_messages_of_a_durable_wait_for_a_client_that_has_lowered_its_filter_to_
     line.outbox.in_flight_max = 1
     line.give_of_durable(plain(b"1"), plain(b"2"))
     line.qos(0)
-    line.takes_more = False
+    line.is_writable = False
     line.give_of_durable(plain(b"3"), first_id=9)
     line.give_of_durable(plain(b"4", qos=0), first_id=10)
     first, *others = line.got()
     assert (first.payload, others) == (b"1", [])
     line.outbox.acknowledged([first.packet_id])
-    line.takes_more = True
+    line.is_writable = True
     line.outbox.send_waiting()
     (second,) = line.got()
     line.outbox.acknowledged([second.packet_id])
@@ -150,7 +150,7 @@ def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in
     line.give(b"first")
     for from_retained in (True, False):
         source = MessageSource("a", 7, from_retained=from_retained)
-        line.outbox.give([plain(b"%d" % from_retained)], line.filters, sources=[source])
+        line.outbox.send_messages([plain(b"%d" % from_retained)], line.filters, sources=[source])
     line.outbox.recall("a", frozenset([7]))
     (first,) = line.got()
     line.outbox.acknowledged([first.packet_id])
@@ -204,6 +204,6 @@ def test_messages_given_together_take_what_room_there_is_behind_what_waits() -> 
 
     assert (first.payload, second.payload) == (b"0", b"1")
     assert [each.payload for each in line.got()] == [b"2", b"waits"]
-    line.takes_more = False
+    line.is_writable = False
     line.give_of_durable(plain(b"later"), first_id=99)
     assert line.got() == []

@@ -52,13 +52,13 @@ def faults() -> Iterator[Faults]:
 @pytest.fixture
 def failing_outboxes(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Outboxes raise for the clients of `Faults.client_ids`."""
-    give = Outbox.give
+    send_messages = Outbox.send_messages
 
     def fail(outbox: Outbox, messages: Any, filters: Any, **options: Any) -> None:
         faults.check(filters[0].connection.client_id)
-        give(outbox, messages, filters, **options)
+        send_messages(outbox, messages, filters, **options)
 
-    monkeypatch.setattr(Outbox, "give", fail)
+    monkeypatch.setattr(Outbox, "send_messages", fail)
     return faults
 
 

@@ -29,7 +29,7 @@ from penstock_mqtt.reasons import (
 )
 from penstock_mqtt.retained_delivery import RetainedDelivery
 from penstock_mqtt.session import ClientKey, MqttSession
-from penstock_mqtt.signing_in import NOT_TAKEN, MqttSignIn
+from penstock_mqtt.signing_in import TOO_LARGE_FOR_CLIENT, MqttSignIn
 from penstock_mqtt.subscribing import Subscribing
 from penstock_mqtt.wire import reasons
 from penstock_mqtt.wire.framing import PacketReader
@@ -81,7 +81,7 @@ _FEW_BYTES: Final = 4_096
 _PUBACK: Final = bytes((0x40, 2))
 _PUBACK_BYTES: Final = 4
 
-_ASKED_FOR_PROBLEMS: Final = (Acknowledgement, AuthPacket, SubackPacket, UnsubackPacket)
+_EXPLAINED_PACKETS: Final = (Acknowledgement, AuthPacket, SubackPacket, UnsubackPacket)
 """Packets whose explanations are removed if the client does not want them (3.1.2.11.7)."""
 
 P = ParamSpec("P")
@@ -105,12 +105,12 @@ class MqttConnection(HostedConnection):
         """Whether the connection ignores further packets of the client."""
         self._connect: ConnectPacket | None = None
         self._sign_in = MqttSignIn(self.realm, self)
-        self._tells_problems = True
+        self._sends_explanations = True
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._received = ReceivedBytes(mqtt.unknown, mqtt.listener.incomplete)
         self._out: list[bytes] = []
-        self.takes_more = True
-        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_and_count)
+        self.is_writable = True
+        self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._process_and_count)
         self._keep_alive_s = 0.0
         self.packet_bytes_max = PACKET_BYTES_MAX
         """Largest packet that the client takes, in bytes."""
@@ -139,7 +139,7 @@ class MqttConnection(HostedConnection):
         self.heard_s = self._loop.time()
         self._mqtt.traffic.received_bytes += len(data)
         if self.is_open and not self._reader.held_bytes and len(data) <= _FEW_BYTES:
-            data = self._rest_behind(data)
+            data = self._receive_plain(data)
             if not data:
                 return
         elif not self.is_open and not self._is_counted(len(data)):
@@ -160,28 +160,28 @@ class MqttConnection(HostedConnection):
             return False
         return True
 
-    def _rest_behind(self, data: bytes) -> bytes:
-        """Receive the plain messages at the start of ``data`` and return the remaining bytes. Most
-        messages take this fast path."""
+    def _receive_plain(self, data: bytes) -> bytes:
+        """Receive the plain messages at the start of ``data`` and return the remaining bytes. The
+        usual message needs only this fast path."""
         if self.is_ending or self._subscribing:
             return data
-        most = self._reader.packet_bytes_max
-        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, most)
+        size_max = self._reader.packet_bytes_max
+        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, size_max)
         if messages:
-            self._receive_together(messages)
+            self._receive_messages(messages)
         if end < len(data):
             return data[end:]
-        if not self.takes_more or self._mqtt.publisher.is_held_up or self.pace.per_s:
+        if not self.is_writable or self._mqtt.publisher.is_held_up or self.pace.per_s:
             self._reading.check()
         return b""
 
-    def _receive_together(self, messages: Sequence[PlainMessage]) -> None:
+    def _receive_messages(self, messages: Sequence[PlainMessage]) -> None:
         if self.pace.per_s:
             self.pace.count(len(messages))
         try:
             self.incoming.received_together(messages)
         except MqttViolation as error:
-            self._refused(error)
+            self._violated(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -193,11 +193,11 @@ class MqttConnection(HostedConnection):
         self.listener.closed(self)
 
     def pause_writing(self) -> None:
-        self.takes_more = False
+        self.is_writable = False
         self._reading.check()
 
     def resume_writing(self) -> None:
-        self.takes_more = True
+        self.is_writable = True
         self.client.outbox.send_waiting()
 
     def _may_read(self) -> bool:
@@ -205,20 +205,20 @@ class MqttConnection(HostedConnection):
         waits = self.incoming.publishes and listener.is_congested
         is_held_up = self.pace.is_ahead or waits or listener.is_draining
         is_held = self._reader.held_bytes > HELD_BYTES_MAX and self._holds_packets
-        return self.takes_more and not is_held_up and not is_held
+        return self.is_writable and not is_held_up and not is_held
 
     @property
     def owes_answers(self) -> bool:
         """Whether a message or a subscription waits to be acknowledged."""
         return self.incoming.unanswered > 0 or self._subscribing > 0
 
-    def _reads_again(self, now_s: float) -> None:
+    def _reading_resumed(self, now_s: float) -> None:
         self.heard_s = now_s
 
     # --- in ------------------------------------------------------------------------------
 
-    def _take_and_count(self) -> bool:
-        has_more = self._take_in()
+    def _process_and_count(self) -> bool:
+        has_more = self._process_packets()
         if self._received.is_incomplete or self._reader.held_bytes > HELD_BYTES_MAX:
             self._count_incomplete(self._reader.held_bytes)
         return has_more
@@ -230,16 +230,16 @@ class MqttConnection(HostedConnection):
         try:
             self._received.hold(self.principal, size if is_counted else 0)
         except MqttViolation as error:
-            self._refused(error)
+            self._violated(error)
 
-    def _take_in(self) -> bool:
+    def _process_packets(self) -> bool:
         """Receive some of the buffered packets. Return whether more may be complete."""
         count = 0
         try:
             if self._holds_packets:
                 return False
             if self.is_open:
-                count = self._take_together()
+                count = self._process_plain()
                 if self._holds_packets:
                     return False
             if count == PACKETS_A_TURN:
@@ -252,10 +252,10 @@ class MqttConnection(HostedConnection):
                 if count == PACKETS_A_TURN:
                     return True
         except MqttViolation as error:
-            self._refused(error)
+            self._violated(error)
         return False
 
-    def _take_together(self) -> int:
+    def _process_plain(self) -> int:
         """Receive the next packets if all of them have the same simple form. Return how many
         messages were received."""
         if acknowledged := self._reader.pubacks():
@@ -264,7 +264,7 @@ class MqttConnection(HostedConnection):
                 return 0
         messages = self._reader.publishes(self.version, PACKETS_A_TURN)
         if messages:
-            self._receive_together(messages)
+            self._receive_messages(messages)
         return len(messages)
 
     @property
@@ -272,7 +272,7 @@ class MqttConnection(HostedConnection):
         """Whether received packets must wait or are ignored."""
         return self.is_ending or self._subscribing > 0 or self._sign_in.holds_packets
 
-    def _refused(self, error: MqttViolation) -> None:
+    def _violated(self, error: MqttViolation) -> None:
         """End the connection of a client that has broken the protocol. Before the client is signed
         in, the last packet is a CONNACK."""
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
@@ -291,11 +291,11 @@ class MqttConnection(HostedConnection):
             return
         if self._connect is None:
             if not isinstance(packet, ConnectPacket):
-                raise protocol_error("the first packet has to be a CONNECT")
-            self._greet(packet)
+                raise protocol_error("the first packet must be a CONNECT")
+            self._begin_sign_in(packet)
             return
         if not self.is_open and not isinstance(packet, AuthPacket | DisconnectPacket):
-            raise protocol_error("before its CONNACK a client sends nothing but AUTH")
+            raise protocol_error("before the CONNACK a client may send only AUTH")
         match packet:
             case AuthPacket():
                 self._sign_in.received(packet)
@@ -305,11 +305,11 @@ class MqttConnection(HostedConnection):
             case PingreqPacket():
                 self.send(PingrespPacket())
             case DisconnectPacket():
-                self._parted(packet)
+                self._disconnected(packet)
             case _:
-                self._deliver(packet)
+                self._receive_acknowledgement(packet)
 
-    def _deliver(self, packet: Packet) -> None:
+    def _receive_acknowledgement(self, packet: Packet) -> None:
         """Receive the client's acknowledgement of a message."""
         match packet:
             case PubackPacket(packet_id):
@@ -328,9 +328,9 @@ class MqttConnection(HostedConnection):
     ) -> None:
         """Run a coroutine that waits for the realm. An unexpected failure ends this connection
         only."""
-        self.listener.spawn(self._contained, work, *args, **kwargs)
+        self.listener.spawn(self._run_contained, work, *args, **kwargs)
 
-    async def _contained(
+    async def _run_contained(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
         try:
@@ -339,11 +339,13 @@ class MqttConnection(HostedConnection):
             _log.exception("mqtt.failed", connection=self.number)
             self.abort()
 
-    def _parted(self, packet: DisconnectPacket) -> None:
+    def _disconnected(self, packet: DisconnectPacket) -> None:
         expiry_s = packet.properties.session_expiry_s
         if expiry_s is not None:
             if expiry_s and not self.client.expiry_s:
-                raise protocol_error("a session that ends with its connection is made to last")
+                raise protocol_error(
+                    "a DISCONNECT cannot set an expiry if the CONNECT has set none"
+                )
             self.client.expiry_s = expiry_s
         if packet.reason == Reason.SUCCESS:
             self.client.will = None
@@ -353,7 +355,7 @@ class MqttConnection(HostedConnection):
 
     # --- CONNECT -------------------------------------------------------------------------
 
-    def _greet(self, packet: ConnectPacket) -> None:
+    def _begin_sign_in(self, packet: ConnectPacket) -> None:
         self._connect, self.version = packet, packet.version
         self.packet_bytes_max = packet.packet_bytes_max
         if fault := invalid_client_id(packet):
@@ -364,7 +366,7 @@ class MqttConnection(HostedConnection):
             return
         self._sign_in.begin(packet)
 
-    def reads_on(self) -> None:
+    def resume_reading(self) -> None:
         """Process packets that the client has sent in the meantime."""
         self._reading.data_arrived()
 
@@ -373,19 +375,19 @@ class MqttConnection(HostedConnection):
         """Whether the client has disconnected, or its connection is ending."""
         return self._transport is None or self.is_ending
 
-    def about(self, name: str) -> Any:
-        """Return what the transport knows about its peer under a name, or None."""
+    def transport_info(self, name: str) -> Any:
+        """Return an item of the transport's extra information, or None."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
         """Mark the connection as open."""
         self._keep_alive_s = 1.5 * packet.keep_alive_s
-        self._tells_problems = packet.properties.request_problem_information != 0
+        self._sends_explanations = packet.properties.request_problem_information != 0
         self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
         self._received.signed_in()
         self.is_open = True
 
-    async def welcome(
+    async def open_session(
         self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
     ) -> None:
         """Open or resume the session of a client. ``proof`` holds the properties that end its
@@ -405,29 +407,29 @@ class MqttConnection(HostedConnection):
             self._sessions.forget(self)
             self._sessions.leave(session)
             return
-        most = min(self._mqtt.packet_bytes_max, PACKET_BYTES_MAX)
-        self.opened(packet, most)
+        size_max = min(self._mqtt.packet_bytes_max, PACKET_BYTES_MAX)
+        self.opened(packet, size_max)
         offered = replace(
             proof,
             assigned_client_id=None if packet.client_id else self.client_id,
             receive_maximum=self._mqtt.limits.receive_maximum,
             topic_alias_maximum=ALIASES_MAX,
             retain_available=1,
-            maximum_packet_bytes=most,
-            response_information=_answers_of(self.client_id, requested),
+            maximum_packet_bytes=size_max,
+            response_information=_response_prefix(self.client_id, requested),
         )
         if not self.send(ConnackPacket(0, present, offered)):
-            _log.warning("mqtt.sign_in_refused", host=self.host, reason=NOT_TAKEN)
+            _log.warning("mqtt.sign_in_refused", host=self.host, reason=TOO_LARGE_FOR_CLIENT)
             self.abort()  # a DISCONNECT may not come before the CONNACK
             return
-        owed = []
+        filters = []
         if present:
             await self._following.begin()
-            owed = await self._sessions.resume(session, self)
-        if owed:
-            self.run(self._give_retained, owed)
+            filters = await self._sessions.resume(session, self)
+        if filters:
+            self.run(self._send_retained, filters)
 
-    def identified(self, principal: Principal) -> None:
+    def reauthenticated(self, principal: Principal) -> None:
         """Use the principal of a client that has authenticated again."""
         self.principal = self.client.principal = principal
         self.rights = self._mqtt.rights_of(principal, self.client_id)
@@ -448,10 +450,10 @@ class MqttConnection(HostedConnection):
     # --- subscribing ---------------------------------------------------------------------
 
     async def _subscribe(self, packet: SubscribePacket | UnsubscribePacket) -> None:
-        made: list[Filter] = []
+        new_filters: list[Filter] = []
         try:
             if isinstance(packet, SubscribePacket):
-                made = await self._subscriber.subscribe(packet)
+                new_filters = await self._subscriber.subscribe(packet)
             else:
                 await self._subscriber.unsubscribe(packet)
         except PenstockError as error:
@@ -460,9 +462,9 @@ class MqttConnection(HostedConnection):
         finally:
             self._subscribing -= 1
         self._reading.data_arrived()
-        await self._give_retained(made)
+        await self._send_retained(new_filters)
 
-    async def _give_retained(self, filters: Sequence[Filter]) -> None:
+    async def _send_retained(self, filters: Sequence[Filter]) -> None:
         """Send the client the retained messages that its filters match."""
         if filters and self.is_open:
             await RetainedDelivery(self._mqtt, self.client, self, filters=filters).run()
@@ -471,7 +473,7 @@ class MqttConnection(HostedConnection):
 
     def send(self, packet: Packet) -> bool:
         """Send a packet. Return False if it is larger than the client accepts."""
-        if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
+        if not self._sends_explanations and isinstance(packet, _EXPLAINED_PACKETS):
             packet = replace(packet, properties=without_problem(packet.properties))
         written = packet_bytes_within(packet, self.version, self.packet_bytes_max)
         if written is not None:
@@ -564,9 +566,14 @@ class MqttConnection(HostedConnection):
                 self.check_rights()
             is_silent = self._keep_alive_s and now_s - self.heard_s > self._keep_alive_s
             if is_silent and not self._reading.is_paused:
-                self.end(MqttViolation(Reason.KEEP_ALIVE_TIMEOUT, "nothing came for too long"))
+                self.end(
+                    MqttViolation(
+                        Reason.KEEP_ALIVE_TIMEOUT,
+                        f"the client sent nothing for {self._keep_alive_s:g} s",
+                    )
+                )
         elif now_s - self._opened_s > self.listener.limits.hello_timeout_s:
-            self.end(ConnectionLost("no CONNECT came in time"))
+            self.end(ConnectionLost("the client sent no CONNECT in time"))
 
     def check_rights(self) -> None:
         """End the connection if changed rights no longer allow it or one of its subscriptions."""
@@ -587,11 +594,11 @@ class MqttConnection(HostedConnection):
             f"MQTT {version} {self.client_id}",
             subscriptions=len(self.client.filters),
             requests=self.incoming.unanswered,
-            is_stalled=not self.takes_more,
+            is_stalled=not self.is_writable,
         )
 
 
-def _answers_of(client_id: str, requested: PacketProperties) -> str | None:
+def _response_prefix(client_id: str, requested: PacketProperties) -> str | None:
     """Return the prefix of the topics where a client may receive responses. Return None if the
     client has not requested it or its client id cannot be part of a topic."""
     prefix = f"reply/{client_id}/"

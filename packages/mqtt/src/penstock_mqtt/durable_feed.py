@@ -21,7 +21,7 @@ from penstock_core.vocabulary.topics import topic_matches
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.messages import TopicMessage, messages_of
-from penstock_mqtt.wire.reading import SHARED, wanted_of
+from penstock_mqtt.wire.reading import SHARED, filter_of
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def durable_of(place: str, text: str) -> str:
     """Return the name of a subscription's durable. It contains the place where its session is
     stored and the filter for readability, and a hash to be unique."""
     digest = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
-    return f"{PREFIX}{_shown(place)}:{_shown(text)}:{digest}"
+    return f"{PREFIX}{_printable(place)}:{_printable(text)}:{digest}"
 
 
 def shared_durable_of(text: str) -> str:
     """Return the name of the durable that all members of a shared subscription's group use."""
-    group, _, wanted = text.removeprefix(SHARED).partition("/")
+    group, _, filter_text = text.removeprefix(SHARED).partition("/")
     digest = sha256(text.encode()).hexdigest()[:DIGITS]
-    return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{digest}"
+    return f"{PREFIX}{SHARED}{_printable(group)}:{_printable(filter_text)}:{digest}"
 
 
 def is_shared_durable(name: str) -> bool:
@@ -61,7 +61,7 @@ def is_shared_durable(name: str) -> bool:
     return name.startswith(PREFIX + SHARED)
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(
         character if character.isascii() and character.isprintable() else "?"
         for character in text[:_SHOWN]
@@ -77,14 +77,14 @@ async def make_durable(
     start: FromId | FromLatest = _LATEST,
 ) -> None:
     """Create the durable of a filter unless it exists."""
-    shown = wanted_of(text)
+    filter_text = filter_of(text)
     with contextlib.suppress(NameAlreadyBound):
         await realm.subscriptions.create_durable(
             channel,
             name,
             "shared" if text.startswith(SHARED) else "serial",
             start=start,
-            selector=selector_of(shown, () if topics is None else topics.templates),
+            selector=selector_of(filter_text, () if topics is None else topics.templates),
             persistent=None,
         )
 
@@ -93,10 +93,10 @@ async def retire_durable(realm: RunningRealm, topics: TopicChannels, name: str, 
     """Delete the durable of a filter on channels without any topic that matches the filter, once no
     event is outstanding there (SEM M12)."""
     subscriptions = realm.subscriptions
-    for channel in topics.left_with(name, text):
+    for channel in topics.stores_without_topics(name, text):
         with contextlib.suppress(NameDoesNotExist):
-            every = Span(0, 1 << 62)
-            if not (await subscriptions.holding.outstanding(channel.number, name, every)).ids:
+            all_ids = Span(0, 1 << 62)
+            if not (await subscriptions.holding.outstanding(channel.number, name, all_ids)).ids:
                 await subscriptions.delete_durable(channel.number, name)
 
 
@@ -110,7 +110,7 @@ class DurableFeed:
         self,
         mqtt: MqttRealm,
         session: MqttSession,
-        wanted: Filter,
+        topic_filter: Filter,
         topics: TopicChannel | None = None,
     ) -> None:
         """``topics``: the channel, if it is not the one of all topics."""
@@ -118,12 +118,12 @@ class DurableFeed:
         self._topics = topics
         self.channel = "" if topics is None else topics.name
         self._client = session
-        self._filter = wanted
-        self._connection = wanted.connection
+        self._filter = topic_filter
+        self._connection = topic_filter.connection
         self._realm = mqtt.realm
-        self.session = wanted.connection.session
+        self.session = topic_filter.connection.session
         self._subscription = 0
-        self._looked, self._was_left = -1, False
+        self._checked_version, self._was_abandoned = -1, False
         self._held: dict[int, int] = {}
         """Events sent to the client and not settled, each with its share of the bytes of its
         batch."""
@@ -132,16 +132,16 @@ class DurableFeed:
         loop."""
 
     @property
-    def _is_left(self) -> bool:
+    def _is_abandoned(self) -> bool:
         """Whether the channel was deleted or has no topics any more that match the filter."""
         if self._topics is None:
             return False
         topics = self._mqtt.topics
-        if self._looked != topics.version:  # asked with every acknowledgement
-            self._looked = topics.version
-            met = topics.met_by(self._filter.text)
-            self._was_left = all(channel.number != self._topics.number for channel in met)
-        return self._was_left
+        if self._checked_version != topics.version:  # evaluated with every acknowledgement
+            self._checked_version = topics.version
+            matching = topics.matching_channels(self._filter.text)
+            self._was_abandoned = all(channel.number != self._topics.number for channel in matching)
+        return self._was_abandoned
 
     @property
     def _has_ended(self) -> bool:
@@ -169,7 +169,7 @@ class DurableFeed:
         channel = self.channel_id
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         window = WINDOW
-        if self._filter.is_shared:  # what one has no room for is for others
+        if self._filter.is_shared:  # events beyond one member's window go to the others
             window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
         attach = partial(
             subscriptions.attach,
@@ -218,7 +218,7 @@ class DurableFeed:
         self._settle()
         if self._subscription:
             self._realm.subscriptions.detach(self._subscription)
-        self._client.give_back_room(sum(self._held.values()))
+        self._client.return_room(sum(self._held.values()))
         self._held.clear()
 
     def has_room(self, size: int) -> None:
@@ -234,8 +234,8 @@ class DurableFeed:
         """Send events to the client. Never raises, because its caller serves other receivers,
         too."""
         if self._has_ended:
-            # The seat was still being taken when the connection ended. The client may have come
-            # back meanwhile, and gets them from the seat of its new connection: this one is left.
+            # The connection ended while this seat was being attached. The durable delivers the
+            # events again, to the seat of the client's next connection.
             return
         try:
             self.give(rows)
@@ -246,38 +246,38 @@ class DurableFeed:
     def give(self, rows: OutgoingBatch) -> None:
         """Put the events of a delivery into the outbox, and acknowledge those not wanted."""
         event_ids = rows.batch.column("event_id").to_pylist()
-        messages = self._messages_of(rows)
-        # A frame of several events counts evenly: what matters is the sum.
+        messages = self._read_messages(rows)
+        # The bytes of a frame are divided evenly among its events: only their sum has to be exact.
         share, rest = divmod(self._client.room.size_of(rows), len(event_ids))
         self._held.update(dict.fromkeys(event_ids, share))
         self._held[event_ids[0]] += rest
-        wanted, channel = self._filter, self.channel
-        text = wanted.text
+        topic_filter, channel = self._filter, self.channel
+        text = topic_filter.text
         accepted, sources, refused = list[TopicMessage](), list[MessageSource](), list[int]()
         for event_id, message in zip(event_ids, messages, strict=True):
-            if message is None or not wanted.takes(message):
+            if message is None or not topic_filter.accepts(message):
                 refused.append(event_id)
             else:
                 accepted.append(message)
                 sources.append(MessageSource(text, event_id, channel=channel))
         self.acknowledge(refused)
         if accepted:
-            self._client.outbox.give(accepted, (wanted,), sources=sources)
+            self._client.outbox.give(accepted, (topic_filter,), sources=sources)
 
-    def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
+    def _read_messages(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
         counts = self._mqtt.counts
         if self._topics is None:
             return messages_of(rows.batch, counts=counts)
-        wanted = wanted_of(self._filter.text)
+        topic_filter = filter_of(self._filter.text)
         return [
-            message if message is not None and topic_matches(wanted, message.topic) else None
+            message if message is not None and topic_matches(topic_filter, message.topic) else None
             for message in messages_of(rows.batch, self._topics.reading, counts)
         ]
 
     def recall(self, spans: Spans) -> None:
         """Drop queued events after a seek of the durable, which delivers them again."""
         ids = frozenset(IdSet(spans))
-        self._client.give_back_room(sum([self._held.pop(event_id, 0) for event_id in ids]))
+        self._client.return_room(sum([self._held.pop(event_id, 0) for event_id in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
         self._mqtt.listener.spawn(self.end_lost_deliveries)
@@ -289,7 +289,7 @@ class DurableFeed:
         """End the connection if the durable was deleted although its channel and its topics still
         exist."""
         self._subscription = 0
-        if not self._is_left:
+        if not self._is_abandoned:
             self._connection.end(reason)
         else:
             self._filter.feeds.pop(self.channel, None)
@@ -303,19 +303,23 @@ class DurableFeed:
         held = [event_id for event_id in event_ids if event_id in self._held]
         if not held:
             return
-        self._client.give_back_room(sum([self._held.pop(event_id) for event_id in held]))
+        self._client.return_room(sum([self._held.pop(event_id) for event_id in held]))
         if not self._settled:
             self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(held, then))
 
     def _retire(self) -> None:
         """Delete the durable if it exists only for its outstanding events and none are left."""
-        mqtt, wanted = self._mqtt, self._filter
-        if wanted.is_draining:
-            mqtt.listener.spawn(self._client.end_draining, wanted)
-        elif self._is_left:
+        mqtt, topic_filter = self._mqtt, self._filter
+        if topic_filter.is_draining:
+            mqtt.listener.spawn(self._client.end_draining, topic_filter)
+        elif self._is_abandoned:
             mqtt.listener.spawn(
-                retire_durable, mqtt.realm, mqtt.topics, name=wanted.durable, text=wanted.text
+                retire_durable,
+                mqtt.realm,
+                mqtt.topics,
+                name=topic_filter.durable,
+                text=topic_filter.text,
             )
 
     def _settle(self) -> None:

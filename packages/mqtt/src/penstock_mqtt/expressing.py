@@ -20,7 +20,7 @@ CONTENT_ENCODING: Final = "content-encoding"
 """The user property with the content encoding of a message from an AMQP client."""
 EXPIRY_S_MAX: Final = (1 << 32) - 1
 """The longest message expiry in seconds."""
-TOO_LARGE: Final = "it is larger than the receiver takes"
+TOO_LARGE: Final = "it is larger than the receiver accepts"
 _TEXT_MAX: Final = 16_383
 """Most characters of a text that is made from a value. MQTT has room for it in UTF-8."""
 
@@ -30,16 +30,16 @@ LeaveOut = Callable[[str, str], None]
 _log = logger("penstock.mqtt")
 
 
-def leave_out(counts: MessageCounts, topic: str, part: str, reason: str) -> None:
-    """Count a part of an event that its message lacks. At most one line a minute is logged."""
+def count_left_out(counts: MessageCounts, topic: str, part: str, reason: str) -> None:
+    """Count a part of an event that MQTT cannot express. Log at most one line a minute."""
     counts.left_out += 1
     if counts.rare_lines.is_due("mqtt.left_out"):
         _log.warning("mqtt.left_out", topic=topic, part=part, reason=reason, count=counts.left_out)
 
 
-def give_up(counts: MessageCounts, topic: str, reason: str) -> None:
+def count_unsent(counts: MessageCounts, topic: str, reason: str) -> None:
     """Count a message that cannot be sent to a receiver. Its durable counts it as consumed. Log
-    lines are limited as in `leave_out`."""
+    lines are limited as in `count_left_out`."""
     counts.unsent += 1
     if counts.rare_lines.is_due("mqtt.not_given_out"):
         _log.warning("mqtt.not_given_out", topic=topic, reason=reason, count=counts.unsent)
@@ -66,14 +66,14 @@ def packet_properties(
     if correlation is not None and len(correlation) > BYTES_MAX:
         omit("correlation data", f"{len(correlation)} bytes; at most {BYTES_MAX} are possible")
         correlation = None
-    made = PacketProperties(
+    packet_properties_ = PacketProperties(
         payload_format=rest.payload_format,
         content_type=content_type,
         response_topic=reply_to or None,
         correlation_data=correlation,
         user_properties=user,
     )
-    return NO_PROPERTIES if made == NO_PROPERTIES else made
+    return NO_PROPERTIES if packet_properties_ == NO_PROPERTIES else packet_properties_
 
 
 def _is_expressible(pair: tuple[str, str], omit: LeaveOut) -> bool:

@@ -33,8 +33,9 @@ class Receivers(NamedTuple):
     """QoS 0 filters of clients with a single matching filter and no per-client options. All of them
     are sent the same bytes."""
     acknowledging: list[Filter]
-    """Such filters with QoS 1 or 2."""
+    """As ``plain``, but with QoS 1 or 2, which need a packet id for each client."""
     various: list[tuple[ClientConnection, tuple[Filter, ...]]]
+    """Clients with several matching filters or with options, each with its filters."""
 
 
 class FanOut:
@@ -45,25 +46,25 @@ class FanOut:
         self.filters: TopicIndex[Filter] = TopicIndex()
         self._access = access
         self._version = access.version
-        self._known: dict[tuple[str, int], Receivers] = {}
+        self._cached: dict[tuple[str, int], Receivers] = {}
         self._matches = 0
 
-    def add(self, wanted: Filter) -> None:
+    def add(self, topic_filter: Filter) -> None:
         """Start sending messages to a filter."""
-        self.filters.add(wanted.text, wanted)
+        self.filters.add(topic_filter.text, topic_filter)
         self.forget()
 
-    def remove(self, wanted: Filter) -> None:
+    def remove(self, topic_filter: Filter) -> None:
         """Stop sending messages to a filter."""
-        self.filters.remove(wanted.text, wanted)
+        self.filters.remove(topic_filter.text, topic_filter)
         self.forget()
 
     def forget(self) -> None:
         """Clear the cached receivers after a change of rights or filters."""
-        self._known.clear()
+        self._cached.clear()
         self._matches = 0
 
-    def give_out(
+    def distribute(
         self, messages: Iterable[TopicMessage | None], channel: TopicChannel | None = None
     ) -> None:
         """Send messages of a channel (None: the channel of all topics) in their order to the
@@ -72,18 +73,18 @@ class FanOut:
             self._version = self._access.version
             self.forget()
         publishable = (message for message in messages if message is not None)
-        for (topic, qos, is_plain), run in groupby(publishable, _kind):
-            together = list(run)
+        for (topic, qos, is_plain), run in groupby(publishable, _group_key):
+            run_messages = list(run)
             try:
-                self._give_run(topic, qos, together, channel, is_plain=is_plain)
+                self._distribute_run(topic, qos, run_messages, channel, is_plain=is_plain)
             except Exception:  # noqa: BLE001  the messages of other topics do not share it
                 _log.exception("mqtt.failed")
 
-    def _give_run(
+    def _distribute_run(
         self,
         topic: str,
         qos: int,
-        together: Sequence[TopicMessage],
+        messages: Sequence[TopicMessage],
         channel: TopicChannel | None,
         *,
         is_plain: bool,
@@ -93,57 +94,57 @@ class FanOut:
         if not matches:
             return
         receivers = self._receivers(topic, matches, channel)
-        alike, one_by_one = receivers.plain, receivers.acknowledging
+        same_bytes, separate = receivers.plain, receivers.acknowledging
         if not is_plain:
-            alike, one_by_one = [], [*alike, *one_by_one]
+            same_bytes, separate = [], [*same_bytes, *separate]
         elif not qos:
-            alike, one_by_one = [*alike, *one_by_one], []
-        self._give_alike(together, alike)
-        for subscriber in one_by_one:
-            _give(together, subscriber.connection, (subscriber,))
+            same_bytes, separate = [*same_bytes, *separate], []
+        self._send_same_bytes(messages, same_bytes)
+        for subscriber in separate:
+            _send(messages, subscriber.connection, (subscriber,))
         for connection, filters in receivers.various:
-            for message in together:
-                takers = [candidate for candidate in filters if candidate.takes(message)]
-                if takers:
-                    _give((message,), connection, takers)
+            for message in messages:
+                accepting = [candidate for candidate in filters if candidate.accepts(message)]
+                if accepting:
+                    _send((message,), connection, accepting)
 
     def _receivers(
         self, topic: str, matches: tuple[Filter, ...], channel: TopicChannel | None
     ) -> Receivers:
         key = topic, 0 if channel is None else channel.number
-        cached = self._known.get(key)
+        cached = self._cached.get(key)
         if cached is not None and cached.filters is matches:
             return cached
         by_connection: dict[ClientConnection, list[Filter]] = {}
         is_open = self._access.is_open
         for match in matches:
-            if not is_open and not match.may_have(channel):
+            if not is_open and not match.may_read(channel):
                 continue
             by_connection.setdefault(match.connection, []).append(match)
-        made = Receivers(filters=matches, plain=[], acknowledging=[], various=[])
+        receivers = Receivers(filters=matches, plain=[], acknowledging=[], various=[])
         for connection, filters in by_connection.items():
             first = filters[0]
             if len(filters) > 1 or first.number is not None or first.no_local:
-                made.various.append((connection, tuple(filters)))
+                receivers.various.append((connection, tuple(filters)))
             else:
-                (made.acknowledging if first.qos else made.plain).append(first)
+                (receivers.acknowledging if first.qos else receivers.plain).append(first)
         if len(topic) <= CHARACTERS_MAX:
-            self._remember(key, made)
-        return made
+            self._cache(key, receivers)
+        return receivers
 
-    def _remember(self, key: tuple[str, int], made: Receivers) -> None:
-        self._matches += len(made.filters)
-        if len(self._known) >= TOPICS_MAX or self._matches > MATCHES_MAX:
-            self._known.clear()
-            self._matches = len(made.filters)
-        self._known[key] = made
+    def _cache(self, key: tuple[str, int], receivers: Receivers) -> None:
+        self._matches += len(receivers.filters)
+        if len(self._cached) >= TOPICS_MAX or self._matches > MATCHES_MAX:
+            self._cached.clear()
+            self._matches = len(receivers.filters)
+        self._cached[key] = receivers
 
-    def _give_alike(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+    def _send_same_bytes(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
         """Send messages with QoS 0, with the same bytes for all clients of a version."""
         written: dict[int, tuple[bytes, int]] = {}
         for subscriber in filters:
             connection = subscriber.connection
-            if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
+            if not connection.is_writable:  # messages of QoS 0 are left out while it does not read
                 self.counts.dropped += len(messages)
                 continue
             version = connection.version
@@ -154,25 +155,25 @@ class FanOut:
                     encoded = written[version] = b"".join(packets), max(map(len, packets))
             except Exception:  # noqa: BLE001  the outbox writes one by one, and counts failures
                 encoded = b"", connection.packet_bytes_max + 1
-            together, largest = encoded
+            all_packets, largest = encoded
             if largest <= connection.packet_bytes_max:
                 try:
-                    connection.write(together)
+                    connection.write(all_packets)
                 except Exception:  # noqa: BLE001  the other receivers do not share it
                     _fail(connection)
                 else:
                     self.counts.sent[0] += len(messages)
                 continue
-            _give(messages, connection, (subscriber,))
+            _send(messages, connection, (subscriber,))
 
 
-def _kind(message: TopicMessage) -> tuple[str, int, bool]:
+def _group_key(message: TopicMessage) -> tuple[str, int, bool]:
     """Return the key that groups messages: topic, QoS, and whether all receivers get the same
     bytes."""
     return message.topic, message.qos, not message.is_retained and not message.ends_us
 
 
-def _give(
+def _send(
     messages: Sequence[TopicMessage], connection: ClientConnection, filters: Sequence[Filter]
 ) -> None:
     try:

@@ -31,7 +31,7 @@ class ClientConnection(Protocol):
     packet_bytes_max: int
     """Most bytes of a packet that the client accepts."""
     is_open: bool
-    takes_more: bool
+    is_writable: bool
     """Whether the client reads what it is sent."""
 
     def send(self, packet: Packet) -> bool:
@@ -51,10 +51,10 @@ class ClientConnection(Protocol):
         ...
 
 
-class MessageTaker(Protocol):
+class MessageSink(Protocol):
     """Accepts messages for a client."""
 
-    def give(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+    def send_messages(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
         """Send messages that these filters of the client match."""
         ...
 
@@ -72,7 +72,7 @@ class Feed(Protocol):
         ...
 
     def has_room(self, size: int) -> None:
-        """Tell the realm how many bytes of its window are free again."""
+        """Report to the realm how many bytes of the window are free again."""
         ...
 
     def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
@@ -146,16 +146,16 @@ class Filter:
     def __init__(
         self,
         connection: ClientConnection,
-        outbox: MessageTaker,
-        wanted: TopicSubscription,
+        outbox: MessageSink,
+        subscription: TopicSubscription,
         number: int | None,
     ) -> None:
         self.connection = connection
         self.outbox = outbox
-        self.text = wanted.filter
-        self.qos = wanted.qos
-        self.no_local = wanted.no_local
-        self.retain_as_published = wanted.retain_as_published
+        self.text = subscription.filter
+        self.qos = subscription.qos
+        self.no_local = subscription.no_local
+        self.retain_as_published = subscription.retain_as_published
         self.number = number
         self.durable = ""
         """Name of the durable that holds its messages; empty if it receives messages only while
@@ -194,11 +194,11 @@ class Filter:
         """Return the seat in a channel; an empty name is the channel of all topics."""
         return self.feeds.get(channel) if channel else self.feed
 
-    def may_have(self, channel: TopicChannel | None) -> bool:
+    def may_read(self, channel: TopicChannel | None) -> bool:
         """Return whether its client may read a channel; None is the channel of all topics."""
         rights = self.connection.rights
-        return rights.may_have(self.text, channel, makes_durable=bool(self.durable))
+        return rights.may_read(self.text, channel, makes_durable=bool(self.durable))
 
-    def takes(self, message: TopicMessage) -> bool:
+    def accepts(self, message: TopicMessage) -> bool:
         """Return whether it accepts a message whose topic it matches."""
         return not (self.no_local and self.connection.client_id == message.client_id)

@@ -32,24 +32,24 @@ wake-up for each message."""
 _log = logger("penstock.mqtt")
 
 
-class Replenishment:
+class CreditGrant:
     """Grants credit to a subscription in batches."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
-        self._given = 0
+        self._sent_count = 0
 
     def end(self) -> None:
         """Reset the count after the subscription has ended: the next one begins with full
         credit."""
-        self._given = 0
+        self._sent_count = 0
 
-    def given_on(self, subscription: int, count: int) -> None:
+    def sent(self, subscription: int, count: int) -> None:
         """Count events that were sent on. ``subscription`` is 0 while it is being opened."""
-        self._given += count
-        if subscription and self._given >= _AT_ONCE:
-            self._subscriptions.credit(subscription, self._given)
-            self._given = 0
+        self._sent_count += count
+        if subscription and self._sent_count >= _AT_ONCE:
+            self._subscriptions.credit(subscription, self._sent_count)
+            self._sent_count = 0
 
 
 class ChannelFollower:
@@ -73,7 +73,7 @@ class ChannelFollower:
         self.channel = channel
         self._on_closed = on_closed
         self._subscription = 0
-        self._credit = Replenishment(subscriptions)
+        self._credit = CreditGrant(subscriptions)
 
     @property
     def is_open(self) -> bool:
@@ -93,17 +93,17 @@ class ChannelFollower:
         """Send events to all matching clients. Never raises, because its caller serves other
         receivers, too."""
         try:
-            self._give_out(rows)
+            self._distribute(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
-        self._credit.given_on(self._subscription, rows.count)
+        self._credit.sent(self._subscription, rows.count)
 
-    def _give_out(self, rows: OutgoingBatch) -> None:
+    def _distribute(self, rows: OutgoingBatch) -> None:
         fan_out, channel = self._fan_out, self.channel
-        if fan_out.filters.is_empty:  # only durables have them
+        if fan_out.filters.is_empty:  # all subscribers read from durables
             return
         reading = ALL_TOPICS if channel is None else channel.reading
-        fan_out.give_out(messages_in(rows, reading, fan_out.counts), channel)
+        fan_out.distribute(messages_in(rows, reading, fan_out.counts), channel)
 
     def recall(self, spans: Spans) -> None:
         """Do nothing: events of a plain subscription are never recalled."""
@@ -137,7 +137,7 @@ class FollowedChannels:
         )
         self._followers: dict[int, ChannelFollower] = {}
         self._is_begun = False
-        self._is_asked = False
+        self._is_renewal_scheduled = False
         mqtt.topics.on_changed(self._changed)
 
     async def begin(self) -> None:
@@ -153,12 +153,12 @@ class FollowedChannels:
 
     def _changed(self) -> None:
         """Follow the changed channels in a later turn of the loop."""
-        if not self._is_asked and not self._mqtt.listener.is_stopping:
-            self._is_asked = True
+        if not self._is_renewal_scheduled and not self._mqtt.listener.is_stopping:
+            self._is_renewal_scheduled = True
             self._mqtt.listener.spawn(self._follow_again)
 
     async def _follow_again(self) -> None:
-        self._is_asked = False
+        self._is_renewal_scheduled = False
         try:
             if self._is_begun:
                 await self._renew(is_first=False)
@@ -168,10 +168,10 @@ class FollowedChannels:
 
     async def _renew(self, *, is_first: bool) -> None:
         topics = self._mqtt.topics
-        every = topics.every
-        for number in [followed for followed in self._followers if followed not in every]:
+        channels = topics.channels
+        for number in [followed for followed in self._followers if followed not in channels]:
             self._followers.pop(number).close()
-        for number, channel in list(every.items()):
+        for number, channel in list(channels.items()):
             if (follower := self._followers.get(number)) is not None:
                 follower.channel = channel
                 continue

@@ -37,11 +37,11 @@ def size_of(message: TopicMessage) -> int:
 class ClientBytes:
     """The bytes of messages that are held for one client."""
 
-    __slots__ = ("_bytes_max", "_tell", "counted", "held")
+    __slots__ = ("_bytes_max", "_on_change", "counted", "held")
 
-    def __init__(self, tell: Callable[[int], None], bytes_max: int) -> None:
-        """``tell`` is called with each change of the client's share in the sum of its user."""
-        self._tell, self._bytes_max = tell, bytes_max
+    def __init__(self, on_change: Callable[[int], None], bytes_max: int) -> None:
+        """``on_change`` is called with each change of the client's share in the sum of its user."""
+        self._on_change, self._bytes_max = on_change, bytes_max
         self.held = 0
         self.counted = 0
         """Bytes that the sum of the user contains."""
@@ -52,11 +52,11 @@ class ClientBytes:
         change = self.held - self.counted
         if change >= STEP_BYTES or change <= -STEP_BYTES:
             self.counted = self.held
-            self._tell(change)
+            self._on_change(change)
 
     def close(self) -> None:
         """Remove the client's bytes from the sums because its session has ended."""
-        self._tell(-self.counted)
+        self._on_change(-self.counted)
         self.held = self.counted = 0
 
     def fault(self, size: int) -> str:
@@ -94,9 +94,9 @@ class UserBytes:
         if self._held[user] <= 0:
             del self._held[user]
         elif change > 0 and self._held[user] > self._bytes_max:
-            self._relieve(user)
+            self._disconnect_largest(user)
 
-    def _relieve(self, user: str) -> None:
+    def _disconnect_largest(self, user: str) -> None:
         clients = list(self._clients_of(user))
         self._held[user] = sum(client.bytes.counted for client in clients)
         connected = [(client.bytes.held, client.end) for client in clients if client.end]

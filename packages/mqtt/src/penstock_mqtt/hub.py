@@ -17,9 +17,9 @@ from penstock_core.vocabulary.errors import (
     Unavailable,
 )
 from penstock_mqtt.connection import MqttConnection
-from penstock_mqtt.following import FollowedChannels
 from penstock_mqtt.held_bytes import HeldMessages, UserBytes
 from penstock_mqtt.mqtt_realm import MqttRealm
+from penstock_mqtt.next_key import FollowedChannels
 from penstock_mqtt.session import ClientKey, MqttSession, turn_of
 from penstock_mqtt.session_store import NEVER
 from penstock_mqtt.sessions import MqttSessions, SessionConnection
@@ -77,8 +77,8 @@ class MqttHub(FrontEndService):
         except (InvalidArgument, NameAlreadyBound) as error:
             if self.listener.gate is None and not self.realm.names.asks:
                 raise
-            # every other node of the cluster would fail in the same way, and the realm would not be
-            # served
+            # Every other node of the cluster would fail in the same way. Serving the realm without
+            # MQTT is better than not serving it.
             self.mqtt.fault = Unavailable(f"MQTT is not served here: {error}")
             _log.error("mqtt.not_served", reason=str(error))
         self.listener.offer("mqtt", self.connection)
@@ -117,16 +117,16 @@ class MqttHub(FrontEndService):
 
     def sessions_after(self, after: str, limit: int) -> api.SessionsPage:
         """Return the next sessions by client id and user, connected or not."""
-        by_key = self.sessions.every()
+        by_key = self.sessions.all_sessions()
         client_id, separator, user = after.partition("\0")
-        behind = ClientKey(client_id, user) if separator else ClientKey(client_id, LAST_USER)
-        keys = nsmallest(limit + 1, (key for key in by_key if not after or key > behind))
-        following = None
+        start_key = ClientKey(client_id, user) if separator else ClientKey(client_id, LAST_USER)
+        keys = nsmallest(limit + 1, (key for key in by_key if not after or key > start_key))
+        next_key = None
         if len(keys) > limit:
             last, is_same = keys[limit - 1], keys[limit].client_id == keys[limit - 1].client_id
-            following = turn_of(last) if is_same else last.client_id
+            next_key = turn_of(last) if is_same else last.client_id
         return api.SessionsPage(
-            sessions=tuple(self._described(by_key[key]) for key in keys[:limit]), next=following
+            sessions=tuple(self._describe(by_key[key]) for key in keys[:limit]), next=next_key
         )
 
     async def end_session(self, client: str, user: str) -> None:
@@ -135,7 +135,7 @@ class MqttHub(FrontEndService):
         ``NameDoesNotExist``, ``InvalidArgument``."""
         candidates = {
             key: session
-            for key, session in self.sessions.every().items()
+            for key, session in self.sessions.all_sessions().items()
             if key.client_id == client
         }
         keys = [
@@ -155,7 +155,7 @@ class MqttHub(FrontEndService):
 
     async def end_sessions_of(self, user: str) -> None:
         """End all sessions of a user."""
-        for key in self.sessions.every():
+        for key in self.sessions.all_sessions():
             if key.user == user:
                 await self._end_session(key)
 
@@ -166,7 +166,7 @@ class MqttHub(FrontEndService):
             connection.end(MqttViolation(Reason.ADMINISTRATIVE_ACTION, "the session was ended"))
         await self.sessions.end(key)
 
-    def _described(self, session: MqttSession) -> api.MqttSessionInfo:
+    def _describe(self, session: MqttSession) -> api.MqttSessionInfo:
         connection, view = session.connection, self.realm.view
         filters = session.stored_filters()
         return api.MqttSessionInfo(

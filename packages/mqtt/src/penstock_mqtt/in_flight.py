@@ -10,7 +10,7 @@ from penstock_mqtt.expressing import EXPIRY_S_MAX
 from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.properties import PacketProperties
 
-_KEPT: Final = (
+_FORWARDED: Final = (
     "payload_format",
     "content_type",
     "response_topic",
@@ -48,13 +48,13 @@ class WaitingMessage(NamedTuple):
         numbers = self.numbers
         if not numbers and not message.ends_us:
             return message.properties
-        left_us = message.ends_us - now_us
-        if message.ends_us and left_us <= 0:
+        remaining_us = message.ends_us - now_us
+        if message.ends_us and remaining_us <= 0:
             return None
         # The clock may have been set back since the event was published.
-        expiry_s = min(-(-left_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
-        kept = {name: getattr(message.properties, name) for name in _KEPT}
-        return PacketProperties(**kept, message_expiry_s=expiry_s, subscription_ids=numbers)
+        expiry_s = min(-(-remaining_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
+        forwarded = {name: getattr(message.properties, name) for name in _FORWARDED}
+        return PacketProperties(**forwarded, message_expiry_s=expiry_s, subscription_ids=numbers)
 
 
 class InFlight(Struct, eq=False):

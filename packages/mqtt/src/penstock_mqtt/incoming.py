@@ -114,7 +114,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         self._mqtt.counts.received[packet.qos] += 1
         topic = packet.topic if packet.properties is NO_PROPERTIES else self._topic(packet)
         if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
-            if is_stored:  # it is sent again: it has been stored once, and is not stored twice
+            if is_stored:  # a repetition of a stored message: only acknowledge it again
                 connection.send(PubrecPacket(packet.packet_id))
             return
         if packet.qos:
@@ -129,7 +129,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         if packet.qos == 2:
             session.begin_receive(packet.packet_id)
             if session.is_lasting:
-                entries = (received_entry(session.place, packet.packet_id, is_there=True),)
+                entries = (received_entry(session.place, packet.packet_id, is_present=True),)
         publication = self._publication(session)
         try:
             connection.rights.check_publish(topic, PublishEvents)
@@ -137,7 +137,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
             publication.not_stored(packet, error)
             return
         if packet.properties.payload_format == 1 and not is_utf8(packet.payload):
-            text = "the payload is not UTF-8, as it says"
+            text = "the payload is not UTF-8, although its format indicator says so"
             publication.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
             return
         message = Received(topic, packet, session.client_id)
@@ -150,12 +150,12 @@ class Incoming(ConnectionPart[PublishingConnection]):
 
     def _topic(self, packet: PublishPacket) -> str:
         if packet.properties.subscription_ids:
-            raise protocol_error("a client sends no subscription identifiers")
+            raise protocol_error("a PUBLISH of a client must not have subscription identifiers")
         alias = packet.properties.topic_alias
         if alias is None:
             return packet.topic
         if alias > ALIASES_MAX or not (packet.topic or alias in self._aliases):
-            text = f"topic alias {alias} is not known; {ALIASES_MAX} is the largest"
+            text = f"topic alias {alias} has no topic; aliases are 1 to {ALIASES_MAX}"
             raise MqttViolation(Reason.TOPIC_ALIAS_INVALID, text)
         if packet.topic:
             self._aliases[alias] = packet.topic
@@ -190,16 +190,16 @@ class Incoming(ConnectionPart[PublishingConnection]):
             session.answer(PubcompPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
             return
 
-        def forgotten() -> None:
+        def removed() -> None:
             session.received.pop(packet_id, None)
             self._unreleased.discard(packet_id)
             session.answer(PubcompPacket(packet_id))
 
         if session.is_lasting:
-            entry = received_entry(session.place, packet_id, is_there=False)
-            session.store((entry,), forgotten)
+            entry = received_entry(session.place, packet_id, is_present=False)
+            session.store((entry,), removed)
         else:
-            forgotten()
+            removed()
 
 
 class Publication:

@@ -33,7 +33,7 @@ FEW: Final = 16
 LEAVES_MAX: Final = 200
 COLUMN_LEVELS_MAX: Final = 20
 """Wider or deeper payloads are converted row by row, without these limits."""
-_NO_OBJECT: Final = (
+_NOT_AN_OBJECT: Final = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
     InvalidEvent,
@@ -68,13 +68,13 @@ class JsonColumns:
             check_json_nesting(payload, "the payload")
             fields = msgspec.json.decode(payload, type=dict[str, Any])
             plain = {
-                name: value if name in whole and type(value) is int else _plain(value)
+                name: value if name in whole and type(value) is int else _as_property(value)
                 for name, value in fields.items()
                 if value is not None and name not in self._reserved
             }
             property_columns([plain])
-        except _NO_OBJECT as error:
-            text = f"the payload is no JSON object whose fields are properties: {error}"
+        except _NOT_AN_OBJECT as error:
+            text = f"the payload is not a JSON object whose fields can be properties: {error}"
             return MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text)
         return plain
 
@@ -97,6 +97,8 @@ class JsonColumns:
         ):
             return None
         try:
+            # Each payload becomes a field of a separate object, so that Arrow's reader cannot merge
+            # or split payloads.
             arrays = self._read(_OPEN + _BETWEEN.join(payloads) + _CLOSE, len(payloads), whole)
         except (pa.ArrowException, ValueError, RecursionError):
             return None
@@ -121,35 +123,38 @@ class JsonColumns:
     def _read(self, data: bytes, count: int, whole: Collection[str]) -> dict[str, pa.Array] | None:
         """Return the fields. Each payload is wrapped in its own object, so that it can neither be
         two rows nor end another one."""
-        value = _parsed(data, self._hints)
+        value = _parse(data, self._hints)
         if value is None or len(value) != count or value.null_count:
             return None
-        if _any(value.type, pa.types.is_timestamp):
-            self._hints = pa.schema([(_VALUE, _texts(value.type))])
-            value = _parsed(data, self._hints)
-            if value is None or _any(value.type, pa.types.is_timestamp):
+        if _has_type(value.type, pa.types.is_timestamp):
+            self._hints = pa.schema([(_VALUE, _as_text_type(value.type))])
+            value = _parse(data, self._hints)
+            if value is None or _has_type(value.type, pa.types.is_timestamp):
                 return None
         fields = {
             field.name: (value.field(index), field.type) for index, field in enumerate(value.type)
         }
-        arrays = {name: array for name, (array, kind) in fields.items() if array.null_count < count}
+        arrays = {
+            name: array for name, (array, row_type) in fields.items() if array.null_count < count
+        }
+        # A column of whole numbers must keep its type, so these payloads are converted row by row.
         if any(name in arrays and not pa.types.is_int64(arrays[name].type) for name in whole):
             return None
-        kept = {
-            name: array if name in whole and pa.types.is_int64(array.type) else _doubles(array)
+        converted = {
+            name: array if name in whole and pa.types.is_int64(array.type) else _as_doubles(array)
             for name, array in arrays.items()
         }
-        kind = pa.struct([(name, array.type) for name, array in kept.items()])
-        if len(kind) and (_any(kind, pa.types.is_null) or not _fits(kind)):
+        row_type = pa.struct([(name, array.type) for name, array in converted.items()])
+        if len(row_type) and (_has_type(row_type, pa.types.is_null) or not _fits(row_type)):
             return None
-        for array in kept.values():
+        for array in converted.values():
             array.validate(full=True)
             if not _are_exact(array):
                 return None
-        return kept
+        return converted
 
 
-def _parsed(data: bytes, hints: pa.Schema | None) -> pa.StructArray | None:
+def _parse(data: bytes, hints: pa.Schema | None) -> pa.StructArray | None:
     table = pj.read_json(
         pa.BufferReader(data),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -172,35 +177,41 @@ def _fits(kind: pa.StructType) -> bool:
     )
 
 
-def _any(kind: pa.DataType, claim: Callable[[pa.DataType], bool]) -> bool:
+def _has_type(kind: pa.DataType, is_type: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_struct(kind):
-        return any(_any(field.type, claim) for field in kind)
+        return any(_has_type(field.type, is_type) for field in kind)
     if pa.types.is_list(kind):
-        return _any(kind.value_type, claim)
-    return claim(kind)
+        return _has_type(kind.value_type, is_type)
+    return is_type(kind)
 
 
-def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def _with_changed_leaves(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
+) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _changed(field.type, change)) for field in kind])
+        return pa.struct([(field.name, _with_changed_leaves(field.type, change)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_changed(kind.value_type, change))
+        return pa.list_(_with_changed_leaves(kind.value_type, change))
     return change(kind)
 
 
-def _texts(kind: pa.DataType) -> pa.DataType:
+def _as_text_type(kind: pa.DataType) -> pa.DataType:
     """Return a type with text in place of timestamps, reduced to the fields that need the hint."""
     if pa.types.is_struct(kind):
-        kept = ((field.name, _texts(field.type), field.type) for field in kind)
-        return pa.struct([(n, new) for n, new, old in kept if _any(old, pa.types.is_timestamp)])
+        fields = ((field.name, _as_text_type(field.type), field.type) for field in kind)
+        return pa.struct(
+            [(n, new) for n, new, old in fields if _has_type(old, pa.types.is_timestamp)]
+        )
     if pa.types.is_list(kind):
-        return pa.list_(_texts(kind.value_type))
+        return pa.list_(_as_text_type(kind.value_type))
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
-def _doubles(array: pa.Array) -> pa.Array:
-    wanted = _changed(array.type, lambda k: pa.float64() if pa.types.is_int64(k) else k)
-    return array if wanted == array.type else array.cast(wanted)
+def _as_doubles(array: pa.Array) -> pa.Array:
+    double_type = _with_changed_leaves(
+        array.type, lambda k: pa.float64() if pa.types.is_int64(k) else k
+    )
+    return array if double_type == array.type else array.cast(double_type)
 
 
 def _leaves(array: pa.Array) -> list[pa.Array]:
@@ -228,13 +239,13 @@ def _fits_int64(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 63
 
 
-def _plain(value: Any) -> Any:
+def _as_property(value: Any) -> Any:
     """Return a value as a property: without nulls, and with numbers as doubles."""
     if type(value) is int:
         # A column of whole numbers has 64 bits.
         return value if abs(value) > EXACT_MAX and _fits_int64(value) else float(value)
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items() if item is not None}
+        return {name: _as_property(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_as_property(item) for item in value]
     return value

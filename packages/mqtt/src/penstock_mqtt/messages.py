@@ -21,8 +21,8 @@ from penstock_core.vocabulary.topic_templates import TOPIC
 from penstock_core.vocabulary.topics import name_fault
 from penstock_mqtt.expressing import (
     EXPIRY_S_MAX,
-    give_up,
-    leave_out,
+    count_left_out,
+    count_unsent,
     packet_properties,
 )
 from penstock_mqtt.residues import NO_RESIDUE, Residue, residue_of, residue_of_amqp
@@ -50,10 +50,10 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 
 _NAMES_MAX: Final = 4_096
 """Most topic names whose validity is cached."""
-_KEPT_BYTES_MAX: Final = 1 << 16
+_CACHED_BYTES_MAX: Final = 1 << 16
 """Most bytes of a packet that is cached for further receivers, since it is then in memory twice."""
 _FEW_NAMES: Final = 256
-_SHORT: Final = 100
+_NAME_CHARACTERS_MAX: Final = 100
 """Most characters of a topic name in the cache."""
 
 
@@ -107,10 +107,10 @@ def plain_packet(topic: str, payload: bytes, packet_id: int) -> PublishPacket:
     return PublishPacket(topic, payload, int(packet_id > 0), packet_id)
 
 
-def one_by_one(gathered: Sequence[Gathered | GatheredTogether]) -> list[Gathered]:
+def one_by_one(collected: Sequence[Gathered | GatheredTogether]) -> list[Gathered]:
     """Return the messages one by one, in their order."""
     messages: list[Gathered] = []
-    for entry in gathered:
+    for entry in collected:
         if isinstance(entry, Gathered):
             messages.append(entry)
             continue
@@ -131,7 +131,7 @@ def body_of_plain(gathered: Sequence[GatheredTogether]) -> pa.RecordBatch | None
         return None
     clients = [together.publication.client_id for together in gathered for _ in together.messages]
     persistents = None if all(packet_ids) else [packet_id > 0 for packet_id in packet_ids]
-    return _columns(topics, clients, payloads, persistents=persistents)
+    return _build_batch(topics, clients, payloads, persistents=persistents)
 
 
 def body_of_messages(
@@ -144,7 +144,7 @@ def body_of_messages(
     payloads. Raises ``InvalidEvent``."""
     qos = [message.packet.qos > 0 for message in messages]
     ttls = [_ttl_ms(message.packet.properties) for message in messages]
-    return _body(
+    return _build_body(
         messages, ttls, None if all(qos) else qos, properties=properties, message_type=message_type
     )
 
@@ -157,10 +157,10 @@ def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
         _ttl_ms(message.packet.properties) if message.packet.payload else REMOVAL_MS
         for message in last
     ]
-    return _body(last, ttls, None)
+    return _build_body(last, ttls, None)
 
 
-def _body(
+def _build_body(
     messages: Sequence[Received],
     ttls: Sequence[int | None],
     persistents: Sequence[bool] | None,
@@ -176,30 +176,30 @@ def _body(
     datas = [message.packet.payload for message in messages]
     if properties is None:
         if plain and sum(map(len, datas)) < _COLUMN_BYTES_MAX:
-            return _plain_body(messages, datas, persistents)
+            return _build_plain_body(messages, datas, persistents)
         properties = [user_properties_of(message) | {TOPIC: message.topic} for message in messages]
     return body_of_columns(
         datas,
         None,
         properties,
-        headers=[_headers(message, message_type) for message in messages],
+        headers=[_build_headers(message, message_type) for message in messages],
         ttls=None if all(ttl is None for ttl in ttls) else ttls,
         persistents=persistents,
     )
 
 
-def _plain_body(
+def _build_plain_body(
     messages: Sequence[Received], datas: Sequence[bytes], persistents: Sequence[bool] | None
 ) -> pa.RecordBatch:
     """Return the batch that :func:`~penstock_core.columns.events.body.body_of_columns` would make,
     without a dictionary for each event."""
     topics = [message.topic for message in messages]
-    return _columns(
+    return _build_batch(
         topics, [message.client_id for message in messages], datas, persistents=persistents
     )
 
 
-def _columns(
+def _build_batch(
     topics: Sequence[str],
     clients: Sequence[str],
     datas: Sequence[bytes],
@@ -233,7 +233,7 @@ def user_properties_of(message: Received) -> dict[str, Any]:
     return {name: texts[0] if len(texts) == 1 else texts for name, texts in values.items()}
 
 
-def _headers(message: Received, message_type: str) -> dict[str, Any]:
+def _build_headers(message: Received, message_type: str) -> dict[str, Any]:
     properties = message.packet.properties
     headers: dict[str, Any] = {"application_id": message.client_id}
     if message_type and message.packet.payload:
@@ -242,7 +242,7 @@ def _headers(message: Received, message_type: str) -> dict[str, Any]:
         headers["reply_to"] = properties.response_topic
     is_hex = False
     if properties.correlation_data is not None:
-        text = _text_in(properties.correlation_data)
+        text = _printable_text(properties.correlation_data)
         is_hex = text is None
         headers["correlation_id"] = properties.correlation_data.hex() if text is None else text
     rest = Residue(
@@ -258,7 +258,7 @@ def _headers(message: Received, message_type: str) -> dict[str, Any]:
     return headers
 
 
-def _text_in(data: bytes) -> str | None:
+def _printable_text(data: bytes) -> str | None:
     """Return correlation data as text if it is printable UTF-8, as it is for most clients;
     otherwise None."""
     try:
@@ -287,7 +287,9 @@ class TopicMessage(Struct, frozen=True):
     properties: PacketProperties
     is_retained: bool = False
     """Whether it was published with the retain flag."""
-    written: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
+    encoded_packets: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(
+        default_factory=dict
+    )
     """Encoded packets by version, QoS and retain flag."""
 
     @property
@@ -313,11 +315,11 @@ def published_parts(
     id. It is cached for receivers with the same options. Raises ``ValueError`` if the version
     cannot express it."""
     key = version, qos, retain
-    encoded = message.written.get(key)
+    encoded = message.encoded_packets.get(key)
     if encoded is None:
         encoded = publish_parts(message, version, qos, retain=retain)
-        if len(encoded[1]) <= _KEPT_BYTES_MAX:
-            message.written[key] = encoded
+        if len(encoded[1]) <= _CACHED_BYTES_MAX:
+            message.encoded_packets[key] = encoded
     return encoded
 
 
@@ -360,7 +362,7 @@ def _message_at(
     try:
         return message_of(Event.received(rows, row), reading, counts)
     except Exception as error:  # noqa: BLE001  the other events of the batch do not share it
-        give_up(counts, "", repr(error))
+        count_unsent(counts, "", repr(error))
         return None
 
 
@@ -385,43 +387,43 @@ def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessag
     plain = _PLAIN_OF_FIELDS if reading.left_out is None else _PLAIN
     if any(name not in plain and column.null_count < count for name, column in columns.items()):
         return None
-    topics = _texts(columns.get("properties"), (TOPIC,), count, left_out=reading.left_out)
-    headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
+    topics = _text_columns(columns.get("properties"), (TOPIC,), count, left_out=reading.left_out)
+    headers = _text_columns(columns.get("headers"), ("application_id", "mqtt"), count)
     if topics is None or headers is None:
         return None
     residues = [residue_of(header) for header in headers[1]]
-    if any(residue.says_more for residue in set(residues)):
+    if any(residue.has_content for residue in set(residues)):
         return None
     data, persistent = columns.get("data"), columns.get("persistent")
     payloads = [b""] * count if data is None else data.to_pylist()
     if reading is not ALL_TOPICS and None in topics[0]:
-        return None  # its other properties may form a topic
+        return None  # its topic may have to be built from its levels
     if reading.left_out is None and not all(payloads):
-        return None  # its properties may form the payload
-    kept = repeat(True, count) if persistent is None else persistent.to_pylist()
-    right = _right_names(set(topics[0]))
+        return None  # its payload may have to be built from its properties
+    persistents = repeat(True, count) if persistent is None else persistent.to_pylist()
+    is_valid = _validities(set(topics[0]))
     return [
         TopicMessage(
             topic,
             payload or b"",
-            rest.of_qos(persists is not False),
+            residue.qos_for(persists is not False),
             client or "",
             0,
             _NONE,
-            rest.retain,
+            residue.retain,
         )
-        if topic is not None and right[topic]
+        if topic is not None and is_valid[topic]
         else None
-        for topic, payload, persists, client, rest in zip(
-            topics[0], payloads, kept, headers[0], residues, strict=True
+        for topic, payload, persists, client, residue in zip(
+            topics[0], payloads, persistents, headers[0], residues, strict=True
         )
     ]
 
 
-def _right_names(topics: Collection[str | None]) -> dict[str | None, bool]:
+def _validities(topics: Collection[str | None]) -> dict[str | None, bool]:
     """Return which names are valid topic names. A large set is not cached, because it would evict
     the other names."""
-    if len(topics) > _FEW_NAMES or any(len(topic or "") > _SHORT for topic in topics):
+    if len(topics) > _FEW_NAMES or any(len(topic or "") > _NAME_CHARACTERS_MAX for topic in topics):
         return {topic: topic is not None and not name_fault(topic) for topic in topics}
     return {topic: topic is not None and _is_short_name(topic) for topic in topics}
 
@@ -431,7 +433,7 @@ def _is_short_name(topic: str) -> bool:
     return not name_fault(topic)
 
 
-def _texts(
+def _text_columns(
     column: pa.Array | None,
     names: Sequence[str],
     count: int,
@@ -461,7 +463,7 @@ def message_of(
     topic, payload = reading.extract(event, properties)
     if topic is None or name_fault(topic):
         return None
-    omit = partial(leave_out, counts or MessageCounts(), topic)
+    omit = partial(count_left_out, counts or MessageCounts(), topic)
     headers = event.headers
     ends_us = 0
     if event.ttl and event.published is not None:
@@ -470,9 +472,9 @@ def message_of(
         else:
             omit("message expiry", f"{event.ttl} ms; at most {EXPIRY_S_MAX} s are possible")
     client_id = headers.get("application_id") or ""
-    rest = residue_of(headers.get("mqtt"))
-    if rest is NO_RESIDUE and (amqp_header := headers.get("amqp")):
-        rest = residue_of_amqp(amqp_header)
-    qos = rest.of_qos(event.persistent)
-    sent_properties = packet_properties(rest, headers, properties, omit)
-    return TopicMessage(topic, payload, qos, client_id, ends_us, sent_properties, rest.retain)
+    residue = residue_of(headers.get("mqtt"))
+    if residue is NO_RESIDUE and (amqp_header := headers.get("amqp")):
+        residue = residue_of_amqp(amqp_header)
+    qos = residue.qos_for(event.persistent)
+    sent_properties = packet_properties(residue, headers, properties, omit)
+    return TopicMessage(topic, payload, qos, client_id, ends_us, sent_properties, residue.retain)

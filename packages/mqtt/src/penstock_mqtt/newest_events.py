@@ -84,11 +84,11 @@ class KeyedChannel(ABC):
         if self._making is not None and not self._making.done():
             return
 
-        def failed(error: BaseException) -> None:
+        def log_failure(error: BaseException) -> None:
             _log.error("mqtt.store_missing", store=self.name, reason=str(error))
 
         _log.warning("mqtt.store_missing", store=self.name, reason="it is being created again")
-        self._making = start_task(self.open_channel(), name=self.name, on_failure=failed)
+        self._making = start_task(self.open_channel(), name=self.name, on_failure=log_failure)
 
 
 async def make_channel(realm: RunningRealm, name: str, definition: Definition) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 from weakref import proxy
 
 from penstock_core.vocabulary.ports import Clock
-from penstock_mqtt.expressing import TOO_LARGE, give_up
+from penstock_mqtt.expressing import TOO_LARGE, count_unsent
 from penstock_mqtt.filters import ClientConnection, Filter
 from penstock_mqtt.held_bytes import ClientBytes, size_of
 from penstock_mqtt.in_flight import InFlight, MessageSource, WaitingMessage
@@ -93,7 +93,8 @@ class Outbox:
         """Most messages of QoS 1 and 2 that the client accepts before it acknowledges the first."""
         self.in_flight: dict[int, InFlight] = {}
         """Messages by packet id, in the order of their first sending."""
-        self._known: dict[MessageSource, int] = {}
+        self._ids_by_source: dict[MessageSource, int] = {}
+        """Packet ids of messages in flight, by the event that they come from."""
         self._sent: set[int] = set()
         """Packet ids sent over this connection that count against `in_flight_max`."""
         self._waiting: deque[WaitingMessage] = deque()
@@ -111,7 +112,7 @@ class Outbox:
 
     # --- messages come -------------------------------------------------------------------
 
-    def give(
+    def send_messages(
         self,
         messages: Sequence[TopicMessage],
         filters: Sequence[Filter],
@@ -156,7 +157,7 @@ class Outbox:
 
     def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
         self.send_waiting()  # keep the order of messages
-        if connection.takes_more:
+        if connection.is_writable:
             self.put(waiting, 0, 0)
         else:
             self._counts.dropped += 1
@@ -171,14 +172,14 @@ class Outbox:
             why = fault or f"{waiting_max} messages wait to be acknowledged"
             connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, why))
 
-    def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
+    def _keep_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
         kept = deque(waiting for waiting in self._waiting if keep(waiting.source))
         self.bytes.add(
             sum(waiting.size for waiting in kept) - sum(waiting.size for waiting in self._waiting)
         )
         self._waiting = kept
 
-    def _empty(self, flight: InFlight) -> None:
+    def _release_content(self, flight: InFlight) -> None:
         """Release the message of a packet id that stays in use."""
         if flight.waiting is not None:
             self.bytes.add(-flight.waiting.size)
@@ -186,14 +187,14 @@ class Outbox:
 
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
         """Drop waiting events of a filter in a channel, because the durable delivers them again."""
-        self._drop_waiting(
+        self._keep_waiting(
             lambda source: not _is_from(source, text, channel) or source.event_id not in event_ids
         )
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the queue is empty and the client reads, or its connection is closed."""
         while (connection := self._session.connection) is not None and connection.is_open:
-            if not self._waiting and connection.takes_more:
+            if not self._waiting and connection.is_writable:
                 return
             self._room.clear()
             await self._room.wait()
@@ -208,7 +209,7 @@ class Outbox:
             queue
             and len(sent) < self.in_flight_max
             and len(in_flight) < self._limits.packet_ids
-            and connection.takes_more
+            and connection.is_writable
         ):
             self._begin(queue.popleft())
         if not queue:
@@ -221,7 +222,7 @@ class Outbox:
             self.put(waiting, 0, 0)
             self.settle((source,))
             return
-        if source is not None and (earlier_id := self._known.get(source)) is not None:
+        if source is not None and (earlier_id := self._ids_by_source.get(source)) is not None:
             self._resend(earlier_id, waiting)
             return
         packet_id = self._last_id % self._limits.packet_ids + 1
@@ -234,11 +235,13 @@ class Outbox:
         self.in_flight[packet_id] = flight
         self._sent.add(packet_id)
         if source is not None:
-            self._known[source] = packet_id
+            self._ids_by_source[source] = packet_id
         if source is None or qos == 1:
             if not self.put(waiting, qos, packet_id):
                 self._finish((packet_id,))
             return
+        # The packet id is stored before it is sent. Otherwise a restarted server could use it for
+        # another message, which the client would take for a repetition (4.3.3).
         record = SentRecord(*source[:3], channel=source.channel)
         entry = sent_entry(self._session.place, packet_id, record)
 
@@ -247,9 +250,9 @@ class Outbox:
             self._transmit(packet_id, flight)
 
         def failed() -> None:
-            self._known.pop(source, None)
+            self._ids_by_source.pop(source, None)
             self.in_flight.pop(packet_id, None)
-            self._empty(flight)
+            self._release_content(flight)
 
         self._session.store((entry,), stored, failed)
 
@@ -263,7 +266,7 @@ class Outbox:
             if flight.is_released:
                 self._settle_released(packet_id, flight)
             return
-        self._empty(flight)
+        self._release_content(flight)
         flight.waiting = waiting
         self._sent.add(packet_id)
         if flight.is_stored:
@@ -316,7 +319,7 @@ class Outbox:
         """Release a message of QoS 2 (PUBREL) after its receipt was stored, so that it is never
         sent again."""
         flight.is_released = True
-        self._empty(flight)
+        self._release_content(flight)
         self._settle_released(packet_id, flight)
         self._session.answer(PubrelPacket(packet_id))
 
@@ -368,10 +371,10 @@ class Outbox:
 
     def _forget(self, packet_id: int, flight: InFlight) -> None:
         del self.in_flight[packet_id]
-        self._empty(flight)
+        self._release_content(flight)
         if flight.source is None:
             return
-        self._known.pop(flight.source, None)
+        self._ids_by_source.pop(flight.source, None)
         if flight.qos == 2:
             self._session.store((sent_entry(self._session.place, packet_id, None),))
 
@@ -380,7 +383,7 @@ class Outbox:
     def connection_lost(self) -> None:
         """Drop queued messages. In-flight messages are read again from their durable if the
         durable still exists."""
-        self._drop_waiting(lambda _: False)
+        self._keep_waiting(lambda _: False)
         self._sent.clear()
         self._room.set()
         for packet_id, flight in list(self.in_flight.items()):
@@ -389,7 +392,7 @@ class Outbox:
             if flight.source.text.startswith(SHARED):  # another member of the group receives it
                 self._forget(packet_id, flight)
             elif self._session.will_resend(flight.source):
-                self._empty(flight)
+                self._release_content(flight)
 
     def restore(self, packet_id: int, record: SentRecord) -> None:
         """Restore a message of QoS 2 that was in flight when the server stopped."""
@@ -408,7 +411,7 @@ class Outbox:
             is_released=record.is_released,
         )
         self.in_flight[packet_id] = flight
-        self._known[source] = packet_id
+        self._ids_by_source[source] = packet_id
 
     def resume(self) -> None:
         """Continue deliveries over a new connection, except those that a durable repeats."""
@@ -462,7 +465,7 @@ class Outbox:
     def end_subscription(self, text: str) -> None:
         """Drop the queued messages of a subscription that has ended. Messages in flight can be
         completed but not read again."""
-        self._drop_waiting(lambda source: source is None or source.text != text)
+        self._keep_waiting(lambda source: source is None or source.text != text)
         self._settle_where(lambda source: source.text == text)
 
     def end_retained(self, text: str) -> None:
@@ -503,27 +506,27 @@ class Outbox:
             return True
         try:
             if is_duplicate or message.ends_us or waiting.numbers:
-                written = self._written(
+                encoded = self._encode(
                     connection.version, waiting, qos, packet_id, is_duplicate=is_duplicate
                 )
             else:
                 before, behind = published_parts(
                     message, connection.version, qos, retain=waiting.retain
                 )
-                written = before + (packet_id.to_bytes(2) if qos else b"") + behind
+                encoded = before + (packet_id.to_bytes(2) if qos else b"") + behind
         except Exception as error:  # noqa: BLE001  later messages must still reach the client
-            give_up(self._counts, message.topic, repr(error))
+            count_unsent(self._counts, message.topic, repr(error))
             return False
-        if written is None:
+        if encoded is None:
             return False
-        if len(written) > connection.packet_bytes_max:
-            give_up(self._counts, message.topic, TOO_LARGE)
+        if len(encoded) > connection.packet_bytes_max:
+            count_unsent(self._counts, message.topic, TOO_LARGE)
             return False
-        connection.write(written)
+        connection.write(encoded)
         self._counts.sent[qos] += 1
         return True
 
-    def _written(
+    def _encode(
         self,
         version: int,
         waiting: WaitingMessage,

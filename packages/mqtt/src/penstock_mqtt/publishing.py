@@ -77,11 +77,11 @@ class MessagePublisher:
         gathered, self._gathered = self._gathered, {}
         for publisher, messages in gathered.items():
             try:
-                self._publish_of(publisher, messages)
+                self._publish_for(publisher, messages)
             except Exception as error:  # noqa: BLE001  other publishers' messages do not share it
                 self._refuse(one_by_one(messages), reported(error))
 
-    def _publish_of(self, publisher: str, messages: Sequence[Gathered | GatheredTogether]) -> None:
+    def _publish_for(self, publisher: str, messages: Sequence[Gathered | GatheredTogether]) -> None:
         plain = [message for message in messages if isinstance(message, GatheredTogether)]
         if (
             len(plain) < len(messages)
@@ -97,7 +97,7 @@ class MessagePublisher:
             body = body_of_plain(messages)
             publishes = [(self._topics.channel_id(), [body_from(body)])] if body is not None else []
         except Exception as error:  # noqa: BLE001  each message is tried by itself
-            self._failed(publisher, one_by_one(messages), error)
+            self._retry_one_by_one(publisher, one_by_one(messages), error)
             return True
 
         def stored() -> None:
@@ -108,7 +108,7 @@ class MessagePublisher:
                     _log.exception("mqtt.failed")
 
         def failed(error: BaseException) -> None:
-            self._failed(publisher, one_by_one(messages), error)
+            self._retry_one_by_one(publisher, one_by_one(messages), error)
 
         if publishes:
             self._send(publisher, publishes, stored, failed=failed)
@@ -119,7 +119,7 @@ class MessagePublisher:
         try:
             publishes, refused, topics = self.plan(publisher, messages)
         except Exception as error:  # noqa: BLE001  each message is tried by itself
-            self._failed(publisher, messages, error)
+            self._retry_one_by_one(publisher, messages, error)
             return
 
         def stored() -> None:
@@ -131,7 +131,7 @@ class MessagePublisher:
             publisher,
             publishes,
             stored,
-            failed=lambda error: self._failed(publisher, messages, error),
+            failed=lambda error: self._retry_one_by_one(publisher, messages, error),
         )
 
     def _send(
@@ -166,12 +166,12 @@ class MessagePublisher:
         Raises :class:`MqttViolation` if the limits of retained messages are reached."""
         publishes, refused = self._events_of([message.message for message in messages])
         topics: TopicChanges | None = None
-        kept = [message for index, message in enumerate(messages) if index not in refused]
-        if retained := [message.message for message in kept if message.message.packet.retain]:
+        accepted = [message for index, message in enumerate(messages) if index not in refused]
+        if retained := [message.message for message in accepted if message.message.packet.retain]:
             topics = self.retained.admit(publisher, retained)
             newest = body_from(body_of_retained(retained))
             publishes.append((self.retained.channel(), [newest]))
-        if entries := [entry for message in kept for entry in message.entries]:
+        if entries := [entry for message in accepted for entry in message.entries]:
             publishes.append(self._sessions.part(entries))
         return PublishStep(publishes, refused, topics)
 
@@ -182,20 +182,22 @@ class MessagePublisher:
             return [(self._topics.channel_id(), [body_from(body_of_messages(received))])], {}
         publishes: list[tuple[ChannelId, list[Body]]] = []
         refused: dict[int, MqttViolation] = {}
-        sorted_ = self._topics.sorted(received)
-        if sorted_.others:
-            others = body_of_messages([received[index] for index in sorted_.others])
+        by_channel = self._topics.sorted(received)
+        if by_channel.others:
+            others = body_of_messages([received[index] for index in by_channel.others])
             publishes.append((self._topics.channel_id(), [body_from(others)]))
-        for channel, owned in sorted_.owned.values():
-            body, wrong = channel.body_of(
-                [(received[index], template) for index, template in owned]
+        for channel, messages_of_channel in by_channel.owned.values():
+            body, errors = channel.body_of(
+                [(received[index], template) for index, template in messages_of_channel]
             )
-            refused |= {owned[index][0]: why for index, why in wrong.items()}
+            refused |= {messages_of_channel[index][0]: error for index, error in errors.items()}
             if body is not None:
                 publishes.append((channel.number, [body]))
         return publishes, refused
 
-    def _failed(self, publisher: str, messages: Sequence[Gathered], error: BaseException) -> None:
+    def _retry_one_by_one(
+        self, publisher: str, messages: Sequence[Gathered], error: BaseException
+    ) -> None:
         """Publish messages one by one after they were refused together, so that only faulty ones
         are refused."""
         if len(messages) > 1:
@@ -213,9 +215,9 @@ def _answer(messages: Sequence[Gathered], refused: Mapping[int, PenstockError]) 
     affect the other clients."""
     for index, gathered in enumerate(messages):
         try:
-            if (why := refused.get(index)) is None:
+            if (error := refused.get(index)) is None:
                 gathered.publication.stored(gathered.message.packet)
             else:
-                gathered.publication.not_stored(gathered.message.packet, why)
+                gathered.publication.not_stored(gathered.message.packet, error)
         except Exception:  # noqa: BLE001  the other clients are answered
             _log.exception("mqtt.failed")

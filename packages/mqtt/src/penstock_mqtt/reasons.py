@@ -158,5 +158,5 @@ def version_refusal(error: UnknownVersion) -> bytes:
 def invalid_client_id(packet: ConnectPacket) -> str:
     """Return why a CONNECT needs a client id, or an empty text if it is valid."""
     if packet.version == MQTT_3 and not packet.clean_start and not packet.client_id:
-        return "a session that lasts needs a client id"
+        return "a session that outlives its connection (clean session 0) needs a client id"
     return ""

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.nesting import check_json_nesting
 
-_REMEMBERED_MAX: Final = 1_024
+_CACHED_MAX: Final = 1_024
 """Most residues that are cached; many events have the same one."""
 SHORT: Final = 100
 """Most characters of a cached residue."""
@@ -36,11 +36,11 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     persist."""
 
     @property
-    def says_more(self) -> bool:
+    def has_content(self) -> bool:
         """Whether it has more than the retain flag and the QoS."""
         return self != Residue(retain=self.retain, qos=self.qos)
 
-    def of_qos(self, persistent: bool) -> int:
+    def qos_for(self, persistent: bool) -> int:
         """Return the QoS of an event."""
         return int(persistent) if self.qos is None else self.qos
 
@@ -63,15 +63,15 @@ def residue_of(text: str | None) -> Residue:
     """Return the residue in a header ``mqtt``; an empty one if it is not such JSON."""
     if text is None:
         return NO_RESIDUE
-    return _decoded(text) if len(text) > SHORT else _remembered(text)
+    return _decode(text) if len(text) > SHORT else _decode_cached(text)
 
 
-@lru_cache(_REMEMBERED_MAX)
-def _remembered(text: str) -> Residue:
-    return _decoded(text)
+@lru_cache(_CACHED_MAX)
+def _decode_cached(text: str) -> Residue:
+    return _decode(text)
 
 
-def _decoded(text: str) -> Residue:
+def _decode(text: str) -> Residue:
     try:
         check_json_nesting(text, "the header")
         return msgspec.json.decode(text or "{}", type=Residue)
@@ -82,10 +82,10 @@ def _decoded(text: str) -> Residue:
 def residue_of_amqp(text: str) -> Residue:
     """Return the parts of a header ``amqp`` that MQTT can express; an empty residue if it is not
     such JSON."""
-    return _decoded_of_amqp(text) if len(text) > SHORT else _remembered_of_amqp(text)
+    return _decode_amqp(text) if len(text) > SHORT else _decode_amqp_cached(text)
 
 
-def _decoded_of_amqp(text: str) -> Residue:
+def _decode_amqp(text: str) -> Residue:
     try:
         check_json_nesting(text, "the header")
         header = msgspec.json.decode(text, type=_AmqpHeader)
@@ -100,4 +100,4 @@ def _decoded_of_amqp(text: str) -> Residue:
     )
 
 
-_remembered_of_amqp: Final = lru_cache(_REMEMBERED_MAX)(_decoded_of_amqp)
+_decode_amqp_cached: Final = lru_cache(_CACHED_MAX)(_decode_amqp)

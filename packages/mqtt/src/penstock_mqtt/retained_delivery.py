@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock_core.vocabulary.errors import PenstockError
-from penstock_mqtt.expressing import TOO_LARGE, give_up
+from penstock_mqtt.expressing import TOO_LARGE, count_unsent
 from penstock_mqtt.filters import ClientConnection, Filter
 from penstock_mqtt.in_flight import MessageSource
 from penstock_mqtt.messages import TopicMessage
@@ -45,98 +45,100 @@ class RetainedDelivery:
         self._session = session
         self._connection = connection
         self._filters: TopicIndex[Filter] = TopicIndex()
-        self._wanted = filters
-        self._texts = [wanted.text for wanted in filters]
-        for wanted in filters:
-            self._filters.add(wanted.text, wanted)
+        self._new_filters = filters
+        self._texts = [topic_filter.text for topic_filter in filters]
+        for topic_filter in filters:
+            self._filters.add(topic_filter.text, topic_filter)
         self._superseded: set[str] = set()
-        """Topics that have sent the client a newer message since."""
+        """Topics with a newer message that the client has been sent since the search began."""
 
     async def run(self) -> None:
         """Send the retained messages as fast as the client reads them."""
         mqtt, session = self._mqtt, self._session
         session.outbox.newer_topics.append(self._superseded)
-        for wanted in self._wanted:
-            wanted.retained.begin_search()
+        for topic_filter in self._new_filters:
+            topic_filter.retained.begin_search()
         try:
             async for page in mqtt.retained.pages(self._texts, mqtt.counts, mqtt.limits.page_max):
-                if not await self._give(page):
+                if not await self._send_page(page):
                     return
-            for wanted in self._wanted:
-                session.end_retained_search(wanted)
+            for topic_filter in self._new_filters:
+                session.end_retained_search(topic_filter)
         except PenstockError as error:  # otherwise the client would miss messages without noticing
             self._connection.end(error)
         finally:
             session.outbox.forget_newer(self._superseded)
 
-    async def _give(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
+    async def _send_page(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
         """Send a page of messages. Return False if the client has disconnected."""
         connection = self._connection
-        if len(self._wanted) == 1 and self._takes_together(self._wanted[0]):
+        if len(self._new_filters) == 1 and self._needs_no_state(self._new_filters[0]):
             together = self._mqtt.limits.together
             for begin in range(0, len(page), together):
-                await self._session.outbox.room()
+                await self._session.outbox.wait_for_room()
                 if not connection.is_open:
                     return False
-                rest = self._give_together(page[begin : begin + together], self._wanted[0])
-                if not await self._give_each(rest):
+                remaining = self._send_in_one_write(
+                    page[begin : begin + together], self._new_filters[0]
+                )
+                if not await self._send_separately(remaining):
                     return False
                 await asyncio.sleep(0)  # let other tasks run
             return True
-        return await self._give_each(page)
+        return await self._send_separately(page)
 
-    def _takes_together(self, wanted: Filter) -> bool:
+    def _needs_no_state(self, topic_filter: Filter) -> bool:
         """Return whether messages need neither data of this filter nor acknowledgements."""
-        return wanted.text == EVERY and not wanted.qos and wanted.number is None
+        return topic_filter.text == EVERY and not topic_filter.qos and topic_filter.number is None
 
-    def _give_together(
-        self, page: Sequence[tuple[int, TopicMessage]], wanted: Filter
+    def _send_in_one_write(
+        self, page: Sequence[tuple[int, TopicMessage]], topic_filter: Filter
     ) -> Sequence[tuple[int, TopicMessage]]:
         """Send plain messages in one write and return the others."""
-        connection, rest, packets = (
+        connection, remaining, packets = (
             self._connection,
             list[tuple[int, TopicMessage]](),
             list[bytes](),
         )
         size_max, version = connection.packet_bytes_max, connection.version
-        if not self._session.has(wanted):
+        if not self._session.has(topic_filter):
             return ()
         for event_id, message in page:
             if message.properties is not NO_PROPERTIES or message.ends_us:
-                rest.append((event_id, message))
+                remaining.append((event_id, message))
                 continue
             if message.topic.startswith("$") or message.topic in self._superseded:
                 continue
-            if wanted.takes(message) and self._may_have(message, wanted):
+            if topic_filter.accepts(message) and self._may_read(message, topic_filter):
                 written = None
                 with contextlib.suppress(ValueError):  # it is longer than any packet
                     written = b"".join(publish_parts(message, version, 0, retain=True))
                 if written is not None and len(written) <= size_max:
                     packets.append(written)
                 else:
-                    give_up(self._mqtt.counts, message.topic, TOO_LARGE)
+                    count_unsent(self._mqtt.counts, message.topic, TOO_LARGE)
         if packets:
             self._mqtt.counts.sent[0] += len(packets)
             connection.write(b"".join(packets))
             connection.flush()
-        return rest
+        return remaining
 
-    async def _give_each(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
+    async def _send_separately(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
         """Send messages one by one. Return False if the client has disconnected."""
         connection, unsent = self._connection, 0
         for event_id, message in page:
-            for wanted in self._filters.find(message.topic):
-                await self._session.outbox.room()
+            for topic_filter in self._filters.find(message.topic):
+                await self._session.outbox.wait_for_room()
                 if not connection.is_open:
                     return False
                 if message.topic in self._superseded:
                     break
                 if (
-                    self._session.has(wanted)
-                    and wanted.takes(message)
-                    and self._may_have(message, wanted)
+                    self._session.has(topic_filter)
+                    and topic_filter.accepts(message)
+                    and self._may_read(message, topic_filter)
                 ):
-                    self._put(event_id, message, wanted)
+                    self._enqueue(event_id, message, topic_filter)
                     unsent += len(message.payload)
             if unsent > self._mqtt.limits.flush_bytes:
                 unsent = 0
@@ -144,15 +146,17 @@ class RetainedDelivery:
                 await asyncio.sleep(0)
         return True
 
-    def _may_have(self, message: TopicMessage, wanted: Filter) -> bool:
+    def _may_read(self, message: TopicMessage, topic_filter: Filter) -> bool:
         if self._mqtt.realm.access.is_open:
             return True
         owner = self._mqtt.topics.owner_of(message.topic)
-        return self._connection.rights.may_have(wanted.text, owner and owner[0])
+        return self._connection.rights.may_read(topic_filter.text, owner and owner[0])
 
-    def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
+    def _enqueue(self, event_id: int, message: TopicMessage, topic_filter: Filter) -> None:
         source = None
-        if wanted.retained.is_owed:
-            source = MessageSource(wanted.text, event_id, from_retained=True)
-            wanted.retained.begin_message(event_id)
-        self._session.outbox.give((message,), (wanted,), from_store=True, sources=(source,))
+        if topic_filter.retained.is_owed:
+            source = MessageSource(topic_filter.text, event_id, from_retained=True)
+            topic_filter.retained.begin_message(event_id)
+        self._session.outbox.send_messages(
+            (message,), (topic_filter,), from_store=True, sources=(source,)
+        )

@@ -49,9 +49,11 @@ class _Amount(NamedTuple):
         sizes = [bytes_of(topic) for topic in topics]
         return _Amount(self.topics + sign * len(sizes), self.bytes + sign * sum(sizes))
 
-    def within(self, most: _Amount) -> _Amount:
-        """At most ``most``, and at least nothing."""
-        return _Amount(max(0, min(self.topics, most.topics)), max(0, min(self.bytes, most.bytes)))
+    def within(self, maximum: _Amount) -> _Amount:
+        """Return the amount limited to between 0 and ``maximum``."""
+        return _Amount(
+            max(0, min(self.topics, maximum.topics)), max(0, min(self.bytes, maximum.bytes))
+        )
 
 
 def bytes_of(topic: str) -> int:
@@ -67,14 +69,16 @@ class RetainedTopics:
         self._limits = limits
         self._knows_users = knows_users
         self._shares: dict[str, _Amount] = {}
-        """What each user has added since the start of the realm."""
+        """Topics that each user has added since the start of the realm, and their bytes."""
 
     def changes(self, store: StoreView, received: Sequence[Received]) -> TopicChanges:
         """Return the topics that messages, which are to be retained, add to the store and remove
         from it."""
         has_payload = {message.topic: bool(message.packet.payload) for message in received}
         stored = {topic for topic in has_payload if store.newest_of(topic) is not None}
-        added = {topic for topic, has in has_payload.items() if has and topic not in stored}
+        added = {
+            topic for topic, has_data in has_payload.items() if has_data and topic not in stored
+        }
         removed = {topic for topic in stored if not has_payload[topic]}
         return TopicChanges(frozenset(added), frozenset(removed))
 
@@ -140,8 +144,8 @@ class RetainedTopics:
     def _total(self, store: StoreView) -> _Amount:
         """Return the topics that have a retained message, and their bytes.
 
-        The index has topics whose messages have left, too, until it is tidied: their part of the
-        bytes is left out by their number. Only new topics are measured.
+        The index also has topics whose messages have been removed, until it is compacted: the
+        bytes are reduced in proportion to their number. Only new topics are measured.
         """
         keys = store.keys
         measured: _Amount = keys.derived.get(_MEASURED, _Amount())

@@ -81,19 +81,19 @@ class SessionShares:
         larger session exceeds the limits of its user; then the counts do not change."""
         size += OVERHEAD_BYTES
         sizes = self._sizes.get(key.user, {})
-        old = sizes.get(key, 0)
-        total = self._sums.get(key.user, 0) - old + size
-        if is_checked and not old and self._sessions_max and len(sizes) >= self._sessions_max:
+        old_size = sizes.get(key, 0)
+        total = self._sums.get(key.user, 0) - old_size + size
+        if is_checked and not old_size and self._sessions_max and len(sizes) >= self._sessions_max:
             raise LimitReached(
-                f"user {key.user} has {len(sizes)} sessions of MQTT that are stored, and "
-                f"{self._sessions_max} may be (limits.mqtt_sessions_per_user_max); end some with "
-                f"`penstock topic end`, or connect with session expiry 0"
+                f"user {key.user} has {len(sizes)} stored MQTT sessions; at most "
+                f"{self._sessions_max} are allowed (limits.mqtt_sessions_per_user_max): end some "
+                f"with `penstock topic end`, or connect with session expiry 0"
             )
-        if is_checked and size > old and self._bytes_max and total > self._bytes_max:
+        if is_checked and size > old_size and self._bytes_max and total > self._bytes_max:
             raise LimitReached(
-                f"the stored sessions of user {key.user} would take {total} bytes, and "
-                f"{self._bytes_max} may be (limits.mqtt_session_bytes_per_user_max); subscribe to "
-                f"less, end some with `penstock topic end`, or have smaller wills"
+                f"the stored MQTT sessions of user {key.user} would take {total} bytes; at most "
+                f"{self._bytes_max} are allowed (limits.mqtt_session_bytes_per_user_max): "
+                f"subscribe to less, end some with `penstock topic end`, or use smaller wills"
             )
         self._sizes.setdefault(key.user, {})[key] = size
         self._sums[key.user] = total
@@ -138,18 +138,22 @@ class MqttSession:
         """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
         self.room = RoughRoom(mqtt.limits.seat_bytes_max)
         """Room for events of its durables at its client."""
-        self._taken_bytes = 0
+        self._returned_bytes = 0
         self._stored = asyncio.Event()
         self.counted = NOTHING
         """Its share in the sums of disconnected sessions."""
 
-    def has(self, wanted: Filter) -> bool:
+    def has(self, topic_filter: Filter) -> bool:
         """Return whether this filter is still one of the client's."""
-        return self.filters.get(wanted.text) is wanted
+        return self.filters.get(topic_filter.text) is topic_filter
 
     def stored_filters(self) -> tuple[StoredFilter, ...]:
         """Return its subscriptions in their stored form."""
-        return tuple(self._away.values()) if self.connection is None else self._kept()
+        return (
+            tuple(self._away.values())
+            if self.connection is None
+            else self._stored_form_of_filters()
+        )
 
     @property
     def figures(self) -> SessionFigures:
@@ -185,7 +189,7 @@ class MqttSession:
     @property
     def entry(self) -> Entry:
         """The session in its stored form."""
-        kept = self.stored_filters() if self.is_lasting else ()
+        filters_and_durables = self.stored_filters() if self.is_lasting else ()
         return session_entry(
             self.place,
             SessionRecord(
@@ -194,11 +198,11 @@ class MqttSession:
                 self.expiry_s,
                 ended_us=self.ended_us,
                 will=self.will,
-                filters=kept,
+                filters=filters_and_durables,
             ),
         )
 
-    def _kept(self) -> tuple[StoredFilter, ...]:
+    def _stored_form_of_filters(self) -> tuple[StoredFilter, ...]:
         return tuple(
             StoredFilter(
                 subscribed.text,
@@ -248,10 +252,10 @@ class MqttSession:
     @property
     def durables(self) -> list[str]:
         """The names of its durables, including shared ones."""
-        return [name for _, name in self.kept]
+        return [name for _, name in self.filters_and_durables]
 
     @property
-    def kept(self) -> list[tuple[str, str]]:
+    def filters_and_durables(self) -> list[tuple[str, str]]:
         """Its subscriptions that have durables, as pairs of filter and durable name."""
         return [
             (stored.filter, stored.durable) for stored in self.stored_filters() if stored.durable
@@ -262,7 +266,7 @@ class MqttSession:
     def bind(self, connection: ClientConnection) -> None:
         """Bind the session to a connection and restore its filters; feeds start later."""
         self.connection = connection
-        self.room, self._taken_bytes = RoughRoom(self._mqtt.limits.seat_bytes_max), 0
+        self.room, self._returned_bytes = RoughRoom(self._mqtt.limits.seat_bytes_max), 0
         self.ended_us = 0
         for stored in self._away.values():
             options = TopicSubscription(
@@ -271,85 +275,87 @@ class MqttSession:
                 no_local=stored.no_local,
                 retain_as_published=stored.retain_as_published,
             )
-            made = Filter(connection, self.outbox, options, number=stored.number)
-            made.durable, made.retained.is_owed = stored.durable, stored.owes_retained
-            self.filters[made.text] = made
+            restored = Filter(connection, self.outbox, options, number=stored.number)
+            restored.durable, restored.retained.is_owed = stored.durable, stored.owes_retained
+            self.filters[restored.text] = restored
         self._away = {}
 
-    async def start_feeds(self, wanted: Filter) -> None:
+    async def start_feeds(self, topic_filter: Filter) -> None:
         """Start the delivery of a filter's messages unless it has started: a client may subscribe
         with a filter that its session is about to resume. Raises the errors of attaching to the
         durable."""
-        if wanted.is_open:
+        if topic_filter.is_open:
             return
-        if not wanted.durable:
-            wanted.is_live = True
-            self._mqtt.fan_out.add(wanted)
+        if not topic_filter.durable:
+            topic_filter.is_live = True
+            self._mqtt.fan_out.add(topic_filter)
             return
-        if wanted.may_have(None):
-            feed = wanted.feed = DurableFeed(self._mqtt, self, wanted)
+        if topic_filter.may_read(None):
+            feed = topic_filter.feed = DurableFeed(self._mqtt, self, topic_filter)
             try:
-                await self._start_feed(wanted, feed)
+                await self._start_feed(topic_filter, feed)
             except BaseException:
-                wanted.feed = None
+                topic_filter.feed = None
                 raise
-        await self.start_topic_feeds(wanted)
-        self.drop_deleted_channels(wanted)
-        if wanted.is_draining:
-            await self.end_draining(wanted)
+        await self.start_topic_feeds(topic_filter)
+        self.drop_deleted_channels(topic_filter)
+        if topic_filter.is_draining:
+            await self.end_draining(topic_filter)
 
-    async def end_draining(self, wanted: Filter) -> None:
+    async def end_draining(self, topic_filter: Filter) -> None:
         """Delete the durable of a filter that was lowered to QoS 0 if it has no outstanding message
         for the client. Later messages are then sent as they are published."""
-        if not wanted.is_draining:
+        if not topic_filter.is_draining:
             return
 
         def go_live() -> bool:
-            if not (self.has(wanted) and wanted.is_draining):
+            if not (self.has(topic_filter) and topic_filter.is_draining):
                 return False
-            self._close(wanted)
-            wanted.durable, wanted.is_live = "", True
-            self._mqtt.fan_out.add(wanted)
+            self._close(topic_filter)
+            topic_filter.durable, topic_filter.is_live = "", True
+            self._mqtt.fan_out.add(topic_filter)
             return True
 
         subscriptions = self._mqtt.realm.subscriptions
-        channels = [feed.channel_id for feed in wanted.open_feeds]
+        channels = [feed.channel_id for feed in topic_filter.open_feeds]
         try:
-            if await subscriptions.delete_consumed(wanted.durable, channels, go_live):
+            if await subscriptions.delete_consumed(topic_filter.durable, channels, go_live):
                 self.store((self.entry,))
         except PenstockError as error:  # the next message or connection tries it again
             _log.warning("mqtt.durable_kept", client=self.client_id, reason=str(error))
 
-    def drop_deleted_channels(self, wanted: Filter) -> None:
+    def drop_deleted_channels(self, topic_filter: Filter) -> None:
         """End the redelivery of events in flight from channels that were deleted."""
-        for name in self.outbox.channels_of(wanted.text):
+        for name in self.outbox.channels_of(topic_filter.text):
             if self._mqtt.realm.view.named(name) is None:
-                event_ids = self.outbox.unacknowledged(wanted.text, name)
-                self.outbox.end_redelivery(wanted.text, event_ids, name)
+                event_ids = self.outbox.unacknowledged(topic_filter.text, name)
+                self.outbox.end_redelivery(topic_filter.text, event_ids, name)
 
-    async def start_topic_feeds(self, wanted: Filter) -> None:
+    async def start_topic_feeds(self, topic_filter: Filter) -> None:
         """Start the feeds of a filter with a durable, from the channels whose topics it matches and
         from channels where its durable still has events. Raises the errors of attaching to the
         durable."""
         topics = self._mqtt.topics
-        former_channels = topics.left_with(wanted.durable, wanted.text)
-        for channel in (*topics.met_by(wanted.text), *former_channels):
-            if channel.name in wanted.feeds or not wanted.may_have(channel):
+        former_channels = topics.stores_without_topics(topic_filter.durable, topic_filter.text)
+        for channel in (*topics.matching_channels(topic_filter.text), *former_channels):
+            if channel.name in topic_filter.feeds or not topic_filter.may_read(channel):
                 continue
-            feed = DurableFeed(self._mqtt, self, wanted, topics=channel)
-            wanted.feeds[channel.name] = feed
+            feed = DurableFeed(self._mqtt, self, topic_filter, topics=channel)
+            topic_filter.feeds[channel.name] = feed
             try:
-                await self._start_feed(wanted, feed)
+                await self._start_feed(topic_filter, feed)
             except BaseException:
-                wanted.feeds.pop(channel.name, None)
+                topic_filter.feeds.pop(channel.name, None)
                 raise
         if former_channels:
-            await retire_durable(self._mqtt.realm, topics, name=wanted.durable, text=wanted.text)
+            await retire_durable(
+                self._mqtt.realm, topics, name=topic_filter.durable, text=topic_filter.text
+            )
 
-    async def _start_feed(self, wanted: Filter, feed: DurableFeed) -> None:
-        unsettled = self.outbox.unsettled(wanted.text, feed.channel)
+    async def _start_feed(self, topic_filter: Filter, feed: DurableFeed) -> None:
+        unsettled = self.outbox.unsettled(topic_filter.text, feed.channel)
         await feed.skip_received(unsettled)
-        self.outbox.end_redelivery(wanted.text, unsettled, feed.channel)
+        self.outbox.end_redelivery(topic_filter.text, unsettled, feed.channel)
         await feed.open()
 
     def detach(self) -> None:
@@ -358,45 +364,48 @@ class MqttSession:
         for subscribed in self.filters.values():
             self._close(subscribed)
         if self.is_lasting or any(subscribed.is_shared for subscribed in self.filters.values()):
-            kept = self._kept()
-            self._away = {stored.filter: stored for stored in kept}
+            filters_and_durables = self._stored_form_of_filters()
+            self._away = {stored.filter: stored for stored in filters_and_durables}
         self.filters = {}
         self.connection = None
         if not self.is_lasting:
             self.outbox.bytes.close()
         self.ended_us = self._mqtt.realm.clock.now_us()
 
-    def _close(self, wanted: Filter) -> None:
-        if wanted.durable:
-            feeds, wanted.feed, wanted.feeds = wanted.open_feeds, None, {}
+    def _close(self, topic_filter: Filter) -> None:
+        if topic_filter.durable:
+            feeds, topic_filter.feed, topic_filter.feeds = topic_filter.open_feeds, None, {}
             for feed in feeds:
                 feed.close()
-        elif wanted.is_live:
-            wanted.is_live = False
-            self._mqtt.fan_out.remove(wanted)
+        elif topic_filter.is_live:
+            topic_filter.is_live = False
+            self._mqtt.fan_out.remove(topic_filter)
 
     # --- subscriptions -------------------------------------------------------------------
 
-    def subscribe(self, wanted: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
+    def subscribe(self, subscription: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
         """Add a filter or replace the earlier one with its text. Return it and whether it is new.
         It receives no messages before it is opened."""
-        assert self.connection is not None, "it has asked for it"
-        made = Filter(self.connection, self.outbox, wanted, number=number)
-        older = self.filters.get(made.text)
-        if made.is_shared:
-            made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)
-        elif self.is_lasting and made.qos:
-            made.durable = durable_of(self.place, made.text)
+        assert self.connection is not None, "only a connected client subscribes"
+        new_filter = Filter(self.connection, self.outbox, subscription, number=number)
+        older = self.filters.get(new_filter.text)
+        if new_filter.is_shared:
+            new_filter.durable, new_filter.qos = (
+                shared_durable_of(new_filter.text),
+                min(new_filter.qos, 1),
+            )
+        elif self.is_lasting and new_filter.qos:
+            new_filter.durable = durable_of(self.place, new_filter.text)
         if older is None:
-            self.filters[made.text] = made
-            return made, True
+            self.filters[new_filter.text] = new_filter
+            return new_filter, True
         if older.durable:  # no waiting message is lost (3.8.4-4), also if this one has QoS 0
-            older.qos, older.no_local, older.number = made.qos, made.no_local, number
-            older.retain_as_published = made.retain_as_published
+            older.qos, older.no_local, older.number = new_filter.qos, new_filter.no_local, number
+            older.retain_as_published = new_filter.retain_as_published
             return older, False
         self._close(older)
-        self.filters[made.text] = made
-        return made, False
+        self.filters[new_filter.text] = new_filter
+        return new_filter, False
 
     def unsubscribe(self, text: str) -> Filter | None:
         """Remove a filter. Return it, or None if it does not exist."""
@@ -420,17 +429,17 @@ class MqttSession:
         end = None if self.connection is None else self.connection.end
         return HeldMessages(self.outbox.bytes, end)
 
-    def give_back_room(self, size: int) -> None:
+    def return_room(self, size: int) -> None:
         """Give back room for events of durables. Its seats are notified once the amount is worth
         it."""
-        self._taken_bytes += size
-        if self._taken_bytes * 4 >= self.room.bytes_max:
-            given_back, self._taken_bytes = self._taken_bytes, 0
+        self._returned_bytes += size
+        if self._returned_bytes * 4 >= self.room.bytes_max:
+            returned_bytes, self._returned_bytes = self._returned_bytes, 0
             feeds = [feed for subscribed in self.filters.values() for feed in subscribed.open_feeds]
             if not feeds:
-                self.room.consumed(given_back)
-            for index, feed in enumerate(feeds):  # each of them may be waiting for room
-                feed.has_room(1 if index else given_back - len(feeds) + 1)
+                self.room.consumed(returned_bytes)
+            for index, feed in enumerate(feeds):  # each may wait for room; the parts add up
+                feed.has_room(1 if index else returned_bytes - len(feeds) + 1)
 
     # --- messages in flight --------------------------------------------------------------
 
@@ -451,22 +460,22 @@ class MqttSession:
         """Settle events that the client has, of a filter's durable in a channel or of retained
         messages. ``then`` is called for each event once its durable has stored that. Without a seat
         it is not called, and the events are delivered again."""
-        wanted = self.filters.get(text)
-        if wanted is None:
+        topic_filter = self.filters.get(text)
+        if topic_filter is None:
             return
         if from_retained:
-            if any([wanted.retained.end_message(event_id) for event_id in event_ids]):
-                self._end_retained(wanted)
-        elif (feed := wanted.feed_of(channel)) is not None:
+            if any([topic_filter.retained.end_message(event_id) for event_id in event_ids]):
+                self._end_retained(topic_filter)
+        elif (feed := topic_filter.feed_of(channel)) is not None:
             feed.acknowledge(event_ids, then)
 
     def will_resend(self, source: MessageSource) -> bool:
         """Return whether the next connection receives a message in flight from its durable or from
         the retained messages."""
-        wanted = self.filters.get(source.text)
-        if wanted is None:
+        topic_filter = self.filters.get(source.text)
+        if topic_filter is None:
             return False
-        return wanted.retained.is_owed if source.from_retained else bool(wanted.durable)
+        return topic_filter.retained.is_owed if source.from_retained else bool(topic_filter.durable)
 
     def begin_receive(self, packet_id: int) -> None:
         """Add a received message of QoS 2 that is being stored."""
@@ -487,13 +496,13 @@ class MqttSession:
             await self._stored.wait()
             self._stored.clear()
 
-    def end_retained_search(self, wanted: Filter) -> None:
+    def end_retained_search(self, topic_filter: Filter) -> None:
         """End a search for a filter's retained messages that has found all of them. If the client
         has them all, store that."""
-        if wanted.retained.end_search() and self.has(wanted):
-            self._end_retained(wanted)
+        if topic_filter.retained.end_search() and self.has(topic_filter):
+            self._end_retained(topic_filter)
 
-    def _end_retained(self, wanted: Filter) -> None:
+    def _end_retained(self, topic_filter: Filter) -> None:
         """Store that the client has all retained messages of a filter."""
         self.store((self.entry,))
-        self.outbox.end_retained(wanted.text)
+        self.outbox.end_retained(topic_filter.text)

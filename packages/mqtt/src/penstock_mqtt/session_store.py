@@ -23,7 +23,7 @@ from penstock_mqtt.newest_events import KeyedChannel
 from penstock_mqtt.reasons import reported
 from penstock_mqtt.wire.framing import PacketReader
 from penstock_mqtt.wire.packets import MQTT_5, PublishPacket
-from penstock_mqtt.wire.reading import packet_of, wanted_of
+from penstock_mqtt.wire.reading import filter_of, packet_of
 from penstock_mqtt.wire.reasons import malformed
 from penstock_server.runtime.reading.stretches import pages_of
 from penstock_server.runtime.realm import RunningRealm
@@ -211,9 +211,13 @@ class SessionStore(KeyedChannel):
     def flush(self) -> None:
         """Store the collected entries now."""
         waiting, self._waiting = self._waiting, []
+        # Consecutive groups keep the order of entries: of two entries with one name the later
+        # counts.
         for is_large, several in groupby(waiting, self._is_large):
             together = list(several)
-            for entries_of_step in [[one] for one in together] if is_large else [together]:
+            for entries_of_step in (
+                [[client_entries] for client_entries in together] if is_large else [together]
+            ):
                 self._submit_together(entries_of_step)
 
     def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
@@ -254,13 +258,13 @@ class SessionStore(KeyedChannel):
         async for page in pages_of(self._realm, channel):
             for event in page:
                 if event.data:
-                    self._take_up(event, entries)
+                    self._add_entry(event, entries)
         return entries
 
     @staticmethod
-    def _take_up(event: Event, entries: StoredEntries) -> None:
+    def _add_entry(event: Event, entries: StoredEntries) -> None:
         try:
-            _take_up(event, entries)
+            _add_entry(event, entries)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             entries.unreadable_count += 1
             if len(entries.unreadable) < UNREADABLE_NAMED:
@@ -268,18 +272,18 @@ class SessionStore(KeyedChannel):
                 entries.unreadable.append(f"event {event.event_id} ({name!r}): {str(error)[:200]}")
 
 
-def _take_up(event: Event, entries: StoredEntries) -> None:
+def _add_entry(event: Event, entries: StoredEntries) -> None:
     kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
     # Entries that are stored together with a message have its publisher, the user of the session.
     publisher = event.headers.get("publisher")
     if kind == SESSION:
         record = msgspec.json.decode(event.data, type=SessionRecord)
         if publisher not in (None, "", record.principal.user):
-            raise ValueError(f"{str(publisher)[:80]!r} published it, whose session it is not")
+            raise ValueError(f"its publisher {str(publisher)[:80]!r} is not the session's user")
         if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
-            raise ValueError(f"it is about the session of client {record.client_id!r}")
+            raise ValueError(f"it contains the session of client {record.client_id!r} instead")
         for stored in record.filters:
-            if fault := filter_fault(wanted_of(stored.filter)):
+            if fault := filter_fault(filter_of(stored.filter)):
                 raise ValueError(fault)
         entries.sessions[rest] = record
         return
@@ -288,7 +292,9 @@ def _take_up(event: Event, entries: StoredEntries) -> None:
         entries.received.setdefault(place, []).append(_packet_id(number))
     elif kind == SENT:
         if publisher:
-            raise ValueError(f"{str(publisher)[:80]!r} published it, and not the realm")
+            raise ValueError(
+                f"its publisher is {str(publisher)[:80]!r}, but only the realm stores such entries"
+            )
         sent = msgspec.json.decode(event.data, type=SentRecord)
         entries.sent.setdefault(place, {})[_packet_id(number)] = sent
     else:
@@ -328,9 +334,9 @@ def session_removed(place: str) -> Entry:
     return f"{SESSION}/{place}", b""
 
 
-def received_entry(place: str, packet_id: int, *, is_there: bool) -> Entry:
-    """Return the entry of a received message of QoS 2; it is removed unless ``is_there``."""
-    return f"{RECEIVED}/{packet_id}/{place}", b"1" if is_there else b""
+def received_entry(place: str, packet_id: int, *, is_present: bool) -> Entry:
+    """Return the entry of a received message of QoS 2; it is removed unless ``is_present``."""
+    return f"{RECEIVED}/{packet_id}/{place}", b"1" if is_present else b""
 
 
 def sent_entry(place: str, packet_id: int, record: SentRecord | None) -> Entry:

@@ -46,8 +46,8 @@ from penstock_server.runtime.access.internal_errors import new_incident_id
 if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
-LOOK_S_MAX = 60.0
-"""Most seconds until the clock is read again, since it may be adjusted."""
+ALARM_S_MAX = 60.0
+"""Longest timer in seconds: the clock may be set, so it is read again after this time."""
 
 _log = logger("penstock.mqtt")
 
@@ -76,7 +76,7 @@ class MqttSessions:
         self.store = mqtt.store
         self._connected: dict[ClientKey, SessionConnection] = {}
         """The connections of all clients."""
-        self._known: dict[ClientKey, MqttSession] = {}
+        self._stored_sessions: dict[ClientKey, MqttSession] = {}
         """Stored sessions."""
         self._places: dict[str, MqttSession] = {}
         """Stored sessions by place."""
@@ -99,11 +99,15 @@ class MqttSessions:
         """Sums over the sessions without a connection."""
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._stored_sessions)
 
     def away(self) -> dict[ClientKey, MqttSession]:
         """Return the sessions without a connection."""
-        return {key: session for key, session in self._known.items() if session.connection is None}
+        return {
+            key: session
+            for key, session in self._stored_sessions.items()
+            if session.connection is None
+        }
 
     def connections(self) -> list[SessionConnection]:
         """Return the connections of all clients."""
@@ -113,22 +117,24 @@ class MqttSessions:
         """Return the connection of a client."""
         return self._connected.get(key)
 
-    def every(self) -> dict[ClientKey, MqttSession]:
+    def all_sessions(self) -> dict[ClientKey, MqttSession]:
         """Return the sessions of all clients, connected or not."""
         connected = {key: connection.client for key, connection in self._connected.items()}
         return self.away() | connected
 
     def get(self, key: ClientKey) -> MqttSession | None:
         """Return a stored session."""
-        return self._known.get(key)
+        return self._stored_sessions.get(key)
 
     def _count(self, session: MqttSession) -> None:
         """Update the sums of disconnected sessions after a change of this one."""
-        is_away = session.connection is None and self._known.get(session.key) is session
+        is_away = session.connection is None and self._stored_sessions.get(session.key) is session
         counted = session.figures if is_away else NOTHING
         before = session.counted
         sums = zip(self.away_figures, counted, before, strict=True)
-        self.away_figures = SessionFigures(*(every + now - old for every, now, old in sums))
+        self.away_figures = SessionFigures(
+            *(total + current - previous for total, current, previous in sums)
+        )
         session.counted = counted
 
     # --- the start -----------------------------------------------------------------------
@@ -148,18 +154,18 @@ class MqttSessions:
             )
             # not later than now, although the clock of an earlier start may have been ahead
             session.restore(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
-            self._known[session.key] = self._places[place] = session
+            self._stored_sessions[session.key] = self._places[place] = session
             self._shares.keep(session.key, len(session.entry[1]), is_checked=False)
             for name in filter(is_shared_durable, session.durables):
                 self._members.setdefault(name, set()).add(session)
-            self._watch(session)
+            self._schedule(session)
         for place, session in self._places.items():
             session.received = dict.fromkeys(stored.received.get(place, ()), True)
             for packet_id, sent in stored.sent.get(place, {}).items():
                 session.outbox.restore(packet_id, sent)
-        for session in self._known.values():
+        for session in self._stored_sessions.values():
             self._count(session)
-        await self._tidy_durables()
+        await self._reconcile_durables()
 
     def _report_unreadable(self, stored: StoredEntries) -> None:
         """Report stored entries that cannot be read, in the log. They stay in the store."""
@@ -173,10 +179,10 @@ class MqttSessions:
             entries=stored.unreadable,
         )
 
-    async def _tidy_durables(self) -> None:
+    async def _reconcile_durables(self) -> None:
         """Delete durables of sessions that a crash has left behind, and create those on channels
         that gained topics while MQTT was not served."""
-        names = {name for session in self._known.values() for name in session.durables}
+        names = {name for session in self._stored_sessions.values() for name in session.durables}
         existing = {
             (store.number, name)
             for store in self._mqtt.realm.view.stores()
@@ -186,18 +192,18 @@ class MqttSessions:
         for channel, name in existing:
             if name not in names:
                 await self._mqtt.realm.subscriptions.delete_durable(channel, name)
-        if self._mqtt.topics.every:
-            for session in list(self._known.values()):
+        if self._mqtt.topics.all_sessions:
+            for session in list(self._stored_sessions.values()):
                 await self._make_durables(session, existing)
 
     async def topics_changed(self) -> None:
         """Create the durables of sessions on channels that have gained topics, also for
         disconnected clients, and retire those without matching topics."""
-        for session in list(self._known.values()):
+        for session in list(self._stored_sessions.values()):
             async with self._turn(session.turn):
-                if self._known.get(session.key) is session:
+                if self._stored_sessions.get(session.key) is session:
                     await self._make_durables(session)
-            for text, name in session.kept:
+            for text, name in session.filters_and_durables:
                 await retire_durable(self._mqtt.realm, self._mqtt.topics, name=name, text=text)
         for connection in self.connections():
             session = connection.client
@@ -211,11 +217,11 @@ class MqttSessions:
         """Create the durables that a session lacks on channels with topics. ``existing`` lists
         existing ones."""
         rights = self._mqtt.rights_of(session.principal, session.client_id)
-        for text, name in session.kept:
-            for channel in self._mqtt.topics.met_by(text):
+        for text, name in session.filters_and_durables:
+            for channel in self._mqtt.topics.matching_channels(text):
                 if (channel.number, name) in existing:
                     continue
-                if not rights.may_have(text, channel, makes_durable=True):
+                if not rights.may_read(text, channel, makes_durable=True):
                     continue
                 start = FromId(self._mqtt.topics.since(channel.number))
                 with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
@@ -241,7 +247,7 @@ class MqttSessions:
             if older is not None:
                 older.replaced()
             self._connected[key] = connection
-            existing = self._known.get(key)
+            existing = self._stored_sessions.get(key)
             if existing is not None and (packet.clean_start or existing.is_over):
                 await self._end(existing)
                 existing = None
@@ -252,16 +258,18 @@ class MqttSessions:
             )
             present = session.is_lasting
             session.principal = principal
-            session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
+            session.expiry_s, session.will = expiry_of(packet), _stored_will(packet.will)
             session.bind(connection)
             self._count(session)
             session.is_lasting = present or session.expiry_s > 0
             if session.is_lasting or session.will is not None:
                 try:
                     self._shares.keep(key, len(session.entry[1]))
-                    self._known[key] = self._places[session.place] = session
+                    self._stored_sessions[key] = self._places[session.place] = session
                     session.has_record = True
                     await self.store.put((session.entry,))
+                # Also if the task is cancelled: the connection must not stay bound to a session
+                # that is not stored.
                 except BaseException:
                     session.detach()
                     self._count(session)
@@ -299,11 +307,11 @@ class MqttSessions:
         if session.connection is not connection:
             return []  # another connection resumes after its sign-in
         session.outbox.resume()
-        for wanted in list(session.filters.values()):
+        for topic_filter in list(session.filters.values()):
             if session.connection is not connection or not connection.is_open:
                 return []
-            if session.has(wanted):
-                await self.open(session, wanted)
+            if session.has(topic_filter):
+                await self.open(session, topic_filter)
         return [
             subscribed for subscribed in session.filters.values() if subscribed.retained.is_owed
         ]
@@ -319,29 +327,34 @@ class MqttSessions:
         """Detach a session from its ended connection."""
         session.detach()
         self._count(session)
-        session.is_over = session.is_over or session.expiry_s == 0 or self._is_useless(session)
+        session.is_over = (
+            session.is_over or session.expiry_s == 0 or self._is_without_effect(session)
+        )
         if not session.has_record:
             if shared := session.durables:
-                self._mqtt.listener.spawn(self._part, session, shared)
+                self._mqtt.listener.spawn(self._leave_groups, session, shared)
             return
         if session.is_over or _is_due(session.will_us, session.ended_us):
             self._mqtt.listener.spawn(self._process, session)
             return
         session.store((session.entry,))
-        self._watch(session)
+        self._schedule(session)
 
-    def _is_useless(self, session: MqttSession) -> bool:
+    def _is_without_effect(self, session: MqttSession) -> bool:
         """Return whether a session can never have an effect: it has no subscription, and its user
         has no right to subscribe or to publish its will."""
         if session.stored_filters():
             return False
         rights = self._mqtt.rights_of(session.principal, session.client_id)
-        return not rights.may_anything()
+        return not rights.has_any_right()
 
     async def _process(self, session: MqttSession) -> None:
         """Publish the will or end the session if that is due, unless it is connected."""
         async with self._turn(session.turn):
-            if self._known.get(session.key) is not session or session.connection is not None:
+            if (
+                self._stored_sessions.get(session.key) is not session
+                or session.connection is not None
+            ):
                 return
             now_us = self._now_us
             if _is_due(session.expires_us, now_us):
@@ -355,7 +368,7 @@ class MqttSessions:
             except PenstockError as error:  # the next start repeats this
                 _log.warning("mqtt.session_kept", client=session.client_id, reason=str(error))
                 return
-            self._watch(session)
+            self._schedule(session)
 
     async def _end(self, session: MqttSession) -> None:
         """Publish the will and delete a session. Its entries are removed first: durables without a
@@ -365,7 +378,7 @@ class MqttSessions:
         place = session.place
         entries = [session_removed(place)]
         entries += [
-            received_entry(place, packet_id, is_there=False) for packet_id in session.received
+            received_entry(place, packet_id, is_present=False) for packet_id in session.received
         ]
         entries += [
             sent_entry(place, packet_id, None)
@@ -376,7 +389,7 @@ class MqttSessions:
             await self.store.put(entries)
         else:
             await self.publish_will(session, session.will, entries)
-        self._known.pop(session.key, None)
+        self._stored_sessions.pop(session.key, None)
         self._places.pop(place, None)
         self._shares.forget(session.key)
         session.outbox.bytes.close()
@@ -386,7 +399,7 @@ class MqttSessions:
     async def end(self, key: ClientKey) -> None:
         """End a session that is not connected."""
         async with self._turn(turn_of(key)):
-            session = self._known.get(key)
+            session = self._stored_sessions.get(key)
             if session is not None and session.connection is None:
                 await self._end(session)
 
@@ -396,15 +409,15 @@ class MqttSessions:
         self._shares.keep(session.key, len(session.entry[1]))
         await self.store.put((session.entry,))
 
-    async def open(self, session: MqttSession, wanted: Filter) -> None:
+    async def open(self, session: MqttSession, topic_filter: Filter) -> None:
         """Start the delivery of a filter's messages. Raises the errors of attaching to a
         durable."""
-        if not wanted.is_shared:
-            await session.start_feeds(wanted)
+        if not topic_filter.is_shared:
+            await session.start_feeds(topic_filter)
             return
-        async with self._turn(wanted.durable):
-            await session.start_feeds(wanted)
-            self._members.setdefault(wanted.durable, set()).add(session)
+        async with self._turn(topic_filter.durable):
+            await session.start_feeds(topic_filter)
+            self._members.setdefault(topic_filter.durable, set()).add(session)
 
     async def delete_durables(self, session: MqttSession, names: Sequence[str]) -> None:
         """Delete the durables of removed subscriptions. A shared one is deleted with the last
@@ -421,7 +434,7 @@ class MqttSessions:
                     with contextlib.suppress(NameDoesNotExist):
                         await self._mqtt.realm.subscriptions.delete_durable(store.number, name)
 
-    async def _part(self, session: MqttSession, names: Sequence[str]) -> None:
+    async def _leave_groups(self, session: MqttSession, names: Sequence[str]) -> None:
         """Remove a session that is not stored from its groups."""
         try:
             await self.delete_durables(session, names)
@@ -434,7 +447,7 @@ class MqttSessions:
         """Publish the will of a session that continues. Its removal is stored in the same step, so
         that it is published only once."""
         will, session.will = session.will, None
-        assert will is not None, "it is due"
+        assert will is not None, "only a due will is published"
         try:
             await self.publish_will(session, will, (session.entry,))
         except PenstockError:
@@ -468,7 +481,7 @@ class MqttSessions:
 
     # --- times ---------------------------------------------------------------------------
 
-    def _watch(self, session: MqttSession) -> None:
+    def _schedule(self, session: MqttSession) -> None:
         """Schedule the next due time of a session: its will or its expiry."""
         times = [
             time_us for time_us in (session.will_us, session.expires_us) if time_us is not None
@@ -484,14 +497,14 @@ class MqttSessions:
         if self._due and not self._mqtt.listener.is_stopping:
             wait_s = (self._due[0][0] - self._now_us) / 1e6
             self._alarm = self._mqtt.loop.call_later(
-                min(max(wait_s, 0.0), LOOK_S_MAX), self._process_due
+                min(max(wait_s, 0.0), ALARM_S_MAX), self._process_due
             )
 
     def _process_due(self) -> None:
         now_us = self._now_us
         while self._due and self._due[0][0] <= now_us and not self._mqtt.listener.is_stopping:
             _, key = heappop(self._due)
-            session = self._known.get(key)
+            session = self._stored_sessions.get(key)
             if session is not None and session.connection is None:
                 self._mqtt.listener.spawn(self._process, session)
         self._set_alarm()
@@ -523,7 +536,7 @@ def expiry_of(packet: ConnectPacket) -> int:
     return packet.properties.session_expiry_s or 0
 
 
-def _stored(will: Will | None) -> StoredWill | None:
+def _stored_will(will: Will | None) -> StoredWill | None:
     if will is None:
         return None
     properties = replace(will.properties, will_delay_s=None)

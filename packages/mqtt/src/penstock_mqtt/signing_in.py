@@ -29,7 +29,7 @@ TOKEN_USER: Final = "token"
 _log = logger("penstock.mqtt")
 
 
-NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits for"
+TOO_LARGE_FOR_CLIENT: Final = "the answer is larger than the packets that the client accepts"
 
 
 class ProvenIdentity(NamedTuple):
@@ -54,8 +54,8 @@ class SignInConnection(Protocol):
         """Whether the client has disconnected, or its connection is ending."""
         ...
 
-    def about(self, name: str) -> Any:
-        """Return what the transport knows about its peer under a name, or None."""
+    def transport_info(self, name: str) -> Any:
+        """Return an item of the transport's extra information, or None."""
         ...
 
     def run(
@@ -64,7 +64,7 @@ class SignInConnection(Protocol):
         """Run a coroutine that waits. An unexpected failure ends the connection."""
         ...
 
-    def reads_on(self) -> None:
+    def resume_reading(self) -> None:
         """Process packets that the client has sent in the meantime."""
         ...
 
@@ -72,14 +72,14 @@ class SignInConnection(Protocol):
         """Send a packet. Return False if it is larger than the client accepts."""
         ...
 
-    async def welcome(
+    async def open_session(
         self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
     ) -> None:
         """Open or resume the client's session. ``proof`` holds the properties that end its
         authentication. Raises the errors that deny a session."""
         ...
 
-    def identified(self, principal: Principal) -> None:
+    def reauthenticated(self, principal: Principal) -> None:
         """Use the principal of a client that has authenticated again."""
         ...
 
@@ -116,17 +116,17 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
     def begin(self, packet: ConnectPacket) -> None:
         """Start to sign in the client of a CONNECT."""
         self._is_running = True
-        self._connection.run(self._first, packet)
+        self._connection.run(self._sign_in, packet)
 
-    async def _first(self, packet: ConnectPacket) -> None:
+    async def _sign_in(self, packet: ConnectPacket) -> None:
         connection, access = self._connection, self._access
         try:
-            identity = await self._identity(packet)
+            identity = await self._authenticate(packet)
             access.require(identity.principal, "session.open")
             access.signed_in(identity.principal, "mqtt")
             if not connection.is_gone:
                 proof = self._properties(identity.data)
-                await connection.welcome(packet, identity.principal, proof)
+                await connection.open_session(packet, identity.principal, proof)
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
             self._realm.connections.refused(error)
@@ -134,7 +134,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
                 connection.refuse(connack_reason(error), str(error))
         finally:
             self._is_running = False
-        connection.reads_on()
+        connection.resume_reading()
 
     def received(self, packet: AuthPacket) -> None:
         """Receive an AUTH. Raises :class:`MqttViolation` if it is not expected now."""
@@ -151,7 +151,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
                 response.set_result(data)
         elif packet.reason == Reason.RE_AUTHENTICATE and not self._is_running:
             self._is_running = True
-            self._connection.run(self._again, data)
+            self._connection.run(self._reauthenticate, data)
         else:
             raise protocol_error(
                 f"an AUTH with reason code 0x{packet.reason:02X} is not expected now"
@@ -163,7 +163,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         if response is not None and not response.done():
             response.set_exception(ConnectionLost("the client disconnected during sign-in"))
 
-    async def _again(self, data: bytes) -> None:
+    async def _reauthenticate(self, data: bytes) -> None:
         """Authenticate the client again. Until then the connection keeps its earlier principal."""
         connection = self._connection
         try:
@@ -176,7 +176,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
             self._access.require(identity.principal, "session.open")
             self._access.signed_in(identity.principal, "mqtt")
             if connection.is_open:
-                connection.identified(identity.principal)
+                connection.reauthenticated(identity.principal)
                 connection.send(AuthPacket(Reason.SUCCESS, self._properties(identity.data)))
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
@@ -186,7 +186,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
 
     # --- who it is -----------------------------------------------------------------------
 
-    async def _identity(self, packet: ConnectPacket) -> ProvenIdentity:
+    async def _authenticate(self, packet: ConnectPacket) -> ProvenIdentity:
         properties = packet.properties
         if properties.authentication_method is None:
             return ProvenIdentity(await self._user_of(packet))
@@ -203,7 +203,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         if access.is_open:
             return access.anonymous(host, packet.user or "")
         if packet.user is None and packet.password is None:
-            certificate: Mapping[str, Any] | None = self._connection.about("peercert")
+            certificate: Mapping[str, Any] | None = self._connection.transport_info("peercert")
             return access.certificate(certificate, host) or access.anonymous(host)
         try:
             password = (packet.password or b"").decode()
@@ -216,7 +216,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
 
     @property
     def _is_secure(self) -> bool:
-        return self._connection.about("sslcontext") is not None
+        return self._connection.transport_info("sslcontext") is not None
 
     def _check_method(self, method: str) -> None:
         access = self._access
@@ -224,8 +224,10 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         if access.tokens.are_taken and not access.is_open:
             offered.append(BEARER)
         if method not in offered:
-            there_is = f"there is {' and '.join(offered)}" if offered else "nobody is asked here"
-            text = f"the authentication method {method[:40]!r} is not offered; {there_is}"
+            allowed_methods = (
+                f"allowed are {' and '.join(offered)}" if offered else "this realm needs no sign-in"
+            )
+            text = f"the authentication method {method[:40]!r} is not offered; {allowed_methods}"
             raise MqttViolation(Reason.BAD_AUTHENTICATION_METHOD, text)
 
     async def _exchange(self, data: bytes) -> ProvenIdentity:
@@ -235,9 +237,9 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         if not data:
             data = await self._response_to(b"")
         if self._method == BEARER:
-            wanted, token = bearer_of(data)
+            claimed_user, token = bearer_of(data)
             principal = await access.token(token, host, secure=self._is_secure)
-            check_own(wanted, principal.called.encode())
+            check_own(claimed_user, principal.called.encode())
             return ProvenIdentity(principal)
         exchange, verifier = access.scram(data, host)
         proof = await self._response_to(exchange.challenge(verifier))
@@ -253,8 +255,8 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         request = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
         if not connection.send(request):
             self._response = None
-            raise MqttViolation(Reason.PACKET_TOO_LARGE, NOT_TAKEN)
-        connection.reads_on()
+            raise MqttViolation(Reason.PACKET_TOO_LARGE, TOO_LARGE_FOR_CLIENT)
+        connection.resume_reading()
         try:
             return await response
         finally:

@@ -55,7 +55,7 @@ class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
             for first, body in self._reader.packets():
                 packet = packet_of(first, body, MQTT_5)
                 if not isinstance(packet, ConnectPacket):
-                    raise protocol_error("the first packet has to be a CONNECT")
+                    raise protocol_error("the first packet must be a CONNECT")
                 self._answer(self._transport, self._refusal(packet.version), packet.version)
                 return
         except UnknownVersion as error:

@@ -47,8 +47,8 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         self._mqtt = mqtt
         self._sessions = sessions
         self._following = following
-        self._refused = ""
-        """Why a filter of the packet was refused last."""
+        self._last_refusal = ""
+        """Error text of the last refused filter of the packet; empty without one."""
 
     async def subscribe(self, packet: SubscribePacket) -> list[Filter]:
         """Subscribe and answer. Return the filters that retained messages are sent for."""
@@ -57,56 +57,58 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         if not connection.is_open:
             return []
         number = next(iter(packet.properties.subscription_ids), None)
-        self._refused, made = "", list[Filter]()
+        self._last_refusal, new_filters = "", list[Filter]()
         granted = list[Reason]()
-        for wanted in packet.subscriptions:
+        for subscription in packet.subscriptions:
             if not connection.is_open:  # another connection may use the session by now
                 return []
-            granted.append(await self._granted(wanted, number, made))
+            granted.append(await self._subscribe_one(subscription, number, new_filters))
         session = connection.client
         if session.is_lasting and connection.is_open:
             await self._sessions.save(session)
-        properties = explanation(self._refused) if self._refused else NO_PROPERTIES
+        properties = explanation(self._last_refusal) if self._last_refusal else NO_PROPERTIES
         if connection.is_open:
             connection.send(SubackPacket(packet.packet_id, tuple(granted), properties))
-        return made
+        return new_filters
 
-    async def _granted(
-        self, wanted: TopicSubscription, number: int | None, retained_for: list[Filter]
+    async def _subscribe_one(
+        self, subscription: TopicSubscription, number: int | None, retained_for: list[Filter]
     ) -> Reason:
         """Subscribe to one filter. Append it to ``retained_for`` if retained messages
         are to be sent."""
-        connection, is_shared = self._connection, wanted.filter.startswith(SHARED)
+        connection, is_shared = self._connection, subscription.filter.startswith(SHARED)
         session = connection.client
         try:
             # MQTT clients have the same rights as others (SEM M4)
-            makes_durable = is_shared or bool(session.is_lasting and wanted.qos)
-            connection.rights.check_subscribe(wanted.filter, makes_durable=makes_durable)
-            if wanted.filter not in session.filters:
+            makes_durable = is_shared or bool(session.is_lasting and subscription.qos)
+            connection.rights.check_subscribe(subscription.filter, makes_durable=makes_durable)
+            if subscription.filter not in session.filters:
                 self._mqtt.listener.limits.each.check_subscriptions(len(session.filters))
         except PenstockError as error:
-            return self._refusal(error)
-        made, is_new = session.subscribe(wanted, number)
-        gives = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
-        if gives and not is_shared:
-            made.retained.is_owed = bool(made.durable)
-            retained_for.append(made)
-        if made.is_open:
-            if made.is_draining:
-                await session.end_draining(made)
-            return Reason(made.qos)
+            return self._refuse(error)
+        new_filter, is_new = session.subscribe(subscription, number)
+        sends_retained = subscription.retain_handling == 0 or (
+            subscription.retain_handling == 1 and is_new
+        )
+        if sends_retained and not is_shared:
+            new_filter.retained.is_owed = bool(new_filter.durable)
+            retained_for.append(new_filter)
+        if new_filter.is_open:
+            if new_filter.is_draining:
+                await session.end_draining(new_filter)
+            return Reason(new_filter.qos)
         try:
-            await self._sessions.open(session, made)
+            await self._sessions.open(session, new_filter)
         except PenstockError as error:
-            if session.unsubscribe(made.text) is made and made.durable:
-                await self._sessions.delete_durables(session, [made.durable])
-            if made in retained_for:
-                retained_for.remove(made)
-            return self._refusal(error)
-        return Reason(made.qos)
+            if session.unsubscribe(new_filter.text) is new_filter and new_filter.durable:
+                await self._sessions.delete_durables(session, [new_filter.durable])
+            if new_filter in retained_for:
+                retained_for.remove(new_filter)
+            return self._refuse(error)
+        return Reason(new_filter.qos)
 
-    def _refusal(self, error: PenstockError) -> Reason:
-        self._refused = str(error)
+    def _refuse(self, error: PenstockError) -> Reason:
+        self._last_refusal = str(error)
         self._mqtt.realm.connections.refused(error)
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])
 

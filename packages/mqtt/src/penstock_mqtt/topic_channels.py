@@ -29,7 +29,7 @@ from penstock_mqtt.messages import (
     user_properties_of,
 )
 from penstock_mqtt.topic_index import TopicIndex
-from penstock_mqtt.wire.reading import wanted_of
+from penstock_mqtt.wire.reading import filter_of
 from penstock_mqtt.wire.reasons import MqttViolation
 from penstock_server.runtime.store.bodies import Body, body_from
 
@@ -61,13 +61,13 @@ class TopicChannel:
         """Converts its events to messages: the topic is the property ``topic`` or made of its
         levels."""
 
-    def meets(self, wanted: str) -> bool:
+    def matches(self, filter_text: str) -> bool:
         """Return whether the channel has topics that a client's filter matches."""
-        return any(may_meet(wanted, template.filter) for template in self.templates)
+        return any(may_meet(filter_text, template.filter) for template in self.templates)
 
-    def selector_of(self, wanted: str) -> str:
+    def selector_of(self, filter_text: str) -> str:
         """Return the selector for the events whose topics a filter matches."""
-        return selector_of(wanted, self.templates)
+        return selector_of(filter_text, self.templates)
 
     # --- messages to events --------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class TopicChannel:
     def _one_by_one(
         self, messages: Sequence[tuple[Received, Template]], whole_numbers: frozenset[str]
     ) -> tuple[Body | None, dict[int, MqttViolation]]:
-        assert self._json is not None, "it has JSON payloads"
+        assert self._json is not None, "only channels with JSON payloads convert them"
         converted = self._json.rows(
             [message.packet.payload for message, _ in messages], whole_numbers
         )
@@ -139,8 +139,8 @@ class TopicChannel:
         """Return the topic and the payload of an event, and remove both from ``properties``."""
         topic = properties.pop(TOPIC, None)
         if not isinstance(topic, str):
-            made = (template.topic_of(properties) for template in self.templates)
-            topic = next((candidate for candidate in made if candidate is not None), None)
+            candidates = (template.topic_of(properties) for template in self.templates)
+            topic = next((candidate for candidate in candidates if candidate is not None), None)
         for name in self._levels:
             properties.pop(name, None)
         if self._json is None:
@@ -175,9 +175,9 @@ class TopicChannels:
         self._channels: dict[int, TopicChannel] = {}
         self._index: TopicIndex[tuple[int, Template]] = TopicIndex()
 
-    def on_changed(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` when a channel gains its first or loses its last topic."""
-        self._table.on_changed = tell
+    def on_changed(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when a channel gains its first or loses its last topic."""
+        self._table.on_changed = callback
 
     @property
     def version(self) -> int:
@@ -200,7 +200,7 @@ class TopicChannels:
         return self._table.since.get(number, 0)
 
     @property
-    def every(self) -> dict[int, TopicChannel]:
+    def all_channels(self) -> dict[int, TopicChannel]:
         """All channels with topics, by number."""
         if self._version != self._table.version:
             self._version = self._table.version
@@ -213,15 +213,17 @@ class TopicChannels:
             store = self._realm.view.store(ChannelId(number))
             if store is None or not store.definition.topics:
                 continue
-            made = TopicChannel(self._realm, store.number, store.name, definition=store.definition)
-            self._channels[number] = made
-            for template in made.templates:
+            channel = TopicChannel(
+                self._realm, store.number, store.name, definition=store.definition
+            )
+            self._channels[number] = channel
+            for template in channel.templates:
                 self._index.add(template.filter, (number, template))
 
     def owner_of(self, topic: str) -> tuple[TopicChannel, Template] | None:
         """Return the channel of a topic and the most specific of its templates that match, or None
         for the channel of all topics."""
-        if not self.every:
+        if not self.all_channels:
             return None
         matches = self._index.find(topic)
         if not matches:
@@ -243,21 +245,21 @@ class TopicChannels:
                 )
         return destinations
 
-    def left_with(self, name: str, text: str) -> list[TopicChannel]:
+    def stores_without_topics(self, name: str, text: str) -> list[TopicChannel]:
         """Return the channels that still have a filter's durable ``name`` but no topics that match
         the filter."""
-        met = {channel.number for channel in self.met_by(text)}
+        matching = {channel.number for channel in self.matching_channels(text)}
         stores = (store for store, _ in self._realm.view.with_durable(name))
         return [
-            self.every.get(store.number)
+            self.all_channels.get(store.number)
             or TopicChannel(self._realm, store.number, store.name, definition=store.definition)
             for store in stores
-            if store.number not in met and store.name != self._all_topics_name
+            if store.number not in matching and store.name != self._all_topics_name
         ]
 
-    def met_by(self, text: str) -> list[TopicChannel]:
+    def matching_channels(self, text: str) -> list[TopicChannel]:
         """Return the channels with topics that a client's filter matches, shared or not."""
-        if not self.every:
+        if not self.all_channels:
             return []
-        wanted = wanted_of(text)
-        return [channel for channel in self._channels.values() if channel.meets(wanted)]
+        filter_text = filter_of(text)
+        return [channel for channel in self._channels.values() if channel.matches(filter_text)]

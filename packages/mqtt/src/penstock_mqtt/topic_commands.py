@@ -88,7 +88,7 @@ def list_(
         format,
         counted,
         {"topic": lambda row: row["topic"], "retained": lambda row: row["retained"]},
-        nothing=f"nothing is retained that {filter} takes",
+        nothing=f"no topic that matches {filter} has a retained message",
     )
 
 
@@ -132,7 +132,7 @@ def tail(
     )
     for name, topics in topics_of_channels.items():
         if any(may_meet(filter, template_of(template).filter) for template in topics):
-            note(f"{name} has topics of {filter}, too: --channel {name}")
+            note(f"channel {name} also has topics that match {filter}: use --channel {name}")
     subscribe(channel, selector=selector, limit=count, timeout=timeout, format=format, url=url)
 
 
@@ -170,7 +170,7 @@ def forget(filter: Filter, channel: Channel = "mqtt", url: Url = DEFAULT_URL) ->
     _check(filter)
     with session(url) as realm:
         count = realm.mqtt.forget(filter, channel=channel)
-    note(f"what was retained for {count} topics that {filter} takes is forgotten")
+    note(f"deleted the retained messages of {count} topics that match {filter}")
 
 
 @commands.command()

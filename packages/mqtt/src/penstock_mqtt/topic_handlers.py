@@ -37,7 +37,7 @@ Levels = tuple[str, ...]
 async def describe_mqtt(by: Caller, request: topics.DescribeMqtt) -> topics.MqttInfo:
     _check(request.filter)
     service, view = by.realm.connections.mqtt, by.realm.view
-    every = None if service is None else view.named(service.channel)
+    all_topics = None if service is None else view.named(service.channel)
     channels = [view.store(ChannelId(number)) for number in view.topics.since]
     channels.sort(key=lambda store: "" if store is None else store.name)
     return topics.MqttInfo(
@@ -45,24 +45,26 @@ async def describe_mqtt(by: Caller, request: topics.DescribeMqtt) -> topics.Mqtt
         retained=None if service is None else service.channel,
         channels=tuple(
             _topics_of(store, request.filter)
-            for store in (every, *channels)
+            for store in (all_topics, *channels)
             if store is not None and by.allows(READ[0], store.name)
         ),
     )
 
 
-def _topics_of(store: StoreView, wanted: str) -> topics.TopicsOfChannel:
+def _topics_of(store: StoreView, filter_text: str) -> topics.TopicsOfChannel:
     texts = store.definition.topics
     templates = tuple(map(template_of, texts))
-    meets = not texts or any(may_meet(wanted, template.filter) for template in templates)
+    is_matched = not texts or any(may_meet(filter_text, template.filter) for template in templates)
     return topics.TopicsOfChannel(
-        name=store.name, topics=texts, selector=selector_of(wanted, templates) if meets else None
+        name=store.name,
+        topics=texts,
+        selector=selector_of(filter_text, templates) if is_matched else None,
     )
 
 
-def _check(wanted: str) -> None:
+def _check(filter_text: str) -> None:
     """Raise ``InvalidArgument`` if the text is not a topic filter."""
-    if fault := filter_fault(wanted):
+    if fault := filter_fault(filter_text):
         raise InvalidArgument(fault)
 
 
@@ -85,21 +87,21 @@ async def end_mqtt_session(by: Caller, request: topics.EndMqttSession) -> None:
 
 async def list_topics(by: Caller, request: topics.ListTopics) -> topics.TopicLevels:
     prefix = () if request.prefix is None else tuple(request.prefix.split("/"))
-    behind = None if request.after is None else tuple(request.after.split("/"))
+    after = None if request.after is None else tuple(request.after.split("/"))
     store = _read_through(by, request.channel)
     tree = by.realm.view.topic_tree(store)
     below = tree.below(request.prefix)
     levels: list[topics.TopicLevel] = []
     for word in sorted(below):
         level = (*prefix, word)
-        if behind is not None and level < behind[: len(level)]:
+        if after is not None and level < after[: len(level)]:
             continue
         counts = _LevelCounts(level, request.depth)
         names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
-        async for slice_ in _alive(by.realm, store.number, names):
-            counts.add(slice_)
+        async for names_slice in _with_events(by.realm, store.number, names):
+            counts.add(names_slice)
         rows = counts.rows()
-        levels += rows if behind is None else [row for row in rows if _levels_of(row) > behind]
+        levels += rows if after is None else [row for row in rows if _levels_of(row) > after]
         if len(levels) > request.limit:
             last = levels[request.limit - 1]
             return topics.TopicLevels(levels=tuple(levels[: request.limit]), next=last.topic)
@@ -122,7 +124,9 @@ class _LevelCounts:
         if topics_found:
             counts[self._level] = counts.get(self._level, 0) + len(topics_found)
         if self._end == first + 1:
-            self._own.update((self._level, it) for name, it in topics_found if name == self._name)
+            self._own.update(
+                (self._level, event_id) for name, event_id in topics_found if name == self._name
+            )
             return
         for name, event_id in topics_found:
             levels = tuple(name.split("/"))
@@ -157,13 +161,13 @@ def _names_at(name: str, branch: Branch) -> Iterator[str]:
         branches += [(f"{name}/{word}", inner) for word, inner in list(below.items())]
 
 
-async def _alive(
+async def _with_events(
     realm: RunningRealm, channel: ChannelId, names: Iterator[str]
 ) -> AsyncIterator[list[tuple[str, int]]]:
     """Yield the topics that have an event, with its id; other tasks run in between."""
-    while slice_ := list(islice(names, SLICE)):
+    while names_slice := list(islice(names, SLICE)):
         newest_of = _keyed(realm, channel).newest_of
-        ids = [(name, newest_of(name)) for name in slice_]
+        ids = [(name, newest_of(name)) for name in names_slice]
         yield [(name, event_id) for name, event_id in ids if event_id is not None]
         await asyncio.sleep(0)
 
@@ -176,7 +180,7 @@ def _read_through(by: Caller, channel: ChannelId) -> StoreView:
     retained = directory.internal.retained_id
     if retained is None or channel != directory.find(directory.internal.mqtt_channel):
         return _keyed(by.realm, channel)
-    _check_through(by, channel, READ)
+    _check_rights_through(by, channel, READ)
     return _keyed(by.realm, retained)
 
 
@@ -195,7 +199,7 @@ def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
 
 
 async def open_retained(by: Caller, request: topics.OpenRetained) -> ChannelOpened:
-    _check_through(by, request.channel, READ)
+    _check_rights_through(by, request.channel, READ)
     if (channel_id := by.realm.directory.internal.retained_id) is None:
         raise NameDoesNotExist("the realm has no retained messages: it has not served MQTT yet")
     return by.realm.shard.state.opened(channel_id)
@@ -206,15 +210,15 @@ async def forget_retained(by: Caller, request: topics.ForgetRetained) -> int:
     channel_id = by.realm.directory.internal.retained_id
     if channel_id is None:
         return 0
-    _check_through(by, request.channel, PURGE)
-    wanted = topics.ReadRetained(request.channel, request.filter, 1)
+    _check_rights_through(by, request.channel, PURGE)
+    read_request = topics.ReadRetained(request.channel, request.filter, 1)
     count = 0
-    for event_id in await _ids_of(by.realm, channel_id, wanted):
+    for event_id in await _ids_of(by.realm, channel_id, read_request):
         count += await by.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
     return count
 
 
-def _check_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
+def _check_rights_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
     """Check the additional rights for retained messages, which may belong to every channel with
     topics. ``channel`` must be the channel of all topics. Raises ``AccessDenied``,
     ``InvalidArgument``."""
@@ -258,8 +262,8 @@ async def _ids_of(
         tree = realm.view.topic_tree(_keyed(realm, channel))
         names = list(tree.find(request.filter))
     ids: list[int] = []
-    async for slice_ in _alive(realm, channel, iter(names)):
-        ids += [event_id for _, event_id in slice_ if event_id >= request.first_id]
+    async for names_slice in _with_events(realm, channel, iter(names)):
+        ids += [event_id for _, event_id in names_slice if event_id >= request.first_id]
     return sorted(ids)
 
 
@@ -268,10 +272,10 @@ def _events_in(page: Iterable[pa.RecordBatch]) -> Iterator[Event]:
         yield from EventBatch(batch)
 
 
-def _is_retained(wanted: str, event: Event) -> bool:
+def _is_retained(filter_text: str, event: Event) -> bool:
     """Return whether an event is not a removal and its topic matches the filter."""
     topic = event.properties.get(TOPIC)
-    return bool(event.data) and isinstance(topic, str) and topic_matches(wanted, topic)
+    return bool(event.data) and isinstance(topic, str) and topic_matches(filter_text, topic)
 
 
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-REMEMBERED_MAX: Final = 10_000
+CACHED_TOPICS_MAX: Final = 10_000
 """Most topics whose matches are cached."""
 CHARACTERS_MAX: Final = 256
 """Most characters of a cached topic."""
@@ -21,14 +21,14 @@ class _Level(Generic[T]):
 
     def __init__(self) -> None:
         self.below: dict[str, _Level[T]] = {}
-        self.own: dict[T, None] = {}
+        self.exact: dict[T, None] = {}
         """The values of filters that end here."""
-        self.every: dict[T, None] = {}
+        self.multi_level: dict[T, None] = {}
         """The values of filters that match all further levels."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.below or self.own or self.every)
+        return not (self.below or self.exact or self.multi_level)
 
 
 class TopicIndex(Generic[T]):
@@ -47,7 +47,7 @@ class TopicIndex(Generic[T]):
         level = self._root
         for word in levels if last == "#" else (*levels, last):
             level = level.below.setdefault(word, _Level())
-        (level.every if last == "#" else level.own)[value] = None
+        (level.multi_level if last == "#" else level.exact)[value] = None
 
     def remove(self, text: str, value: T) -> None:
         """Remove a value that was added."""
@@ -58,7 +58,7 @@ class TopicIndex(Generic[T]):
         words = levels if last == "#" else [*levels, last]
         for word in words:
             path.append(path[-1].below[word])
-        del (path[-1].every if last == "#" else path[-1].own)[value]
+        del (path[-1].multi_level if last == "#" else path[-1].exact)[value]
         for depth in range(len(words), 0, -1):
             if path[depth].is_empty:
                 path[depth - 1].below.pop(words[depth - 1], None)
@@ -74,28 +74,29 @@ class TopicIndex(Generic[T]):
         if matches is None:
             matches = tuple(self._matches_of(topic))
             if len(topic) <= CHARACTERS_MAX:
-                self._remember(topic, matches)
+                self._cache(topic, matches)
         return matches
 
-    def _remember(self, topic: str, matches: tuple[T, ...]) -> None:
+    def _cache(self, topic: str, matches: tuple[T, ...]) -> None:
         self._matches += len(matches)
-        if len(self.cached) >= REMEMBERED_MAX or self._matches > self._matches_max:
+        if len(self.cached) >= CACHED_TOPICS_MAX or self._matches > self._matches_max:
             self.cached.clear()
             self._matches = len(matches)
         self.cached[topic] = matches
 
     def _matches_of(self, topic: str) -> Iterator[T]:
         levels = topic.split("/")
-        open_ = [self._root]
+        current_levels = [self._root]
         for depth, topic_word in enumerate(levels):
-            wild = depth > 0 or not topic.startswith("$")
-            following: list[_Level[T]] = []
-            for level in open_:
-                if wild:
-                    yield from level.every
-                words = (topic_word, "+") if wild else (topic_word,)
-                following.extend(level.below[word] for word in words if word in level.below)
-            open_ = following
-        for level in open_:
-            yield from level.own
-            yield from level.every
+            # A leading wildcard does not match topics that start with $ (4.7.2).
+            matches_wildcards = depth > 0 or not topic.startswith("$")
+            next_levels: list[_Level[T]] = []
+            for level in current_levels:
+                if matches_wildcards:
+                    yield from level.multi_level
+                words = (topic_word, "+") if matches_wildcards else (topic_word,)
+                next_levels.extend(level.below[word] for word in words if word in level.below)
+            current_levels = next_levels
+        for level in current_levels:
+            yield from level.exact
+            yield from level.multi_level

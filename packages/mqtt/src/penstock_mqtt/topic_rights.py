@@ -13,7 +13,7 @@ from penstock_core.api.subscriptions import Subscribe
 from penstock_core.vocabulary.errors import AccessDenied
 from penstock_core.vocabulary.topic_templates import covers
 from penstock_mqtt.topic_index import TopicIndex
-from penstock_mqtt.wire.reading import wanted_of
+from penstock_mqtt.wire.reading import filter_of
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.door import check_on
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock_mqtt.topic_channels import TopicChannel, TopicChannels
     from penstock_server.runtime.realm import RunningRealm
 
-Asked = type[Request[Any]]
+RequestType = type[Request[Any]]
 
 
 class ClientRights:
@@ -38,15 +38,15 @@ class ClientRights:
         self._granted: list[tuple[str, frozenset[str]]] = []
         """Topic filters with the rights that are granted on them."""
         self._publishable: TopicIndex[str] = TopicIndex()
-        self._known: dict[tuple[str, Asked], AccessDenied | None] = {}
+        self._cached: dict[tuple[str, RequestType], AccessDenied | None] = {}
         self._version = -1
 
-    def check_publish(self, topic: str, asked: Asked) -> None:
+    def check_publish(self, topic: str, request_type: RequestType) -> None:
         """Raise ``AccessDenied`` unless the client may publish to a topic or to its channel."""
         if self._realm.access.is_open:
             return
         owner = self._topics.owner_of(topic)
-        error = self._missing(self._name(owner and owner[0]), asked)
+        error = self._find_error(self._channel_name(owner and owner[0]), request_type)
         if error is not None and not self._publishable.find(topic):
             raise error
 
@@ -57,8 +57,10 @@ class ClientRights:
             return
         requests = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
         first: AccessDenied | None = None
-        for channel in (None, *self._topics.met_by(text)):
-            errors = (self._missing(self._name(channel), request) for request in requests)
+        for channel in (None, *self._topics.matching_channels(text)):
+            errors = (
+                self._find_error(self._channel_name(channel), request) for request in requests
+            )
             error = next((error for error in errors if error is not None), None)
             if error is None:
                 return
@@ -66,51 +68,55 @@ class ClientRights:
         if first is not None and not self._is_granted(text, makes_durable=makes_durable):
             raise first
 
-    def may_anything(self) -> bool:
+    def has_any_right(self) -> bool:
         """Return whether the client has a right to any topic at all."""
         if self._realm.access.is_open:
             return True
-        for channel in (None, *self._topics.every.values()):
-            name = self._name(channel)
-            if any(self._missing(name, request) is None for request in (Subscribe, PublishEvents)):
+        for channel in (None, *self._topics.all_channels.values()):
+            name = self._channel_name(channel)
+            if any(
+                self._find_error(name, request) is None for request in (Subscribe, PublishEvents)
+            ):
                 return True
         return bool(self._granted)
 
-    def may_have(
+    def may_read(
         self, text: str, channel: TopicChannel | None, *, makes_durable: bool = False
     ) -> bool:
         """Return whether the client may read messages of a channel that a filter matches; None is
         the channel of all topics."""
         if self._realm.access.is_open:
             return True
-        name = self._name(channel)
+        name = self._channel_name(channel)
         requests = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
-        if all(self._missing(name, request) is None for request in requests):
+        if all(self._find_error(name, request) is None for request in requests):
             return True
         return self._is_granted(text, makes_durable=makes_durable)
 
     def _is_granted(self, text: str, *, makes_durable: bool) -> bool:
-        wanted = wanted_of(text)
+        filter_text = filter_of(text)
         needed = {"subscribe", "durable"} if makes_durable else {"subscribe"}
-        return any(needed <= rights and covers(wide, wanted) for wide, rights in self._granted)
+        return any(
+            needed <= rights and covers(granted, filter_text) for granted, rights in self._granted
+        )
 
-    def _name(self, channel: TopicChannel | None) -> str:
+    def _channel_name(self, channel: TopicChannel | None) -> str:
         return self._topics.all_topics if channel is None else channel.name
 
-    def _missing(self, channel: str, request: Asked) -> AccessDenied | None:
+    def _find_error(self, channel: str, request: RequestType) -> AccessDenied | None:
         access = self._realm.access
         if self._version != access.version:
             self._version = access.version
-            self._known.clear()
+            self._cached.clear()
             self._publishable = TopicIndex()
             self._granted = access.accounts.acl.on_topics(self._principal, self._client_id)
-            for wide in {wide for wide, rights in self._granted if "publish" in rights}:
-                self._publishable.add(wide, wide)
+            for granted in {granted for granted, rights in self._granted if "publish" in rights}:
+                self._publishable.add(granted, granted)
         key = channel, request
-        if key not in self._known:
-            self._known[key] = None
+        if key not in self._cached:
+            self._cached[key] = None
             try:
                 check_on(Caller(self._realm, self._principal), "channel", channel, asked=request)
             except AccessDenied as error:
-                self._known[key] = error
-        return self._known[key]
+                self._cached[key] = error
+        return self._cached[key]

@@ -118,7 +118,10 @@ def test_channels_with_topics_of_their_own_are_counted_in_and_named(
 
     tail = ("topic", "tail", "plant/1/+", "--timeout", "0.01")
     elsewhere = penstock_command(*tail)
-    assert "temperatures has topics of plant/1/+, too: --channel temperatures" in elsewhere.stderr
+    assert (
+        "channel temperatures also has topics that match plant/1/+: use --channel temperatures"
+        in elsewhere.stderr
+    )
     assert "--channel" not in penstock_command("topic", "tail", "a/#", "--timeout", "0.01").stderr
 
     def published() -> bool:

@@ -33,49 +33,50 @@ class PacketReader:
         `CONTROL_BYTES_MAX`, those with filters `FILTERS_BYTES_MAX`."""
         self._data = b""
         self._at = 0
-        self._later: list[bytes] = []
+        self._unjoined: list[bytes] = []
         """Received bytes after ``_data``. They are joined once a packet may be complete, so that a
         packet in many small pieces is not copied with each piece."""
         self.held_bytes = 0
         """Bytes that were received and not read yet."""
-        self._wanted_bytes = 0
+        self._needed_bytes = 0
+        """Bytes that complete the next packet, if known: fewer bytes are not parsed again."""
 
     def receive(self, data: bytes) -> None:
         """Add received bytes."""
-        self._later.append(data)
+        self._unjoined.append(data)
         self.held_bytes += len(data)
 
-    def publishes(self, version: int, most: int) -> Sequence[PlainMessage]:
-        """Return the next messages, at most ``most``, as long as they are plain."""
-        if self.held_bytes < self._wanted_bytes:
+    def publishes(self, version: int, count_max: int) -> Sequence[PlainMessage]:
+        """Return the next messages, at most ``count_max``, as long as they are plain."""
+        if self.held_bytes < self._needed_bytes:
             return ()
         self._join()
-        messages, self._at = plain_messages(self._data, version, most, self.packet_bytes_max)
+        messages, self._at = plain_messages(self._data, version, count_max, self.packet_bytes_max)
         self.held_bytes -= self._at
         if messages:
-            self._wanted_bytes = 0
+            self._needed_bytes = 0
         return messages
 
     def pubacks(self) -> Sequence[int]:
         """Return the packet ids of the next PUBACKs if several plain ones follow each other.
         Clients acknowledge many messages at once if they receive many at once."""
-        if self.held_bytes < 2 * _PUBACK_BYTES or self.held_bytes < self._wanted_bytes:
+        if self.held_bytes < 2 * _PUBACK_BYTES or self.held_bytes < self._needed_bytes:
             return ()
         self._join()
         if (match := _PUBACKS.match(self._data)) is None:
             return ()
         self._at = match.end()
         self.held_bytes -= self._at
-        self._wanted_bytes = 0
+        self._needed_bytes = 0
         return [packet_id for (packet_id,) in iter_unpack(">xxH", match[0])]
 
     def _join(self) -> None:
-        if self._at == len(self._data) and len(self._later) == 1:
-            self._data = self._later[0]
+        if self._at == len(self._data) and len(self._unjoined) == 1:
+            self._data = self._unjoined[0]
         else:
-            self._data = b"".join((self._data[self._at :], *self._later))
+            self._data = b"".join((self._data[self._at :], *self._unjoined))
         self._at = 0
-        self._later.clear()
+        self._unjoined.clear()
 
     def packets(self) -> Iterator[tuple[int, bytes]]:
         """Yield the first byte and the body of each complete packet.
@@ -83,45 +84,45 @@ class PacketReader:
         Raises :class:`~penstock_mqtt.wire.reasons.MqttViolation` with 0x81 for an invalid length,
         and with 0x95 for a packet that is too large, before it is received.
         """
-        if self.held_bytes < self._wanted_bytes:
+        if self.held_bytes < self._needed_bytes:
             return
         self._join()
         while True:
             data, start = self._data, self._at
             if start == len(data):  # all bytes are read, the usual case
-                self._wanted_bytes = 0
+                self._needed_bytes = 0
                 return
             if start + 1 < len(data) and (length := data[start + 1]) < 0x80:  # the usual case
                 begin = start + 2
             else:
-                length_and_begin = self._length(data, start + 1)
+                length_and_begin = self._read_length(data, start + 1)
                 if length_and_begin is None:
-                    self._wanted_bytes = 0
+                    self._needed_bytes = 0
                     return
                 length, begin = length_and_begin
             end = begin + length
             if (size := end - start) > CONTROL_BYTES_MAX or size > self.packet_bytes_max:
                 self._check_size(data[start] >> 4, size)
             if end > len(data):
-                self._wanted_bytes = end - start
+                self._needed_bytes = end - start
                 return
             self._at = end
             self.held_bytes -= end - start
-            self._wanted_bytes = 0  # the caller may request the next packet much later
+            self._needed_bytes = 0  # the caller may request the next packet much later
             yield data[start], data[begin:end]
 
     def _check_size(self, kind: int, size: int) -> None:
-        most = self.packet_bytes_max
+        size_max = self.packet_bytes_max
         if self.is_strict and kind != PUBLISH:
             has_filters = kind in (SUBSCRIBE, UNSUBSCRIBE)
-            most = min(most, FILTERS_BYTES_MAX if has_filters else CONTROL_BYTES_MAX)
-        if size > most:
+            size_max = min(size_max, FILTERS_BYTES_MAX if has_filters else CONTROL_BYTES_MAX)
+        if size > size_max:
             raise MqttViolation(
                 Reason.PACKET_TOO_LARGE,
-                f"a packet of type {kind} has {size} bytes; at most {most} are allowed",
+                f"a packet of type {kind} has {size} bytes; at most {size_max} are allowed",
             )
 
-    def _length(self, data: bytes, at: int) -> tuple[int, int] | None:
+    def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
         """Return the length of a packet's body and its offset, or None if the length is
         incomplete."""
         length = 0
@@ -132,6 +133,6 @@ class PacketReader:
             length |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 if index and not byte:
-                    raise malformed("the length of a packet is written longer than it has to be")
+                    raise malformed("the length of a packet does not have its shortest form")
                 return length, at + index + 1
         raise malformed("the length of a packet has more than 4 bytes")

@@ -12,17 +12,17 @@ from penstock_mqtt.wire.packets import MQTT_5
 PlainMessage = tuple[str, bytes, int]
 """Topic name, payload and packet id; the id is 0 with QoS 0."""
 
-TOPIC_BYTES_REMEMBERED: Final = 256
+TOPIC_BYTES_CACHED: Final = 256
 """Most bytes of a topic name whose validity is cached."""
-_REMEMBERED_MAX: Final = 4_096
+_CACHED_MAX: Final = 4_096
 _UNCONFIRMED: Final = 0x30
 """First byte of a PUBLISH of QoS 0 that is not retained."""
 _CONFIRMED: Final = 0x32
 """First byte of a PUBLISH of QoS 1 that is neither retained nor a duplicate."""
 
 
-@lru_cache(_REMEMBERED_MAX)
-def right_topic(written: bytes) -> str:
+@lru_cache(_CACHED_MAX)
+def valid_topic(written: bytes) -> str:
     """Return a topic name if the bytes are a valid one, otherwise an empty text."""
     try:
         name = written.decode()
@@ -32,14 +32,14 @@ def right_topic(written: bytes) -> str:
 
 
 def plain_messages(  # noqa: C901  a call for each packet would cost more than the rest
-    data: bytes, version: int, most: int, packet_bytes_max: int
+    data: bytes, version: int, count_max: int, packet_bytes_max: int
 ) -> tuple[list[PlainMessage], int]:
-    """Return at most ``most`` plain messages at the start of ``data``, and the offset of their end.
-    It stops before any packet that is not plain, incomplete, long or invalid, which the general
-    reader handles."""
+    """Return at most ``count_max`` plain messages at the start of ``data``, and the offset of their
+    end. It stops before any packet that is not plain, incomplete, long or invalid, which the
+    general reader handles."""
     messages: list[PlainMessage] = []
     start, size, has_properties = 0, len(data), version == MQTT_5
-    while start + 4 <= size and len(messages) < most:
+    while start + 4 <= size and len(messages) < count_max:
         first, length, begin = data[start], data[start + 1], start + 2
         if first != _CONFIRMED and first != _UNCONFIRMED:
             break
@@ -56,7 +56,7 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
         topic_end = payload_at = topic_at + (data[begin] << 8 | data[begin + 1])
         if first == _CONFIRMED:
             payload_at += 2
-        if payload_at + has_properties > end or topic_end - topic_at > TOPIC_BYTES_REMEMBERED:
+        if payload_at + has_properties > end or topic_end - topic_at > TOPIC_BYTES_CACHED:
             break
         packet_id = 0
         if first == _CONFIRMED:
@@ -67,7 +67,7 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
             if data[payload_at]:
                 break
             payload_at += 1
-        if not (topic := right_topic(data[topic_at:topic_end])):
+        if not (topic := valid_topic(data[topic_at:topic_end])):
             break
         messages.append((topic, data[payload_at:end], packet_id))
         start = end

@@ -56,7 +56,7 @@ class Cursor:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if shift and not byte:
-                    raise malformed("a variable byte integer is longer than it has to be")
+                    raise malformed("a variable byte integer does not have its shortest form")
                 return value
         raise malformed("a variable byte integer has more than 4 bytes")
 
@@ -77,10 +77,10 @@ class Cursor:
         """Read ``size`` bytes as a separate cursor."""
         return Cursor(self.take(size))
 
-    def close(self, what: str) -> None:
+    def close(self, packet_name: str) -> None:
         """Raise an error if bytes remain unread."""
         if self.remaining:
-            raise malformed(f"{what} has {self.remaining} bytes too many")
+            raise malformed(f"{packet_name} has {self.remaining} bytes too many")
 
 
 def variable_bytes(value: int) -> bytes:
@@ -102,23 +102,23 @@ def variable_bytes(value: int) -> bytes:
 def binary_bytes(value: bytes) -> bytes:
     """Return binary data after its length. Raises ``ValueError`` for more than 65,535 bytes."""
     if len(value) > BYTES_MAX:
-        raise ValueError(f"a field has {len(value)} bytes; at most {BYTES_MAX} are possible")
+        raise ValueError(f"a field has {len(value)} bytes; at most {BYTES_MAX} are allowed")
     return len(value).to_bytes(2) + value
 
 
 def text_fault(value: str) -> str:
     """Return why MQTT cannot express a text; empty: it can."""
     if "\0" in value:
-        return "MQTT has no texts with null characters"
+        return "MQTT cannot express texts with null characters"
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
-        return "MQTT has no texts with lone surrogates"
-    return f"{size} bytes; at most {BYTES_MAX} are possible" if size > BYTES_MAX else ""
+        return "MQTT cannot express texts with lone surrogates"
+    return f"{size} bytes; at most {BYTES_MAX} are allowed" if size > BYTES_MAX else ""
 
 
 def text_bytes(value: str) -> bytes:
     """Return a UTF-8 string after its length. Raises ``ValueError`` if MQTT cannot express it."""
     if "\0" in value:
-        raise ValueError("MQTT has no texts with null characters")
+        raise ValueError("MQTT cannot express texts with null characters")
     return binary_bytes(value.encode())  # a lone surrogate is a UnicodeEncodeError, a ValueError

@@ -106,14 +106,14 @@ class Property(NamedTuple):
     """Its field of :class:`PacketProperties`."""
     type: WireType
     packets: frozenset[int]
-    least: int = 0
-    most: int = (1 << 32) - 1
+    minimum: int = 0
+    maximum: int = (1 << 32) - 1
     is_repeated: bool = False
 
     @property
     def largest(self) -> int:
         """The largest allowed value that its encoding has room for."""
-        return min(self.most, _LARGEST.get(self.type, self.most))
+        return min(self.maximum, _LARGEST.get(self.type, self.maximum))
 
 
 def _in(*packets: int) -> frozenset[int]:
@@ -128,7 +128,7 @@ _ANSWERS: Final = _in(CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK
 _ALL: Final = _in(CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_ANSWERS)
 
 PROPERTIES: Final = (
-    Property(0x01, "payload_format", _BYTE, packets=_MESSAGES, most=1),
+    Property(0x01, "payload_format", _BYTE, packets=_MESSAGES, maximum=1),
     Property(0x02, "message_expiry_s", _FOUR, packets=_MESSAGES),
     Property(0x03, "content_type", _TEXT, packets=_MESSAGES),
     Property(0x08, "response_topic", _TEXT, packets=_MESSAGES),
@@ -138,8 +138,8 @@ PROPERTIES: Final = (
         "subscription_ids",
         _VARIABLE,
         packets=_in(PUBLISH, SUBSCRIBE),
-        least=1,
-        most=VARIABLE_MAX,
+        minimum=1,
+        maximum=VARIABLE_MAX,
         is_repeated=True,
     ),
     Property(0x11, "session_expiry_s", _FOUR, packets=_in(CONNECT, CONNACK, DISCONNECT)),
@@ -147,22 +147,22 @@ PROPERTIES: Final = (
     Property(0x13, "server_keep_alive_s", _TWO, packets=_SERVER),
     Property(0x15, "authentication_method", _TEXT, packets=_SIGNING_IN),
     Property(0x16, "authentication_data", _BINARY, packets=_SIGNING_IN),
-    Property(0x17, "request_problem_information", _BYTE, packets=_in(CONNECT), most=1),
+    Property(0x17, "request_problem_information", _BYTE, packets=_in(CONNECT), maximum=1),
     Property(0x18, "will_delay_s", _FOUR, packets=_in(WILL)),
-    Property(0x19, "request_response_information", _BYTE, packets=_in(CONNECT), most=1),
+    Property(0x19, "request_response_information", _BYTE, packets=_in(CONNECT), maximum=1),
     Property(0x1A, "response_information", _TEXT, packets=_SERVER),
     Property(0x1C, "server_reference", _TEXT, packets=_in(CONNACK, DISCONNECT)),
     Property(0x1F, "reason", _TEXT, packets=_ANSWERS),
-    Property(0x21, "receive_maximum", _TWO, packets=_ENDS, least=1),
+    Property(0x21, "receive_maximum", _TWO, packets=_ENDS, minimum=1),
     Property(0x22, "topic_alias_maximum", _TWO, packets=_ENDS),
-    Property(0x23, "topic_alias", _TWO, packets=_in(PUBLISH), least=1),
-    Property(0x24, "maximum_qos", _BYTE, packets=_SERVER, most=1),
-    Property(0x25, "retain_available", _BYTE, packets=_SERVER, most=1),
+    Property(0x23, "topic_alias", _TWO, packets=_in(PUBLISH), minimum=1),
+    Property(0x24, "maximum_qos", _BYTE, packets=_SERVER, maximum=1),
+    Property(0x25, "retain_available", _BYTE, packets=_SERVER, maximum=1),
     Property(0x26, "user_properties", _PAIR, packets=_ALL, is_repeated=True),
-    Property(0x27, "maximum_packet_bytes", _FOUR, packets=_ENDS, least=1),
-    Property(0x28, "wildcards_available", _BYTE, packets=_SERVER, most=1),
-    Property(0x29, "subscription_ids_available", _BYTE, packets=_SERVER, most=1),
-    Property(0x2A, "shared_available", _BYTE, packets=_SERVER, most=1),
+    Property(0x27, "maximum_packet_bytes", _FOUR, packets=_ENDS, minimum=1),
+    Property(0x28, "wildcards_available", _BYTE, packets=_SERVER, maximum=1),
+    Property(0x29, "subscription_ids_available", _BYTE, packets=_SERVER, maximum=1),
+    Property(0x2A, "shared_available", _BYTE, packets=_SERVER, maximum=1),
 )
 """All properties of MQTT 5."""
 
@@ -178,7 +178,9 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
     if not size:
         return NO_PROPERTIES
     if size > PROPERTIES_BYTES_MAX:
-        text = f"a packet has {size} bytes of properties; {PROPERTIES_BYTES_MAX} are the most"
+        text = (
+            f"a packet has {size} bytes of properties; at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
         raise MqttViolation(Reason.PACKET_TOO_LARGE, text)
     section = cursor.part(size)
     values: dict[str, Any] = {}
@@ -186,13 +188,13 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
         number = section.variable()
         property_ = BY_NUMBER.get(number)
         if property_ is None or packet not in property_.packets:
-            raise malformed(f"property 0x{number:02X} is not one of this packet")
+            raise malformed(f"packets of type {packet} cannot have property 0x{number:02X}")
         value = property_.type.read(section)
         _check(property_, value)
         if property_.is_repeated:
             values.setdefault(property_.name, []).append(value)
         elif property_.name in values:
-            raise protocol_error(f"property {property_.name} stands twice in a packet")
+            raise protocol_error(f"a packet has the property {property_.name} twice")
         else:
             values[property_.name] = value
     if len(values.get("user_properties", ())) > USER_PROPERTIES_MAX:
@@ -206,17 +208,17 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
 
 
 def _check(property_: Property, value: Any) -> None:
-    if isinstance(value, int) and not property_.least <= value <= property_.most:
+    if isinstance(value, int) and not property_.minimum <= value <= property_.maximum:
         reason = Reason.PROTOCOL_ERROR
         if property_.name == "topic_alias":
             reason = Reason.TOPIC_ALIAS_INVALID
-        bounds = f"{property_.least} to {property_.largest}"
+        bounds = f"{property_.minimum} to {property_.largest}"
         raise MqttViolation(reason, f"{property_.name} is {value}; allowed are {bounds}")
 
 
 def _check_together(values: Mapping[str, Any], packet: int) -> None:
     if packet == SUBSCRIBE and len(values.get("subscription_ids", ())) > 1:
-        raise protocol_error("a SUBSCRIBE has one subscription identifier at most")
+        raise protocol_error("a SUBSCRIBE can have only one subscription identifier")
     if "authentication_data" in values and "authentication_method" not in values:
         raise protocol_error("authentication data needs an authentication method")
     if "response_topic" in values and (fault := name_fault(values["response_topic"])):

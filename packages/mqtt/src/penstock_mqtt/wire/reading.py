@@ -33,7 +33,7 @@ from penstock_mqtt.wire.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock_mqtt.wire.plain_messages import TOPIC_BYTES_REMEMBERED, right_topic
+from penstock_mqtt.wire.plain_messages import TOPIC_BYTES_CACHED, valid_topic
 from penstock_mqtt.wire.primitives import Cursor
 from penstock_mqtt.wire.properties import (
     AUTH,
@@ -63,18 +63,18 @@ from penstock_mqtt.wire.reasons import (
 )
 
 SHARED: Final = "$share/"
+"""Prefix of the filter of a shared subscription (4.8.2)."""
 
 
-def wanted_of(text: str) -> str:
+def filter_of(text: str) -> str:
     """Return the topic filter of a subscription, shared or not."""
     return text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
 
 
-"""Prefix of the filter of a shared subscription (4.8.2)."""
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""
 _REFUSED_3: Final = 0x80
-_REMEMBERED_BYTES_MAX: Final = 2 + TOPIC_BYTES_REMEMBERED
+_CACHED_BYTES_MAX: Final = 2 + TOPIC_BYTES_CACHED
 """End offset of the longest topic name whose validity is cached."""
 
 
@@ -99,9 +99,9 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
     if qos == 3:
         raise malformed("a PUBLISH has QoS 3, which does not exist")
     if flags & 8 and not qos:
-        raise protocol_error("a PUBLISH of QoS 0 is never a duplicate")
-    if (plain := _plain_publish(flags, qos, body, version)) is not None:
-        return plain
+        raise protocol_error("a PUBLISH of QoS 0 must not be a duplicate")
+    if (packet := _read_plain_publish(flags, qos, body, version)) is not None:
+        return packet
     cursor = Cursor(body)
     topic = cursor.text()
     packet_id = _packet_id(cursor) if qos else 0
@@ -115,18 +115,19 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
     )
 
 
-def _plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPacket | None:
+def _read_plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPacket | None:
     """Return a PUBLISH without properties, the usual case. Return None if it has some or is
     invalid."""
     id_at = 2 + int.from_bytes(body[:2])
     payload_at = id_at + 2 if qos else id_at
     packet_id = int.from_bytes(body[id_at:payload_at])
     if version == MQTT_5:
+        # The length of the properties; it must be 0, which is checked below.
         payload_at += 1
     is_whole = payload_at <= len(body) and (version == MQTT_3 or not body[payload_at - 1])
-    if not is_whole or id_at > _REMEMBERED_BYTES_MAX or (qos and not packet_id):
+    if not is_whole or id_at > _CACHED_BYTES_MAX or (qos and not packet_id):
         return None
-    if not (topic := right_topic(body[2:id_at])):
+    if not (topic := valid_topic(body[2:id_at])):
         return None
     return PublishPacket(
         topic, body[payload_at:], qos, packet_id, bool(flags & 1), bool(flags & 8), NO_PROPERTIES
@@ -135,7 +136,7 @@ def _plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPa
 
 def _packet_id(cursor: Cursor) -> int:
     if not (packet_id := cursor.two_bytes()):
-        raise protocol_error("a packet identifier is never 0")
+        raise protocol_error("a packet identifier must not be 0")
     return packet_id
 
 
@@ -199,7 +200,7 @@ def _connack(cursor: Cursor, version: int) -> ConnackPacket:
     elif code > _RETURN_CODES:
         raise protocol_error(f"{code} is not a return code of a CONNACK")
     if flags and code:
-        raise protocol_error("a CONNACK refuses a client and says that it has a session")
+        raise protocol_error("a CONNACK with a refusal has the session-present flag")
     return ConnackPacket(code, bool(flags), properties)
 
 
@@ -214,12 +215,11 @@ def _acknowledgement(
         if version == MQTT_3 or not cursor.remaining:
             return make(packet_id)
         reason = reason_in(group, cursor.byte())
-        return make(packet_id, reason, properties_of(cursor, packet) if cursor.remaining else _NONE)
+        return make(
+            packet_id, reason, properties_of(cursor, packet) if cursor.remaining else NO_PROPERTIES
+        )
 
     return read
-
-
-_NONE: Final = NO_PROPERTIES
 
 
 # --- subscriptions -----------------------------------------------------------------------
@@ -230,15 +230,15 @@ def _subscribe(cursor: Cursor, version: int) -> SubscribePacket:
     properties = properties_of(cursor, SUBSCRIBE) if version == MQTT_5 else NO_PROPERTIES
     subscriptions = []
     while cursor.remaining:
-        wanted = cursor.text()
-        check_filter(wanted)
-        subscriptions.append(_subscription(wanted, cursor.byte(), version))
+        filter_text = cursor.text()
+        check_filter(filter_text)
+        subscriptions.append(_subscription(filter_text, cursor.byte(), version))
     if not subscriptions:
         raise protocol_error("a SUBSCRIBE has no topic filter")
     return SubscribePacket(packet_id, tuple(subscriptions), properties)
 
 
-def _subscription(wanted: str, options: int, version: int) -> TopicSubscription:
+def _subscription(filter_text: str, options: int, version: int) -> TopicSubscription:
     if options & (0xC0 if version == MQTT_5 else 0xFC):
         raise malformed("reserved options of a subscription are set")
     qos, handling = options & 3, options >> 4
@@ -247,10 +247,10 @@ def _subscription(wanted: str, options: int, version: int) -> TopicSubscription:
         raise fault("a subscription has QoS 3, which does not exist")
     if handling == 3:
         raise protocol_error("a subscription has retain handling 3, which does not exist")
-    if options & 4 and wanted.startswith(SHARED):
+    if options & 4 and filter_text.startswith(SHARED):
         raise protocol_error("a shared subscription cannot have the option No Local")
     return TopicSubscription(
-        wanted,
+        filter_text,
         qos,
         no_local=bool(options & 4),
         retain_as_published=bool(options & 8),
@@ -265,7 +265,7 @@ def _suback(cursor: Cursor, version: int) -> SubackPacket:
     if version == MQTT_3 and any(code > 2 and code != _REFUSED_3 for code in codes):
         raise protocol_error("a return code of a SUBACK does not exist")
     if not codes:
-        raise protocol_error("a SUBACK answers no topic filter")
+        raise protocol_error("a SUBACK has no reason code")
     return SubackPacket(
         packet_id, tuple(reason_in(reasons.SUBACK, code) for code in codes), properties
     )
@@ -290,7 +290,7 @@ def _unsuback(cursor: Cursor, version: int) -> UnsubackPacket:
     properties = properties_of(cursor, UNSUBACK)
     codes = tuple(reason_in(reasons.UNSUBACK, code) for code in cursor.rest())
     if not codes:
-        raise protocol_error("an UNSUBACK answers no topic filter")
+        raise protocol_error("an UNSUBACK has no reason code")
     return UnsubackPacket(packet_id, codes, properties)
 
 
@@ -302,7 +302,7 @@ def _disconnect(cursor: Cursor, version: int) -> DisconnectPacket:
         return DisconnectPacket()
     reason = reason_in(reasons.DISCONNECT, cursor.byte())
     return DisconnectPacket(
-        reason, properties_of(cursor, DISCONNECT) if cursor.remaining else _NONE
+        reason, properties_of(cursor, DISCONNECT) if cursor.remaining else NO_PROPERTIES
     )
 
 
@@ -351,11 +351,11 @@ def check_filter(text: str) -> None:
 
 
 def _shared_fault(text: str) -> str:
-    group, _, wanted = text.removeprefix(SHARED).partition("/")
+    group, _, filter_text = text.removeprefix(SHARED).partition("/")
     if not group or "+" in group or "#" in group:
-        return f"{text[:80]!r} must name a group without wildcards behind $share/"
-    if not wanted:
-        return f"{text[:80]!r} must have a topic filter behind its group"
+        return f"{text[:80]!r} must name a group without wildcards after $share/"
+    if not filter_text:
+        return f"{text[:80]!r} must have a topic filter after its group"
     if len(text.encode()) > TOPIC_BYTES_MAX:
         return f"a topic filter has at most {TOPIC_BYTES_MAX} bytes"
-    return filter_fault(wanted) or ("a group has no null character" if "\0" in group else "")
+    return filter_fault(filter_text) or ("a group has no null character" if "\0" in group else "")

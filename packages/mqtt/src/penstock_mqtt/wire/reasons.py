@@ -77,7 +77,7 @@ class UnknownVersion(MqttViolation):
     def __init__(self, name: bytes, version: int) -> None:
         super().__init__(
             Reason.UNSUPPORTED_VERSION,
-            f"protocol {name[:16]!r}, version {version}: MQTT 3.1.1 and 5 are spoken here",
+            f"protocol {name[:16]!r}, version {version}: supported are MQTT 3.1.1 and 5",
         )
         self.version = version
 
@@ -132,5 +132,5 @@ def reason_in(group: int, code: int) -> Reason:
     """Return the reason code of a packet. Raises :class:`MqttViolation` if the packet does not
     allow it."""
     if code not in ALLOWED[group]:
-        raise protocol_error(f"reason code 0x{code:02X} is not one of this packet")
+        raise protocol_error(f"reason code 0x{code:02X} is not allowed in this packet")
     return Reason(code)

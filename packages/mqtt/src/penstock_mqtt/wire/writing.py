@@ -54,9 +54,9 @@ from penstock_mqtt.wire.reasons import Reason
 
 _ID_BYTES: Final = 2
 _FIRST_BYTES: Final = [bytes((first,)) for first in range(256)]
-_SHORT: Final = 256
+_CACHED_CHARACTERS_MAX: Final = 256
 """Most characters of a topic name whose encoding is cached."""
-_REMEMBERED_MAX: Final = 4_096
+_CACHED_MAX: Final = 4_096
 
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
@@ -95,24 +95,24 @@ def publish_parts(
     """Return a PUBLISH without its packet id, as the parts before and after it, because only the
     id differs between receivers. Raises ``ValueError`` if the version cannot express it."""
     first = PUBLISH << 4 | is_duplicate << 3 | qos << 1 | retain
-    topic, behind = message.topic, message.payload
-    name = _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
+    topic, after = message.topic, message.payload
+    name = _encode_name(topic) if len(topic) <= _CACHED_CHARACTERS_MAX else text_bytes(topic)
     if version == MQTT_5:
-        behind = properties_bytes(message.properties) + behind
-    length = variable_bytes(len(name) + len(behind) + (_ID_BYTES if qos else 0))
-    return b"".join((_FIRST_BYTES[first], length, name)), behind
+        after = properties_bytes(message.properties) + after
+    length = variable_bytes(len(name) + len(after) + (_ID_BYTES if qos else 0))
+    return b"".join((_FIRST_BYTES[first], length, name)), after
 
 
-@lru_cache(_REMEMBERED_MAX)
-def _short_name(topic: str) -> bytes:
+@lru_cache(_CACHED_MAX)
+def _encode_name(topic: str) -> bytes:
     return text_bytes(topic)
 
 
 def _publish(packet: PublishPacket, version: int) -> bytes:
-    before, behind = publish_parts(
+    before, after = publish_parts(
         packet, version, packet.qos, retain=packet.retain, is_duplicate=packet.is_duplicate
     )
-    return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + behind
+    return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + after
 
 
 def _properties(packet: Any, version: int) -> bytes:
