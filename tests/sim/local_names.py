@@ -134,7 +134,7 @@ class WideOwner:
                 lease=Owning(self.epoch),
             )
             names = ClusterWideNames(
-                await engine.registry(), self.epoch, realm.directory, doors=dict[str, str]
+                await engine.registry(), self.epoch, realm.directory, addresses=dict[str, str]
             )
             await names.begin()
             realm.name_with(names)
@@ -298,10 +298,10 @@ def life_of(seed: int, world: Callable[[int], LocalNamesWorld] = LocalNamesWorld
 
 def any_epoch(patch: pytest.MonkeyPatch) -> None:
     """An owner grants names after a later one has begun."""
-    patch.setattr(LocalNames, "begun", lambda names, _: names)
-    whole = LocalNames.ruled
+    patch.setattr(LocalNames, "with_owner", lambda names, _: names)
+    whole = LocalNames.with_rulings
     patch.setattr(
-        LocalNames, "ruled", lambda names, _, is_taken: whole(names, names.epoch, is_taken)
+        LocalNames, "with_rulings", lambda names, _, is_taken: whole(names, names.epoch, is_taken)
     )
 
 
@@ -309,7 +309,9 @@ def grants_first(patch: pytest.MonkeyPatch) -> None:
     """The owner keeps a name free only once its grant is written."""
 
     def rule(names: ClusterWideNames, found: LocalNames) -> LocalNames:
-        return found.ruled(names.epoch, lambda name: names.directory.find(name) is not None)
+        return found.with_rulings(
+            names.epoch, lambda name: names.directory.find(name) is not None
+        )
 
     patch.setattr(ClusterWideNames, "_rule", rule)
 

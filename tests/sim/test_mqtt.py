@@ -59,10 +59,10 @@ def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     """A durable takes what is sent for acknowledged."""
-    put = Outbox.put
+    write = Outbox.write
 
     def settled(outbox: Outbox, waiting: WaitingMessage, *more: Any, **fields: Any) -> bool:
-        is_sent = put(outbox, waiting, *more, **fields)
+        is_sent = write(outbox, waiting, *more, **fields)
         if waiting.source is not None:
             outbox.settle((waiting.source,))
         return is_sent

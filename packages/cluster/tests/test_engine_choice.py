@@ -12,11 +12,11 @@ import pytest
 
 from penstock_cluster.bootstrap.cluster import (
     EngineWithFiles,
-    advertised,
+    advertised_host,
     check_engine,
     check_names,
+    ensure_identity,
     files_at,
-    made_identity,
     member,
     open_engine,
     server_urls,
@@ -183,7 +183,7 @@ def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
 def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
     given: dict[str, str], found: str
 ) -> None:
-    assert advertised(load(overrides=given)) == found
+    assert advertised_host(load(overrides=given)) == found
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
 )
 def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
-        advertised(load(overrides=given))
+        advertised_host(load(overrides=given))
 
 
 def test_a_node_shows_the_urls_of_its_front_ends() -> None:
@@ -277,8 +277,8 @@ async def test_blobs_may_lie_on_a_file_system_that_the_nodes_share(tmp_path: Pat
 async def test_the_first_identity_of_a_realm_stays() -> None:
     registry = await MemoryEngine(EngineServers()).registry()
 
-    assert await made_identity(registry, "one") == "one"
-    assert await made_identity(registry, "two") == "one"
+    assert await ensure_identity(registry, "one") == "one"
+    assert await ensure_identity(registry, "two") == "one"
 
 
 @on_a_loop

@@ -17,7 +17,13 @@ from penstock_cluster.bootstrap.engine_files import (
     engine_password,
     write_certificates,
 )
-from penstock_cluster.bootstrap.engine_peers import Peer, PeerAnswer, ask_peer, own_peer, peers_of
+from penstock_cluster.bootstrap.engine_peers import (
+    Peer,
+    PeerAnswer,
+    ask_peer,
+    own_peer,
+    parse_peers,
+)
 from penstock_cluster.bootstrap.storage_engines import engine_tls
 from penstock_cluster.serving.beside_engine import plan_of
 from penstock_core.vocabulary.errors import AddressInUse, DataDirectoryInUse, InvalidArgument
@@ -29,12 +35,12 @@ OTHER = b"another_secret__another_secret__"
 
 
 def test_peers_have_a_name_an_address_and_three_ports_in_a_row() -> None:
-    one, two, three = peers_of("n1=a, n2=10.0.0.2:5000, n3=[fd00::3]:7000")
+    one, two, three = parse_peers("n1=a, n2=10.0.0.2:5000, n3=[fd00::3]:7000")
 
     assert one == Peer("n1", "a", 4222)
     assert (two.address, two.route_port, two.monitor_port) == ("10.0.0.2:5000", 5001, 5002)
     assert (three.host, three.address) == ("fd00::3", "[fd00::3]:7000")
-    assert peers_of("n1=fd00::1,n2=fd00::2,n3=fd00::3")[2] == Peer("n3", "fd00::3", 4222)
+    assert parse_peers("n1=fd00::1,n2=fd00::2,n3=fd00::3")[2] == Peer("n3", "fd00::3", 4222)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +61,11 @@ def test_peers_have_a_name_an_address_and_three_ports_in_a_row() -> None:
 )
 def test_peers_that_would_not_do_are_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
-        peers_of(text)
+        parse_peers(text)
 
 
 def test_a_node_is_one_of_its_peers() -> None:
-    peers = peers_of(THREE)
+    peers = parse_peers(THREE)
 
     assert own_peer(peers, "n2").host == "10.0.0.2"
     with pytest.raises(InvalidArgument, match="--name is 'n4', and --peers has n1, n2, n3"):
@@ -69,15 +75,15 @@ def test_a_node_is_one_of_its_peers() -> None:
 def test_a_plan_needs_a_secret_and_an_address_that_fits(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / "short").write_bytes(b"short")
-    secret, local = str(tmp_path / "secret"), peers_of("n1=::1,n2=[::1]:5000,n3=[::1]:6000")
+    secret, local = str(tmp_path / "secret"), parse_peers("n1=::1,n2=[::1]:5000,n3=[::1]:6000")
 
-    plan = plan_of(peers_of(THREE), "n1", "0.0.0.0", secret_file=secret)
+    plan = plan_of(parse_peers(THREE), "n1", "0.0.0.0", secret_file=secret)
     assert (plan.host, plan.own_peer.host, plan.has_tls) == ("0.0.0.0", "10.0.0.1", True)
     assert not plan_of(local, "n1", None, secret_file=secret).has_tls
     with pytest.raises(InvalidArgument, match="openssl rand -hex 32"):
-        plan_of(peers_of(THREE), "n1", None, secret_file="")
+        plan_of(parse_peers(THREE), "n1", None, secret_file="")
     with pytest.raises(InvalidArgument, match="has 5 characters"):
-        plan_of(peers_of(THREE), "n1", None, secret_file=str(tmp_path / "short"))
+        plan_of(parse_peers(THREE), "n1", None, secret_file=str(tmp_path / "short"))
     with pytest.raises(InvalidArgument, match="only this machine reaches"):
         plan_of(local, "n1", "0.0.0.0", secret_file=secret)
 
@@ -108,7 +114,7 @@ def test_a_directory_is_for_one_node_and_for_nothing_else(tmp_path: Path) -> Non
 def test_a_configuration_syncs_always_and_lets_nobody_in_without_password_and_certificate(
     tmp_path: Path,
 ) -> None:
-    peers = peers_of(THREE)
+    peers = parse_peers(THREE)
     tls = write_certificates(tmp_path, SECRET, peers[0])
     written = configuration(
         tmp_path, "penstock", peers[0], peers=peers, host="0.0.0.0", password="PASSWORD", tls=tls

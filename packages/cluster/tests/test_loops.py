@@ -17,7 +17,7 @@ from packages.cluster.tests.nodes import URL, Machine, end, three
 from packages.server.tests.runtime.living import Owning
 from penstock import aio
 from penstock_cluster.nodes.local_names import ClusterWideNames
-from penstock_cluster.nodes.register_poller import look_forever
+from penstock_cluster.nodes.register_poller import poll_forever
 from penstock_cluster.nodes.roles import suspend_without_quorum, watch_engine
 from penstock_cluster.owning.local_names import LOCAL_NAMES_KEY
 from penstock_cluster.owning.register_records import MEMBERS, SHARDS, ClaimRecord, MemberRecord
@@ -256,7 +256,7 @@ async def test_a_part_of_the_register_is_followed_again_after_a_failure() -> Non
     async def look() -> None:
         seen.append(await registry.list("names/"))
 
-    following = partial(look_forever, registry, "names/", look, incidents, "names")
+    following = partial(poll_forever, registry, "names/", look, incidents, "names")
     task = the_loop().create_task(following(every_s=1_000.0))
     await pass_time(1)
     registry.fails = True
@@ -280,7 +280,7 @@ async def test_a_later_owner_ends_what_an_earlier_one_follows() -> None:
         raise Deposed("another epoch rules")
 
     with pytest.raises(ExceptionGroup) as failure:
-        await look_forever(MemoryRegistry(), "names/", look, incidents=Incidents(), task="names")
+        await poll_forever(MemoryRegistry(), "names/", look, incidents=Incidents(), task="names")
 
     assert failure.group_contains(Deposed)
 
@@ -292,7 +292,7 @@ async def test_a_realm_is_served_while_the_names_of_local_stores_cannot_be_read(
 ) -> None:
     registry, incidents = MemoryRegistry(), Incidents()
     version = await registry.cas(LOCAL_NAMES_KEY, 0, record)
-    names = ClusterWideNames(registry, 1, Directory(rules()), doors=dict[str, str])
+    names = ClusterWideNames(registry, 1, Directory(rules()), addresses=dict[str, str])
     await names.begin()
     ruling = the_loop().create_task(names.run(incidents))
     await pass_time(3)

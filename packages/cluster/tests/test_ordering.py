@@ -49,7 +49,7 @@ async def test_a_drained_owner_hands_over_and_takes_nothing_until_it_is_admitted
     assert await channel.publish(b"b") == 1
     assert await condition(servers, owner.name) == "drained"
     assert await orders(servers).drain(owner.name) == done.__class__(other.name, 2, 0.0)
-    with pytest.raises(IllegalState, match=f"{owner.name} is drained: it takes nothing"):
+    with pytest.raises(IllegalState, match=f"{owner.name} is drained: it cannot own the realm"):
         await orders(servers).move(owner.name)
     other.kill()
     await pass_time(5 * LEASE_S)

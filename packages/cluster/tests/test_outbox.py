@@ -16,7 +16,7 @@ from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_o
 from packages.server.tests.runtime.lives import End, Lives, body_from_events, datas, named
 from penstock import aio
 from penstock_cluster.nodes.outbox import OutboxSender
-from penstock_cluster.nodes.owner_link import OwnerDoor
+from penstock_cluster.nodes.owner_link import OwnerClient
 from penstock_cluster.nodes.roles import owning_node
 from penstock_core.access.rights import Principal
 from penstock_core.api.joins import CopyIn, JoinInfo
@@ -53,7 +53,7 @@ class Local:
     @asynccontextmanager
     async def life(self, ending: End = "power cut") -> AsyncIterator[None]:
         async with self.lives.life(ending):
-            door = OwnerDoor(
+            door = OwnerClient(
                 self._owner, SECRET, "n9", clock=the_loop(), answer_s=8.0, has_quorum=lambda: True
             )
             sending = the_loop().create_task(OutboxSender(self.lives.realm, door).run())

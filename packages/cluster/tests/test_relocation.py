@@ -21,7 +21,7 @@ from penstock.client.sync.sync import Session
 from penstock_cluster.bootstrap import relocating
 from penstock_cluster.bootstrap.cluster_backup import BackupBlobs, ClusterBackup, back_up_cluster
 from penstock_cluster.bootstrap.relocating import source_realm
-from penstock_cluster.owning.arriving import refuse_half_a_realm
+from penstock_cluster.owning.arriving import refuse_partial_realm
 from penstock_cluster.owning.register_records import ClaimRecord
 from penstock_core.vocabulary.errors import (
     Damaged,
@@ -327,7 +327,7 @@ async def test_an_import_that_is_overtaken_by_a_node_ends(filled: Path) -> None:
         await moved_in(filled, servers, Engine(servers))
     assert not await servers.blobs(0).list("snapshots/")
     with pytest.raises(IllegalState, match="its import was broken off"):
-        await refuse_half_a_realm(servers.records)
+        await refuse_partial_realm(servers.records)
 
 
 @on_a_loop

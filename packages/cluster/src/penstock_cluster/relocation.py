@@ -53,7 +53,7 @@ SEGMENTS: Final = "segments/"
 SEGMENT_BYTES: Final = 64 << 20
 """Bytes of events after which a file sealed for the move is full."""
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Callback with the bytes of files copied so far."""
 
 
@@ -119,7 +119,7 @@ class Relocation:
             local=tuple(sorted(local)),
         )
 
-    async def copy_files(self, target: Blobs, told: Told = lambda _: None) -> int:
+    async def copy_files(self, target: Blobs, on_progress: OnProgress = lambda _: None) -> int:
         """Copy the files that will never change, while the realm still runs, which shortens the
         move after the stop. Returns the number of files copied."""
         copied_sizes = {info.name: info.size for info in await target.list(SEGMENTS)}
@@ -128,7 +128,7 @@ class Relocation:
             if not file.grows:
                 copied += await self._copy(file, target, copied_sizes) is not None
                 done += file.index.size
-                told(done)
+                on_progress(done)
         return copied
 
     async def finish(
@@ -137,7 +137,7 @@ class Relocation:
         journal: Journal,
         names: FileNames,
         now_us: int,
-        told: Told = lambda _: None,
+        on_progress: OnProgress = lambda _: None,
     ) -> None:
         """Copy everything, and write the snapshot. The journal has been opened for this writer
         alone, in the epoch of ``names``. Raises ``Deposed`` if another process has opened the
@@ -150,7 +150,7 @@ class Relocation:
             for file in store.files:
                 done += file.index.size
                 files.append(await self._moved_file(file, target, copied_sizes))
-                told(done)
+                on_progress(done)
             store.files = files
         # The time of a realm never goes back, even if the clock here is behind.
         at_us = max(now_us, self._newest_us)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from packages.cluster.tests.cli.engines import ENGINE, SETTINGS, Renewing, fill
 from penstock_cluster.bootstrap import cluster
-from penstock_cluster.cli.cluster_checks import checks_of, how_it_is
+from penstock_cluster.cli.cluster_checks import checks_of, condition_text
 from penstock_cluster.nodes.cluster_view import ClusterExamined, PortReached
 from penstock_cluster.owning.member_view import ClusterSeen, MemberSeen
 from penstock_core.vocabulary.ports import (
@@ -154,7 +154,7 @@ def test_doctor_of_no_cluster_names_the_setting(run: Run) -> None:
     ran = run("doctor")
 
     assert ran.exit_code == 1
-    assert "there is no cluster 'penstock' on the engine" in ran.stdout
+    assert "the engine has no cluster 'penstock'" in ran.stdout
     assert "cluster.name (PENSTOCK_CLUSTER_NAME)" in ran.stdout
 
 
@@ -293,7 +293,7 @@ def test_the_room_of_the_engine_is_that_of_a_majority_and_a_full_server_is_named
 
     one_full = with_rooms(8 << 30, 8 << 30, 1 << 20)
     assert one_full.status == "warning"
-    assert one_full.found.startswith("little room at c, which the others can do without: ")
+    assert one_full.found.startswith("little free space at c; the others are a majority: ")
     assert "the disk of c" in one_full.remedy
 
     two_full = with_rooms(8 << 30, 1 << 30, 1 << 20)
@@ -323,11 +323,11 @@ def test_other_clusters_of_the_engine_are_told() -> None:
 def test_a_node_that_is_not_there_is_said_since_when() -> None:
     at = MINUTE_US
 
-    assert how_it_is(msgspec.structs.replace(node("n1", "gone"), renewed_us=at)) == (
+    assert condition_text(msgspec.structs.replace(node("n1", "gone"), renewed_us=at)) == (
         "gone since 1970-01-01 00:01:00Z"
     )
-    assert how_it_is(msgspec.structs.replace(node("n1", "owner"), renewed_us=at)) == "owner"
-    assert how_it_is(node("n1", "silent")) == "silent"
+    assert condition_text(msgspec.structs.replace(node("n1", "owner"), renewed_us=at)) == "owner"
+    assert condition_text(node("n1", "silent")) == "silent"
 
 
 def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None:

@@ -15,7 +15,7 @@ from penstock_cluster.owning.register_records import (
     SHARDS,
     ClaimRecord,
     MemberRecord,
-    RegisterLook,
+    RegisterPoll,
     RegisterWrite,
 )
 from penstock_core.vocabulary.ports import VersionedRecord
@@ -90,7 +90,7 @@ class Cluster:
 
     def look(self, name: str) -> None:
         register = self.register
-        look = RegisterLook(
+        look = RegisterPoll(
             register.claims(),
             register.members(),
             self.now_us,
@@ -99,7 +99,7 @@ class Cluster:
             format=self.format,
             orders=self.orders,
         )
-        self.nodes[name].looked(look)
+        self.nodes[name].apply_poll(look)
 
     def wall_us(self, name: str) -> int:
         return 10**15 + self.now_us + int(self.ahead_s.get(name, 0) * SECOND_US)

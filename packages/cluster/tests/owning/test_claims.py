@@ -15,7 +15,7 @@ from penstock_cluster.owning.lease import Lease
 from penstock_cluster.owning.register_records import (
     SHARDS,
     MemberRecord,
-    RegisterLook,
+    RegisterPoll,
     RegisterWrite,
 )
 from penstock_core.vocabulary.ports import VersionedRecord
@@ -97,7 +97,7 @@ def test_an_owner_whose_address_refuses_is_followed_at_once() -> None:
     cluster, owner, other = two()
     gone = cluster.nodes.pop(owner)
     cluster.live(3, other)
-    assert [member.node for member in cluster.nodes[other].doubted()] == [owner]
+    assert [member.node for member in cluster.nodes[other].late_owners()] == [owner]
 
     cluster.nodes[other].refused(owner, gone.me.nonce, cluster.now_us)
     cluster.turn(other)
@@ -110,7 +110,7 @@ def test_nobody_asks_at_the_address_of_an_owner_that_renews() -> None:
 
     cluster.live(30, "ann", "bob")
 
-    assert [*cluster.nodes[other].doubted()] == []
+    assert [*cluster.nodes[other].late_owners()] == []
 
 
 def test_a_shard_that_is_given_up_is_taken_without_waiting_for_a_lease() -> None:
@@ -379,8 +379,8 @@ class World:
     def end(self, n: int) -> None:
         if n in self.looking:
             claims, began_us = self.looking.pop(n)
-            look = RegisterLook(claims, self.register.members(), began_us, ended_us=self.time_of(n))
-            self.nodes[n].looked(look)
+            look = RegisterPoll(claims, self.register.members(), began_us, ended_us=self.time_of(n))
+            self.nodes[n].apply_poll(look)
 
     def ask(self, n: int) -> None:
         self.asked += [(n, write) for write in self.nodes[n].due(self.time_of(n))]

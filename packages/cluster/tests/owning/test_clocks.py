@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packages.cluster.tests.owning.register_stories import NAMES, Cluster, two
-from penstock_cluster.owning.clocks import SECOND_US, MemberClocks, farthest, off_by
+from penstock_cluster.owning.clocks import SECOND_US, MemberClocks, farthest_offset, median_offset
 
 
 @pytest.mark.parametrize("ahead_s", [-3_600, -5.6, 5.6, 59, 3_600])
@@ -124,19 +124,19 @@ def test_a_newer_node_writes_the_format_of_its_cluster() -> None:
     [([], 0), ([9], 0), ([9, -9], 0), ([9, 7], 7), ([-9, -7], -7), ([9, 7, 0], 0), ([9, 8, 7], 7)],
 )
 def test_a_clock_is_off_by_what_lies_between_it_and_the_middle(ahead: list[int], off: int) -> None:
-    assert off_by(ahead) == off
+    assert median_offset(ahead) == off
 
 
 def test_what_a_process_does_not_tell_is_not_compared() -> None:
     clocks = MemberClocks()
 
-    clocks.compared(("ann", "1"), 0, 100, age_us=5)
-    clocks.compared(("bob", "1"), 100, 0, age_us=5)
-    clocks.compared(("cem", "1"), 100, 120, age_us=5)
+    clocks.compare(("ann", "1"), 0, 100, age_us=5)
+    clocks.compare(("bob", "1"), 100, 0, age_us=5)
+    clocks.compare(("cem", "1"), 100, 120, age_us=5)
 
     assert clocks.ahead_us([("ann", "1"), ("bob", "1"), ("cem", "1"), ("dan", "1")]) == [-15]
-    assert farthest([]) == 0
-    assert farthest([3, -15]) == -15
+    assert farthest_offset([]) == 0
+    assert farthest_offset([3, -15]) == -15
 
 
 def test_an_owner_writes_a_newer_format_once_its_claim_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_cluster.owning.clocks import SECOND_US
 from penstock_cluster.owning.member_view import Observer
-from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
+from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord, RegisterPoll
 from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.ports import VersionedRecord
 
@@ -29,11 +29,11 @@ def member(node: str, counter: int, *, wall_s: float = 0.0, **more: object) -> M
     )
 
 
-def look(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -> RegisterLook:
+def look(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -> RegisterPoll:
     """A look that takes no time, where the clock on the wall shows a thousand seconds more."""
     claim = ClaimRecord(owner, f"{owner}!", epoch, format=1, confirmed=1)
     at_us = int(at_s * SECOND_US)
-    return RegisterLook(
+    return RegisterPoll(
         {0: record(claim)},
         {each.node: record(each) for each in members},
         at_us,
@@ -50,12 +50,12 @@ def conditions(observer: Observer, at_s: float) -> Mapping[str, str]:
 
 def test_who_renews_is_there_and_the_owner_has_the_rest_of_its_lease() -> None:
     observer = Observer(LEASE_S)
-    observer.looked(look(10, member("n1", 5), member("n2", 8), owner="n2"))
-    assert not observer.is_settled(10 * SECOND_US)
+    observer.apply_poll(look(10, member("n1", 5), member("n2", 8), owner="n2"))
+    assert not observer.is_complete(10 * SECOND_US)
 
-    observer.looked(look(11, member("n1", 6), member("n2", 9), owner="n2"))
+    observer.apply_poll(look(11, member("n1", 6), member("n2", 9), owner="n2"))
 
-    assert observer.is_settled(11 * SECOND_US)
+    assert observer.is_complete(11 * SECOND_US)
     assert conditions(observer, 12) == {"n1": "stands by", "n2": "owner"}
     seen = observer.seen(12 * SECOND_US)
     assert (seen.owner, seen.epoch, seen.format) == ("n2", 3, 1)
@@ -66,10 +66,10 @@ def test_who_renews_is_there_and_the_owner_has_the_rest_of_its_lease() -> None:
 def test_who_renews_nothing_for_a_lease_is_silent() -> None:
     observer = Observer(LEASE_S)
     for at_s in range(10, 17):
-        observer.looked(look(at_s, member("n1", at_s), member("n2", 8), owner="n2"))
-        assert observer.is_settled(at_s * SECOND_US) == (at_s == 16)
+        observer.apply_poll(look(at_s, member("n1", at_s), member("n2", 8), owner="n2"))
+        assert observer.is_complete(at_s * SECOND_US) == (at_s == 16)
 
-    assert observer.is_settled(16 * SECOND_US)
+    assert observer.is_complete(16 * SECOND_US)
     assert conditions(observer, 16) == {"n1": "stands by", "n2": "silent"}
     seen = observer.seen(16 * SECOND_US)
     assert (seen.owner, seen.lease_left_s) == ("n2", None)
@@ -79,40 +79,40 @@ def test_who_renews_nothing_for_a_lease_is_silent() -> None:
 def test_who_is_at_no_address_need_not_be_waited_for() -> None:
     observer = Observer(LEASE_S)
     members = (member("n1", 1), member("n2", 1, leaving=True), member("n3", 1))
-    observer.looked(look(10, *members))
-    for each in list(observer.unseen())[:2]:
+    observer.apply_poll(look(10, *members))
+    for each in list(observer.without_sign_of_life())[:2]:
         observer.refused(each)
-    observer.looked(look(11, *members[:2], member("n3", 2, leaving=True)))
+    observer.apply_poll(look(11, *members[:2], member("n3", 2, leaving=True)))
 
-    assert observer.is_settled(11 * SECOND_US)
+    assert observer.is_complete(11 * SECOND_US)
     assert conditions(observer, 11) == {"n1": "gone", "n2": "left", "n3": "leaving"}
     assert observer.seen(0).owner == ""
 
 
 def test_a_process_that_takes_a_name_over_has_to_renew_by_itself() -> None:
     observer = Observer(LEASE_S)
-    observer.looked(look(10, member("n1", 1)))
-    observer.looked(look(11, member("n1", 2)))
-    observer.looked(look(12, member("n1", 1, nonce="another")))
+    observer.apply_poll(look(10, member("n1", 1)))
+    observer.apply_poll(look(11, member("n1", 2)))
+    observer.apply_poll(look(12, member("n1", 1, nonce="another")))
 
-    assert not observer.is_settled(12 * SECOND_US)
+    assert not observer.is_complete(12 * SECOND_US)
     assert conditions(observer, 12) == {"n1": "silent"}
 
 
 def test_a_claim_of_a_process_before_is_not_this_ones() -> None:
     observer = Observer(LEASE_S)
-    observer.looked(look(10, member("n1", 1, nonce="another"), owner="n1"))
-    observer.looked(look(11, member("n1", 2, nonce="another"), owner="n1"))
+    observer.apply_poll(look(10, member("n1", 1, nonce="another"), owner="n1"))
+    observer.apply_poll(look(11, member("n1", 2, nonce="another"), owner="n1"))
 
     assert conditions(observer, 11) == {"n1": "stands by"}
 
 
 def test_a_clock_is_compared_when_its_node_renews() -> None:
     observer = Observer(LEASE_S)
-    observer.looked(look(10, member("n1", 1, wall_s=1_010), member("n2", 1)))
+    observer.apply_poll(look(10, member("n1", 1, wall_s=1_010), member("n2", 1)))
     assert observer.seen(0).members[0].clock_ahead_s is None
 
-    observer.looked(
+    observer.apply_poll(
         look(11, member("n1", 2, wall_s=1_031), member("n2", 2, wall_s=1_010.5), owner="n1")
     )
 
@@ -122,10 +122,10 @@ def test_a_clock_is_compared_when_its_node_renews() -> None:
 
 def test_what_is_no_record_of_a_cluster_is_named() -> None:
     observer = Observer(LEASE_S)
-    wrong = RegisterLook({}, {"n1": VersionedRecord(1, b"[]")}, 0, ended_us=0)
+    wrong = RegisterPoll({}, {"n1": VersionedRecord(1, b"[]")}, 0, ended_us=0)
 
     with pytest.raises(Damaged, match="node/n1 in the register is not a valid record of a cluster"):
-        observer.looked(wrong)
+        observer.apply_poll(wrong)
 
 
 def test_the_format_all_know_counts_who_is_there_or_may_be_again() -> None:
@@ -136,7 +136,7 @@ def test_the_format_all_know_counts_who_is_there_or_may_be_again() -> None:
             member("n2", 8, format=2),
             member("n3", 8, format=1),
         )
-        observer.looked(look(at_s, *members, owner="n1"))
+        observer.apply_poll(look(at_s, *members, owner="n1"))
     observer.refused(msgspec.structs.replace(member("n3", 8), format=1))
     seen = observer.seen(17 * SECOND_US)
 

@@ -19,8 +19,8 @@ import subprocess, sys
 from penstock_cluster.bootstrap.orphans import OrphanGuard
 guard = OrphanGuard()
 child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
-guard.keep([4_194_305])  # no system gives a process this id
-guard.keep([4_194_305, child.pid])
+guard.set_pids([4_194_305])  # no system gives a process this id
+guard.set_pids([4_194_305, child.pid])
 print(child.pid, flush=True)
 sys.stdin.read()
 """
@@ -54,7 +54,7 @@ def test_processes_end_with_a_demonstration_that_is_killed() -> None:
 def test_a_guard_that_is_closed_kills_nothing() -> None:
     guard = OrphanGuard()
     with subprocess.Popen(WAITING, stdin=subprocess.PIPE) as process:
-        guard.keep([process.pid])
+        guard.set_pids([process.pid])
         guard.close()
 
         assert process.poll() is None

@@ -68,7 +68,7 @@ SECRET_KEY: Final = "cluster/secret"
 SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
 """Longest wait at the start for an engine without a majority of its servers."""
-_OWN: Final = ("audit_files",)
+_NODE_SPECIFIC: Final = ("audit_files",)
 """Settings below ``access`` that may differ between nodes."""
 _SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
 _SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
@@ -78,7 +78,7 @@ _SHARED_OF_HTTP: Final = (
     "leased_events_max",
     "leased_events_per_user_max",
 )
-_FILES: Final = ("access.token_keys", "listen.tls_client_ca")
+_PATH_SETTINGS: Final = ("access.token_keys", "listen.tls_client_ca")
 """Settings whose values may be paths."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
 _LOOKS_LIKE: Final = (
@@ -94,7 +94,7 @@ async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
     where the engine would not keep what it acknowledges."""
     urls = server_urls(settings.engine)
     engine = await _kind_of(settings.engine).open(urls, settings, clock)
-    return _with_blobs(engine, settings)
+    return _with_files(engine, settings)
 
 
 def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
@@ -102,8 +102,8 @@ def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
     ``InvalidArgument``."""
     if not settings.engine:
         raise InvalidArgument(
-            f"no engine is named: --cluster, or cluster.engine in the settings, is the URL of a "
-            f"cluster's engine, such as {_LOOKS_LIKE}"
+            f"no storage engine is set; name the URL of the cluster's engine with --cluster or "
+            f"cluster.engine, such as {_LOOKS_LIKE}"
         )
     urls = server_urls(settings.engine)
     return _kind_of(settings.engine).inspector(urls, settings, clock)
@@ -135,13 +135,13 @@ def check_names(settings: ClusterSettings) -> None:
     """Raise ``InvalidArgument`` unless cluster and node have names that every engine accepts."""
     if not _CLUSTER_NAME(settings.name):
         raise InvalidArgument(
-            f"cluster.name is {settings.name!r}; it has at most 40 lower-case letters, digits and "
-            f"'-', the first of them a letter"
+            f"cluster.name is {settings.name!r}; allowed are 1 to 40 lower-case letters, digits "
+            f"and '-', starting with a letter"
         )
     if settings.node and not _NODE_NAME(settings.node):
         raise InvalidArgument(
-            f"cluster.node (--node) is {settings.node!r}; it has at most 40 letters, digits, '.', "
-            f"'-' and '_', the first of them a letter or digit"
+            f"cluster.node (--node) is {settings.node!r}; allowed are 1 to 40 letters, "
+            f"digits, '.', '-' and '_', starting with a letter or digit"
         )
 
 
@@ -152,7 +152,7 @@ def server_urls(engine: str) -> list[str]:
         raise InvalidArgument(
             f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
         )
-    # The scheme may stand in front of each host.
+    # Each host may repeat the scheme.
     credentials, at_sign, where = rest.replace(f"{scheme}://", "").rpartition("@")
     hosts, slash, more = where.partition("/")
     urls = []
@@ -164,13 +164,13 @@ def server_urls(engine: str) -> list[str]:
 
 
 def _check_server(url: str, host: str, engine: str) -> None:
-    named = ""
+    hostname = ""
     with suppress(ValueError):
         parts = urlsplit(url)
-        named = parts.hostname or ""
+        hostname = parts.hostname or ""
         # Reading it raises ValueError for an invalid port.
         _ = parts.port
-        if named:
+        if hostname:
             return
     raise InvalidArgument(
         f"cluster.engine is {safe(engine)!r}, "
@@ -185,7 +185,7 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
     own certificate, which nodes may share. Raises ``InvalidArgument``."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # With this flag a shared certificate is trusted itself, without its authority.
+    # With this flag a certificate in the trusted list is enough, without its authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
         context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)
@@ -224,7 +224,7 @@ def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
     return below(settings.blobs, f"{settings.name}/shard-{shard}")
 
 
-def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
+def _with_files(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
     if settings.blobs == ON_ENGINE:
         return engine
     if "://" not in settings.blobs:
@@ -241,7 +241,7 @@ async def identity_of(registry: Registry) -> str:
     return "" if record is None else record.value.decode()
 
 
-async def made_identity(registry: Registry, wanted: str) -> str:
+async def ensure_identity(registry: Registry, wanted: str) -> str:
     """Return the identity of the realm on an engine. Creates it as ``wanted`` if it is missing."""
     while not (identity := await identity_of(registry)):
         with suppress(Conflict):  # another node has just created it
@@ -269,8 +269,8 @@ def read_secret(file: str) -> bytes:
         ) from error
     if len(secret) < SECRET_BYTES_MIN:
         raise InvalidArgument(
-            f"cluster.secret_file is {file!r}, which has {len(secret)} characters; a secret has "
-            f"{SECRET_BYTES_MIN} at least, such as those of: openssl rand -hex {SECRET_BYTES_MIN}"
+            f"cluster.secret_file is {file!r}, which has {len(secret)} bytes; at least "
+            f"{SECRET_BYTES_MIN} are required. To create one: openssl rand -hex {SECRET_BYTES_MIN}"
         )
     return secret
 
@@ -317,12 +317,12 @@ async def open_history(
     directory: Path,
     identity: str,
     rights: Mapping[str, bytes],
-    broken: Callable[[], None],
+    on_failure: Callable[[], None],
 ) -> SealedHistory:
     """Open the stored history of the cluster, as far as it can be read without the engine: from the
     place of ``cluster.blobs`` and the node's ``directory``. ``rights`` are the last known records
-    of users and rights. When a file becomes unreadable, all readers are disconnected and ``broken``
-    is called.
+    of users and rights. When a file becomes unreadable, all readers are disconnected and
+    ``on_failure`` is called.
 
     Raises ``NameDoesNotExist`` without a snapshot, ``Unavailable`` if the place does not answer or
     no rights are known, ``NewerFormat``.
@@ -353,23 +353,25 @@ async def open_history(
             await copy.cas(key, 0, value)
         folder = directory / HISTORY_FOLDER
         folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
-        allowed = access(copy, folder, settings, clock=clock, control=HistoryAccess)
-        assert isinstance(allowed, HistoryAccess), "that was asked for"
-        allowed.shown = realm.name
-        realm.access = allowed
+        history_access = access(copy, folder, settings, clock=clock, control=HistoryAccess)
+        assert isinstance(history_access, HistoryAccess), (
+            "`access` creates the class in ``control``"
+        )
+        history_access.shown = realm.name
+        realm.access = history_access
         realm.access.definition_of = realm.definition_of
-        if not allowed.is_open:
-            await allowed.accounts.load()
-            await allowed.audit.load()
+        if not history_access.is_open:
+            await history_access.accounts.load()
+            await history_access.audit.load()
     except BaseException:
         await history.close()
         raise
 
-    def failed(failure: PenstockError) -> None:
-        realm.cut()  # before a reader gets an error about damaged events
-        broken()
+    def handle_failure(failure: PenstockError) -> None:
+        realm.cut()  # first: readers must not get errors about damaged events
+        on_failure()
 
-    blobs.on_failure = failed
+    blobs.on_failure = handle_failure
     return history
 
 
@@ -395,7 +397,7 @@ def _cache(directory: Path) -> Blobs:
     return FileBlobs(root, disk=disk, offload=asyncio.to_thread)
 
 
-def advertised(settings: Settings) -> str:
+def advertised_host(settings: Settings) -> str:
     """Return the host name or address of this node for others. Raises ``InvalidArgument``."""
     host = settings.cluster.advertise or settings.listen.host
     if host in WILDCARDS:
@@ -416,7 +418,10 @@ def shared_settings(settings: Settings) -> dict[str, str]:
     """Return the settings that must be equal on all nodes, as text: the sign-in, the limits of
     clients, the length of a lease, and the place of the files."""
     sections = {
-        "access": (settings.access, [name for name in _names(settings.access) if name not in _OWN]),
+        "access": (
+            settings.access,
+            [name for name in _names(settings.access) if name not in _NODE_SPECIFIC],
+        ),
         "limits": (settings.limits, _names(settings.limits)),
         "cluster": (settings.cluster, _SHARED_OF_CLUSTER),
         "listen": (settings.listen, _SHARED_OF_LISTEN),
@@ -427,7 +432,7 @@ def shared_settings(settings: Settings) -> dict[str, str]:
         for section, (values, names) in sections.items()
         for name in names
     }
-    for name in _FILES:  # machines may have them in other places
+    for name in _PATH_SETTINGS:  # machines may have them in other places
         if texts[name] and "://" not in texts[name]:
             texts[name] = "a file"
     return {"name": settings.name, **texts}
@@ -439,7 +444,7 @@ def _names(section: Section) -> Sequence[str]:
 
 def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
     """Return this node's record for the other nodes; its ports have to be bound."""
-    host, listen = advertised(settings), settings.listen
+    host, listen = advertised_host(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
     serves = {
         name: front_end_url(front_end_named(name), host, port, is_safe=is_safe)

@@ -22,7 +22,7 @@ from penstock_cluster.bootstrap.relocating import (
     check_has_realm,
     write_realm,
 )
-from penstock_cluster.relocation import SEGMENTS, Told
+from penstock_cluster.relocation import SEGMENTS, OnProgress
 from penstock_core.api.backup_files import (
     FORMAT,
     BackupManifest,
@@ -68,7 +68,7 @@ async def back_up_cluster(
     clock: Clock,
     cluster: str,
     *,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> ClusterBackup:
     """Write the realm of a cluster into a folder as it is now, while its nodes go on. A folder with
     an earlier backup of it is brought up to date, and stays whole if that fails.
@@ -87,11 +87,11 @@ async def back_up_cluster(
         blobs = BackupBlobs(stores.blobs, sink, earlier.values())
         try:
             target = TargetStores(stores.journal, blobs, stores.registry)
-            moved = await write_realm(engine, records, target, clock=clock, told=told)
+            moved = await write_realm(engine, records, target, clock=clock, on_progress=on_progress)
         finally:
             await stores.pages.close()
             await stores.journal.close()
-        files = [*blobs.kept.values(), *await asyncio.to_thread(_files_in, folder, root)]
+        files = [*blobs.stored_files.values(), *await asyncio.to_thread(_files_in, folder, root)]
         manifest = BackupManifest(
             format=FORMAT,
             realm=identity,
@@ -106,7 +106,7 @@ async def back_up_cluster(
         at=manifest.at,
         files=len(files),
         bytes=sum(file.size for file in files),
-        files_written=len(files) - len(blobs.kept) + blobs.written,
+        files_written=len(files) - len(blobs.stored_files) + blobs.written,
     )
 
 
@@ -120,13 +120,13 @@ def _files_in(folder: Path, root: Path) -> list[KeptFile]:
             with path.open("rb") as file:
                 while part := file.read(_READ_BYTES):
                     digest.update(part)
-            kept = KeptFile(
+            stored_files = KeptFile(
                 name=name,
                 path=path.relative_to(folder).as_posix(),
                 size=path.stat().st_size,
                 checksum=digest.hexdigest(),
             )
-            files.append(kept)
+            files.append(stored_files)
     return files
 
 
@@ -141,7 +141,7 @@ class BackupBlobs(FixedBlobs):
         earlier backup."""
         self._beneath = beneath
         self._sink = sink
-        self.kept = {
+        self.stored_files = {
             file.name: file
             for file in earlier
             if file.name.startswith(SEGMENTS) and file.stamp == STAMP
@@ -160,7 +160,7 @@ class BackupBlobs(FixedBlobs):
             checksum = await asyncio.to_thread(self._sink.put, path, content)
         except InvalidArgument as error:  # the disk's error, as for the files beneath
             raise StorageFailed(str(error)) from error
-        self.kept[name] = KeptFile(
+        self.stored_files[name] = KeptFile(
             name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP
         )
         self.written += 1
@@ -171,13 +171,13 @@ class BackupBlobs(FixedBlobs):
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """Return the files of the backup, and those of the directory."""
-        infos = [BlobInfo(file.name, file.size) for file in self.kept.values()]
+        infos = [BlobInfo(file.name, file.size) for file in self.stored_files.values()]
         infos += await self._beneath.list(prefix)
         return sorted((info for info in infos if info.name.startswith(prefix)), key=_name)
 
     async def delete(self, name: str) -> None:
         """Leave a segment out of this backup; its bytes are removed once the backup is complete."""
-        if self.kept.pop(name, None) is None:
+        if self.stored_files.pop(name, None) is None:
             await self._beneath.delete(name)
 
 

@@ -43,7 +43,7 @@ PROGRAM: Final = Path(sys.executable).with_name("nats-server")
 SETTINGS: Final = "penstock.toml"
 _ENGINE: Final = "engine"
 _NODE: Final = "node"
-_OTHERS: Final = ("registry", "journal", NODE_FILE)
+_REALM_ENTRIES: Final = ("registry", "journal", NODE_FILE)
 """Entries of the directory of a realm, or of a node without an engine."""
 
 
@@ -55,7 +55,7 @@ class EngineDirectory:
         ``InvalidArgument`` for the directory of something else, ``StorageFailed``."""
         self.root = root
         self._disk = RealDisk()
-        if any((root / name).exists() for name in _OTHERS):
+        if any((root / name).exists() for name in _REALM_ENTRIES):
             raise InvalidArgument(
                 f"{root} is the data directory of a realm or a node; name another one, so "
                 f"that the engine and the node get separate directories in it"
@@ -112,10 +112,10 @@ class EngineDirectory:
             )
         check_ports(host, own)
         password = engine_password(secret)
-        written = configuration(
+        text = configuration(
             self.engine, cluster, own, peers=peers, host=host, password=password, tls=tls
         )
-        self._write(self.engine / CONFIGURATION, written)
+        self._write(self.engine / CONFIGURATION, text)
         return EngineProcess(PROGRAM, self.engine / CONFIGURATION, self.engine / LOG)
 
     def _write(self, path: Path, text: str) -> None:
@@ -142,17 +142,21 @@ class EngineDirectory:
 
 def check_ports(host: str, own: Peer) -> None:
     """Raise ``AddressInUse`` or ``InvalidArgument`` if the engine's server could not listen."""
-    with ExitStack() as held:
+    with ExitStack() as opened_sockets:
         for port in (own.port, own.route_port, own.monitor_port):
             try:
                 addresses = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )
+                # All sockets stay open until all ports are checked, so that two equal ports are
+                # detected.
                 for family, _, _, _, address in dict.fromkeys(addresses):
-                    held.enter_context(listening_socket(family, address))
+                    opened_sockets.enter_context(listening_socket(family, address))
             except OSError as error:
-                what = ", of the engine here: --peers names the first of its three, and --listen "
-                raise refused(error, host, port, remedy=f"{what}the address") from error
+                description = (
+                    ", of the engine here: --peers names the first of its three, and --listen "
+                )
+                raise refused(error, host, port, remedy=f"{description}the address") from error
 
 
 def leader_at(monitor: str, tls: ssl.SSLContext | None) -> str:

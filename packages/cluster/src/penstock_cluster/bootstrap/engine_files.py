@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock_cluster.bootstrap.engine_peers import USER, Peer, bracketed
+from penstock_cluster.bootstrap.engine_peers import USER, Peer, url_host
 from penstock_server.bootstrap.directories import write_file
 from penstock_server.storage.disk import PRIVATE_FILE
 
@@ -49,16 +49,16 @@ class EngineTls(NamedTuple):
 
 def engine_password(secret: bytes) -> str:
     """Return the password of the engine in a cluster with this secret."""
-    return _derived(secret, "password of the engine").hex()
+    return _derive_key(secret, "password of the engine").hex()
 
 
 def write_certificates(folder: Path, secret: bytes, peer: Peer) -> EngineTls:
     """Create new files that identify a machine to the others. Raises ``OSError``."""
     files = EngineTls(folder / "authority.pem", folder / "node.pem", folder / "node.key")
-    signer = Ed25519PrivateKey.from_private_bytes(_derived(secret, "authority of the engine"))
+    signer = Ed25519PrivateKey.from_private_bytes(_derive_key(secret, "authority of the engine"))
     own_key = Ed25519PrivateKey.generate()
-    write_file(files.authority, _pem(_authority(signer)), PRIVATE_FILE)
-    write_file(files.certificate, _pem(_certificate(signer, own_key, peer)), PRIVATE_FILE)
+    write_file(files.authority, _pem(_authority_certificate(signer)), PRIVATE_FILE)
+    write_file(files.certificate, _pem(_machine_certificate(signer, own_key, peer)), PRIVATE_FILE)
     key = own_key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -79,53 +79,55 @@ def configuration(
 ) -> str:
     """Return the configuration of the server of a node, which listens at ``host`` and reaches
     the other servers at the addresses in ``peers``."""
-    here = bracketed(host)
-    q = json.dumps
+    here = url_host(host)
+    quoted = json.dumps
     routes = ", ".join(
-        q(f"nats://{USER}:{password}@{bracketed(peer.host)}:{peer.route_port}")
+        quoted(f"nats://{USER}:{password}@{url_host(peer.host)}:{peer.route_port}")
         for peer in peers
         if peer != own
     )
     scheme, secure = "http", ""
     if tls is not None:
         scheme = "https"
-        names = f"cert_file: {q(str(tls.certificate))}, key_file: {q(str(tls.key))}"
-        secure = f"tls {{ {names}, ca_file: {q(str(tls.authority))}, verify: true, timeout: 5 }}"
-    sign_in = f"authorization {{ user: {USER}, password: {q(password)} }}"
+        names = f"cert_file: {quoted(str(tls.certificate))}, key_file: {quoted(str(tls.key))}"
+        secure = (
+            f"tls {{ {names}, ca_file: {quoted(str(tls.authority))}, verify: true, timeout: 5 }}"
+        )
+    sign_in = f"authorization {{ user: {USER}, password: {quoted(password)} }}"
     lines = [
         "# Written at each start of `penstock cluster node`.",
-        f"server_name: {q(own.name)}",
-        f"listen: {q(f'{here}:{own.port}')}",
-        f"{scheme}: {q(f'{here}:{own.monitor_port}')}",
+        f"server_name: {quoted(own.name)}",
+        f"listen: {quoted(f'{here}:{own.port}')}",
+        f"{scheme}: {quoted(f'{here}:{own.monitor_port}')}",
         "max_payload: 8MB",
         # With another interval the server would acknowledge data that is not on its disk yet.
-        f"jetstream {{ store_dir: {q(str(folder / STORE))}, sync_interval: always }}",
+        f"jetstream {{ store_dir: {quoted(str(folder / STORE))}, sync_interval: always }}",
         sign_in,
         secure,
         "cluster {",
-        f"  name: {q(cluster)}",
-        f"  listen: {q(f'{here}:{own.route_port}')}",
+        f"  name: {quoted(cluster)}",
+        f"  listen: {quoted(f'{here}:{own.route_port}')}",
         "  no_advertise: true",
         f"  {sign_in}",
         f"  {secure}",
         f"  routes: [{routes}]",
         "}",
-        f"log_file: {q(str(folder / LOG))}",
+        f"log_file: {quoted(str(folder / LOG))}",
         f"logfile_size_limit: {LOG_BYTES}",
         f"logfile_max_num: {LOGS}",
     ]
     return "\n".join(line for line in lines if line.strip()) + "\n"
 
 
-def _derived(secret: bytes, purpose: str) -> bytes:
+def _derive_key(secret: bytes, purpose: str) -> bytes:
     derivation = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
     return derivation.derive(secret)
 
 
-def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
+def _authority_certificate(signer: Ed25519PrivateKey) -> x509.Certificate:
     """Return the certificate of the authority; its bytes are equal on all machines with one
     secret."""
-    name = _named("Penstock cluster")
+    name = _common_name("Penstock cluster")
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=False,
         content_commitment=False, key_encipherment=False, data_encipherment=False,
@@ -144,7 +146,9 @@ def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
     )
 
 
-def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) -> x509.Certificate:
+def _machine_certificate(
+    signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer
+) -> x509.Certificate:
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=False, crl_sign=False,
         content_commitment=False, key_encipherment=False, data_encipherment=False,
@@ -156,14 +160,14 @@ def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) 
     identifier = x509.SubjectKeyIdentifier.from_public_key(own.public_key())
     return (
         x509.CertificateBuilder(
-            _named("Penstock cluster"),
-            _named(peer.name),
+            _common_name("Penstock cluster"),
+            _common_name(peer.name),
             own.public_key(),
             serial_number=x509.random_serial_number(),
         )
         .not_valid_before(_BEGINS)
         .not_valid_after(_NEVER_ENDS)
-        .add_extension(x509.SubjectAlternativeName([_alternative(peer.host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative_name(peer.host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -173,14 +177,14 @@ def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) 
     )
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _named(text: str) -> x509.Name:
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 

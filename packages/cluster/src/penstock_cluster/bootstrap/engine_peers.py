@@ -45,7 +45,7 @@ class Peer(NamedTuple):
 
     @property
     def address(self) -> str:
-        return f"{bracketed(self.host)}:{self.port}"
+        return f"{url_host(self.host)}:{self.port}"
 
     @property
     def is_local(self) -> bool:
@@ -59,14 +59,14 @@ class PeerAnswer(NamedTuple):
     finding: str
 
 
-def bracketed(host: str) -> str:
+def url_host(host: str) -> str:
     """Return a host in the form that a port may follow."""
     return f"[{host}]" if ":" in host else host
 
 
-def peers_of(text: str) -> list[Peer]:
+def parse_peers(text: str) -> list[Peer]:
     """Return the servers that ``--peers`` names. Raises ``InvalidArgument``."""
-    peers = [_peer(part.strip()) for part in text.split(",") if part.strip()]
+    peers = [_parse_peer(part.strip()) for part in text.split(",") if part.strip()]
     names = [peer.name for peer in peers]
     for name in names:
         if names.count(name) > 1:
@@ -106,13 +106,13 @@ def ask_peer(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None
     try:
         return _probe(peer, cluster, password, tls=tls)
     except ssl.SSLError:
-        return _another_secret(peer)
+        return _wrong_secret(peer)
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or f"{error}"
         return PeerAnswer("absent", f"{peer.name} at {peer.address}: {reason}")
 
 
-def _peer(text: str) -> Peer:
+def _parse_peer(text: str) -> Peer:
     name, equals, where = text.partition("=")
     host, colon, port = where.rpartition(":")
     if not colon or host.count(":") not in (0, *range(2, 8)) or (":" in host and "[" not in host):
@@ -136,7 +136,7 @@ def _check_ports(peers: Sequence[Peer]) -> None:
             if first_peer != peer.name:
                 raise InvalidArgument(
                     f"--peers has {first_peer} and {peer.name} at the same port: each takes three "
-                    f"ports of {peer.host}, from the one that is named on, and both want {port}"
+                    f"ports of {peer.host}, starting with the one in --peers, and both use {port}"
                 )
 
 
@@ -151,7 +151,7 @@ class _Info(msgspec.Struct):
 def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) -> PeerAnswer:
     with socket.create_connection((peer.host, peer.port), ANSWER_S) as plain:
         plain.settimeout(ANSWER_S)
-        greeting = _line(plain)
+        greeting = _read_line(plain)
         try:
             assert greeting.startswith(b"INFO ")
             info = msgspec.json.decode(greeting[5:], type=_Info)
@@ -159,48 +159,48 @@ def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
             return _wrong(peer, "the process that answers is not a NATS server")
         if info.server_name != peer.name:
             problem = f"the engine's server {info.server_name!r} answers there"
-            return _wrong(peer, f"{problem}: --peers is to be the same on all machines")
+            return _wrong(peer, f"{problem}: --peers must be the same on all machines")
         if info.cluster != cluster:
             problem = f"it belongs to the cluster {info.cluster!r}, and this one is {cluster!r}"
             return _wrong(peer, f"{problem} (cluster.name)")
         if info.tls_required != (tls is not None):
             has = "has" if info.tls_required else "has no"
-            return _wrong(peer, f"it {has} TLS: --peers is to be the same on all machines")
+            return _wrong(peer, f"it {has} TLS: --peers must be the same on all machines")
         if tls is None:
-            return _signed_in(peer, plain, password)
+            return _sign_in(peer, plain, password)
         with tls.wrap_socket(plain, server_hostname=peer.host) as secure:
-            return _signed_in(peer, secure, password)
+            return _sign_in(peer, secure, password)
 
 
-def _signed_in(peer: Peer, link: socket.socket, password: str) -> PeerAnswer:
+def _sign_in(peer: Peer, link: socket.socket, password: str) -> PeerAnswer:
     sign_in = {"user": USER, "pass": password, "verbose": False, "pedantic": False, "protocol": 1}
     # Without `verbose` the server does not answer CONNECT; the answer to PING shows whether it
     # accepts the sign-in.
     link.sendall(b"CONNECT " + msgspec.json.encode(sign_in) + b"\r\nPING\r\n")
-    while (reply := _line(link)).startswith(b"INFO "):
+    while (reply := _read_line(link)).startswith(b"INFO "):
         pass  # a server may repeat its greeting after the sign-in
     if reply.startswith(b"PONG"):
         return PeerAnswer("there", f"{peer.name} at {peer.address}")
-    return _another_secret(peer)
+    return _wrong_secret(peer)
 
 
-def _another_secret(peer: Peer) -> PeerAnswer:
-    return _wrong(peer, "it has another secret: --secret-file is to be the same on all machines")
+def _wrong_secret(peer: Peer) -> PeerAnswer:
+    return _wrong(peer, "it has another secret: --secret-file must be the same on all machines")
 
 
-def _wrong(peer: Peer, found: str) -> PeerAnswer:
-    return PeerAnswer("wrong", f"{peer.name} at {peer.address}: {found}")
+def _wrong(peer: Peer, problem: str) -> PeerAnswer:
+    return PeerAnswer("wrong", f"{peer.name} at {peer.address}: {problem}")
 
 
-def _line(link: socket.socket) -> bytes:
+def _read_line(link: socket.socket) -> bytes:
     """Read up to the end of a line, or of the connection."""
     line = b""
     with suppress(TimeoutError):
         while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX:
             # This reads one byte at a time, because the bytes after the line belong to the next
             # call.
-            more = link.recv(1)
-            if not more:
+            received = link.recv(1)
+            if not received:
                 break
-            line += more
+            line += received
     return line

@@ -13,7 +13,7 @@ from penstock_cluster.bootstrap.orphans import OrphanGuard
 from penstock_core.loggers import logger
 from penstock_server.runtime.writer.clock import SystemClock
 
-AGAIN_S: Final = (0.5, 30.0)
+RESTART_PAUSE_S: Final = (0.5, 30.0)
 """First and longest pause before a restart; the pause doubles each time."""
 STEADY_S: Final = 60.0
 """Uptime after which the shortest pause applies again."""
@@ -34,7 +34,7 @@ class EngineProcess:
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._process = self._begin()
+        self._process = self._start()
         self._watcher = threading.Thread(target=self._watch, name="engine-server", daemon=True)
         self._watcher.start()
 
@@ -57,7 +57,7 @@ class EngineProcess:
         self._watcher.join()
         self._guard.close()
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 self._command,
@@ -66,19 +66,19 @@ class EngineProcess:
                 stderr=log,
                 process_group=0,  # Ctrl-C on a terminal is for the node, which ends it then
             )
-        self._guard.keep([process.pid])
+        self._guard.set_pids([process.pid])
         _log.info("engine.started", pid=process.pid, log=str(self._log))
         return process
 
     def _watch(self) -> None:
-        pause_s, pause_s_max = AGAIN_S
+        pause_s, pause_s_max = RESTART_PAUSE_S
         while True:
             began_us = self._clock.steady_us()
             status = self._process.wait()
             if self._stopping.is_set():
                 return
             if self._clock.steady_us() - began_us > STEADY_S * 1e6:
-                pause_s = AGAIN_S[0]
+                pause_s = RESTART_PAUSE_S[0]
             _log.error(
                 "engine.ended",
                 status=status,
@@ -92,7 +92,7 @@ class EngineProcess:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                self._process = self._begin()
+                self._process = self._start()
 
     def _last_lines(self) -> str:
         """Return the last lines of its log."""

@@ -95,7 +95,7 @@ class NodeDirectory:
             raise Damaged(
                 f"the engine has {stored} under the name {self.record.cluster!r}, and this node "
                 f"has served {served}: the engine's data was deleted or re-created. To change: "
-                f"restore it from a backup of the engine; to begin without what it held, delete "
+                f"restore it from a backup of the engine; to start without that data, delete "
                 f"{self._path} of every node"
             )
         if identity and not served:
@@ -113,9 +113,9 @@ class NodeDirectory:
             raise Damaged(f"{self._path} is damaged: {error}; restore it, or delete it") from error
 
     def _write(self, record: NodeRecord) -> None:
-        written = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
+        content = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
         try:
-            write_file(self._path, written, PRIVATE_FILE)
+            write_file(self._path, content, PRIVATE_FILE)
         except OSError as error:
             raise StorageFailed(f"{self._path} cannot be written: {error}") from error
 

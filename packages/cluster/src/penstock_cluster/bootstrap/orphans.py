@@ -37,16 +37,16 @@ class OrphanGuard:
             text=True,
         )
 
-    def keep(self, pids: Sequence[int]) -> None:
-        """Kill these processes, and none that were named before."""
-        assert self._process.stdin is not None, "it was opened with a pipe"
+    def set_pids(self, pids: Sequence[int]) -> None:
+        """Set the processes to kill, in place of the earlier ones."""
+        assert self._process.stdin is not None, "the guard is started with a pipe"
         with contextlib.suppress(BrokenPipeError):  # the guard itself was killed
             print(*pids, file=self._process.stdin, flush=True)
 
     def close(self) -> None:
         """End the guard without killing any process."""
-        self.keep(())
-        assert self._process.stdin is not None, "it was opened with a pipe"
+        self.set_pids(())
+        assert self._process.stdin is not None, "the guard is started with a pipe"
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait(_END_S)

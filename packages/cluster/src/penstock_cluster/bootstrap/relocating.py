@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock_cluster.nodes.blob_identity import IDENTITY_BLOBS
-from penstock_cluster.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
+from penstock_cluster.owning.arriving import ARRIVING_KEY, ArrivingRealm, import_in
 from penstock_cluster.owning.register_records import FORMAT_KEY, SHARDS, ClaimRecord
-from penstock_cluster.relocation import Relocation, RelocationPlan, Told
+from penstock_cluster.relocation import OnProgress, Relocation, RelocationPlan
 from penstock_core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -123,7 +123,7 @@ async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterat
 def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: str) -> None:
     """Raise ``IllegalState`` if the register shows a realm in the cluster, or a partly imported
     one; ``NewerFormat`` if a newer version has created the cluster."""
-    arriving = arriving_in(records.get(ARRIVING_KEY))
+    arriving = import_in(records.get(ARRIVING_KEY))
     if arriving is not None and arriving.realm != realm:
         raise IllegalState(
             f"the import of another realm ({arriving.realm}) into the cluster {cluster!r} was not "
@@ -146,17 +146,18 @@ def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: s
 
 async def _check_place_is_free(blobs: Blobs) -> None:
     """Raise ``IllegalState`` if the nodes of another cluster use this place of blobs."""
-    if others := await blobs.list(IDENTITY_BLOBS):
+    if foreign_identities := await blobs.list(IDENTITY_BLOBS):
         raise IllegalState(
             f"the place of cluster.blobs has the files of a realm that a cluster has served "
-            f"({others[0].name}). Choose another cluster.blobs or another cluster.name; if that "
+            f"({foreign_identities[0].name}). Choose another cluster.blobs or another "
+            "cluster.name; if that "
             f"cluster was given up, remove its files"
         )
 
 
-def planned(source: SourceRealm) -> RealmMoved:
+def plan_import(source: SourceRealm) -> RealmMoved:
     """Return the extent of an import. Raises as :class:`Relocation` does."""
-    return _moved(source, _relocation(source))
+    return _extent(source, _relocation(source))
 
 
 async def import_realm(
@@ -166,7 +167,7 @@ async def import_realm(
     cluster: str,
     *,
     ahead: bool = False,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> RealmMoved:
     """Move a realm into an empty cluster. With ``ahead`` only files that will not change any more
     are moved, and the cluster waits for the rest. Files of an earlier attempt are reused.
@@ -180,14 +181,16 @@ async def import_realm(
     blobs = await engine.blobs(SHARD)
     await _check_place_is_free(blobs)
     arriving, version = await _announce(registry, source.identity, clock)
-    moved = _moved(source, relocation)
+    moved = _extent(source, relocation)
     if ahead:
-        return replace(moved, copied=await relocation.copy_files(blobs, told))
+        return replace(moved, copied=await relocation.copy_files(blobs, on_progress))
     begins = source.stores.journal.info().tail
     journal = await engine.journal(SHARD, arriving.epoch, begins=begins)
     try:
         names = FileNames(arriving.epoch)
-        await relocation.finish(blobs, journal, names, now_us=clock.now_us(), told=told)
+        await relocation.finish(
+            blobs, journal, names, now_us=clock.now_us(), on_progress=on_progress
+        )
         # An earlier attempt may have left records that the realm no longer has.
         for key in await registry.list(ACCESS):
             await _set(registry, key, None)
@@ -204,7 +207,7 @@ async def import_realm(
 async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> bool:
     """Remove the remains of an unfinished import. Returns whether one existed."""
     registry = await engine.registry()
-    unfinished = arriving_in(await registry.get(ARRIVING_KEY))
+    unfinished = import_in(await registry.get(ARRIVING_KEY))
     if unfinished is None:
         return False
     arriving, version = await _announce(registry, unfinished.realm, clock)
@@ -230,7 +233,7 @@ def _relocation(source: SourceRealm) -> Relocation:
     )
 
 
-def _moved(source: SourceRealm, relocation: Relocation) -> RealmMoved:
+def _extent(source: SourceRealm, relocation: Relocation) -> RealmMoved:
     return RealmMoved(realm=source.identity, plan=relocation.plan(), users=bool(source.access))
 
 
@@ -243,7 +246,7 @@ async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[Arriv
     key = f"{SHARDS}{SHARD}"
     record, claim = await registry.get(ARRIVING_KEY), await registry.get(key)
     if record is None and claim is not None:
-        raise _overtaken()
+        raise _conflict()
     before = None if claim is None else msgspec.json.decode(claim.value, type=ClaimRecord)
     epoch = 1 if before is None else before.epoch + 1
     nonce = secrets.token_hex(8)
@@ -255,11 +258,11 @@ async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[Arriv
         claimed = 0 if claim is None else claim.version
         await registry.cas(key, claimed, msgspec.json.encode(released))
     except Conflict:
-        raise _overtaken() from None
+        raise _conflict() from None
     return arriving, version
 
 
-def _overtaken() -> IllegalState:
+def _conflict() -> IllegalState:
     return IllegalState(
         "a node of the cluster was started, or another import was begun, at this moment: stop it, "
         "and try again"
@@ -294,7 +297,7 @@ async def export_realm(
     clock: Clock,
     cluster: str,
     *,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> RealmMoved:
     """Write the realm of a cluster as a data directory for a realm on one machine, with everything
     acknowledged before. The nodes continue. ``records`` are those of the register.
@@ -312,7 +315,7 @@ async def export_realm(
     stores = opened(absolute(partial), RealDisk(), offload=asyncio.to_thread)
     try:
         target = TargetStores(stores.journal, stores.blobs, stores.registry)
-        moved = await write_realm(engine, records, target, clock=clock, told=told)
+        moved = await write_realm(engine, records, target, clock=clock, on_progress=on_progress)
     finally:
         await stores.pages.close()
         await stores.journal.close()
@@ -341,10 +344,10 @@ async def write_realm(
     stores: TargetStores,
     clock: Clock,
     *,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> RealmMoved:
     """Write the realm of a cluster into new stores of one machine."""
-    plan = await _copied(engine, stores, clock, told=told)
+    plan = await _copy_realm(engine, stores, clock, on_progress=on_progress)
     access = {key: record.value for key, record in records.items() if key.startswith(ACCESS)}
     for key, value in access.items():
         await _set(stores.registry, key, value)
@@ -353,16 +356,18 @@ async def write_realm(
     return RealmMoved(realm=identity.decode(), plan=plan, users=bool(access))
 
 
-async def _copied(
-    engine: StorageEngine, stores: TargetStores, clock: Clock, told: Told
+async def _copy_realm(
+    engine: StorageEngine, stores: TargetStores, clock: Clock, on_progress: OnProgress
 ) -> RelocationPlan:
     blobs = await engine.blobs(SHARD)
     for attempt in count(1):
         try:
-            relocation = await _seen(engine, blobs)
+            relocation = await _read_realm(engine, blobs)
             plan = relocation.plan()
             names, now_us = FileNames(), clock.now_us()
-            await relocation.finish(stores.blobs, stores.journal, names, now_us=now_us, told=told)
+            await relocation.finish(
+                stores.blobs, stores.journal, names, now_us=now_us, on_progress=on_progress
+            )
         except (Trimmed, NameDoesNotExist) as error:
             if attempt == ATTEMPTS_MAX:
                 raise Unavailable(
@@ -370,10 +375,10 @@ async def _copied(
                 ) from error
         else:
             return plan
-    raise AssertionError("it counts on")
+    raise AssertionError("the loop returns or raises")
 
 
-async def _seen(engine: StorageEngine, blobs: Blobs) -> Relocation:
+async def _read_realm(engine: StorageEngine, blobs: Blobs) -> Relocation:
     """Read the current realm without taking it from its owner."""
     journal = await engine.open_read_only(SHARD)
     if journal is None:

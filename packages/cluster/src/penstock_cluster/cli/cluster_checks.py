@@ -17,8 +17,8 @@ from penstock_server.cli.shared.output import size
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
 """A node whose clock is off by more than this claims nothing."""
-_CHANGE: Final = " To change: "
-_AWAY: Final = (
+_REMEDY_MARK: Final = " To change: "
+_MISSING_NODES_REMEDY: Final = (
     "start the others, or have them forgotten: penstock cluster remove NODE; a drained one takes "
     "part again after penstock cluster drain NODE --end"
 )
@@ -34,7 +34,7 @@ def checks_of(name: str, examined: ClusterExamined) -> Iterator[Check]:
     if seen is None:
         remedy = "name another by cluster.name (PENSTOCK_CLUSTER_NAME), or start a node"
         existing = f"; it has {', '.join(examined.clusters)}" if examined.clusters else ""
-        problem = f"there is no cluster {name!r} on the engine{existing}"
+        problem = f"the engine has no cluster {name!r}{existing}"
         yield Check("register", "failed", problem, remedy=remedy)
         return
     yield _owner(seen)
@@ -51,7 +51,7 @@ def checks_of(name: str, examined: ClusterExamined) -> Iterator[Check]:
     yield from map(_port, examined.ports)
 
 
-def how_it_is(member: MemberSeen) -> str:
+def condition_text(member: MemberSeen) -> str:
     """Return the condition of a node, and since when if it is not alive."""
     if member.is_alive or not member.renewed_us:
         return member.condition
@@ -65,11 +65,14 @@ def _engine_check(check: EngineCheck) -> Check:
         silent = f"not checked: {', '.join(check.not_checked)}"
         result = f"{check.finding}; {silent}" if check.finding else silent
         return Check(
-            name, "warning", result, remedy="start what is down, or let this machine reach it"
+            name,
+            "warning",
+            result,
+            remedy="start the servers that are down, or make them reachable from this machine",
         )
     if check.is_ok:
         return Check(name, "ok", check.finding)
-    result, _, remedy = check.finding.partition(_CHANGE)
+    result, _, remedy = check.finding.partition(_REMEDY_MARK)
     return Check(name, "failed", result, remedy=remedy)
 
 
@@ -86,24 +89,26 @@ def _owner(seen: ClusterSeen) -> Check:
 
 def _nodes(seen: ClusterSeen) -> Check:
     alive = [member.node for member in seen.members if member.is_alive]
-    away = [
-        f"{member.node} is {how_it_is(member)}" for member in seen.members if not member.is_alive
+    missing = [
+        f"{member.node} is {condition_text(member)}"
+        for member in seen.members
+        if not member.is_alive
     ]
-    away += [
+    missing += [
         f"{member.node} is drained" for member in seen.members if member.condition == "drained"
     ]
-    summary = f"{', '.join(alive) or 'none'} there{''.join(f'; {problem}' for problem in away)}"
+    summary = f"{', '.join(alive) or 'none'} there{''.join(f'; {problem}' for problem in missing)}"
     if not alive:
         return Check("nodes", "failed", summary, remedy="start the nodes")
     if len(alive) == 1:
         return Check(
-            "nodes", "warning", summary, remedy="start a second node: nobody could take over"
+            "nodes", "warning", summary, remedy="start a second node: no other node could take over"
         )
     return Check(
         "nodes",
-        "ok" if not away else "warning",
+        "ok" if not missing else "warning",
         summary,
-        remedy=_AWAY if away else "",
+        remedy=_MISSING_NODES_REMEDY if missing else "",
     )
 
 
@@ -112,9 +117,9 @@ def _versions(seen: ClusterSeen) -> Check:
     old = [member.node for member in alive if member.format < seen.format]
     summary = ", ".join(f"{member.node} {member.version}" for member in alive) or "no node is there"
     if old:
-        what = f"{', '.join(old)} does not know format {seen.format}, which the cluster writes"
+        problem = f"{', '.join(old)} does not know format {seen.format}, which the cluster writes"
         return Check(
-            "versions", "failed", f"{what}: {summary}", remedy="install a newer version there"
+            "versions", "failed", f"{problem}: {summary}", remedy="install a newer version there"
         )
     if len({member.version for member in alive}) > 1:
         return Check("versions", "warning", summary, remedy="finish the upgrade of the others")
@@ -124,24 +129,26 @@ def _versions(seen: ClusterSeen) -> Check:
 def _settings(seen: ClusterSeen) -> Iterator[Check]:
     """Check that the live nodes share one secret and have the settings of the realm's owner."""
     alive = [member for member in seen.members if member.is_alive]
-    silent = [member.node for member in alive if not member.settings]
+    unknown = [member.node for member in alive if not member.settings]
     differ = [
         f"{name} is {member.settings[name]!r} at {member.node}, not {seen.settings[name]!r}"
         for member in alive
         for name in differing(member.settings, seen.settings)
     ]
     if differ:
-        remedy = "give all nodes the same settings, and start those anew that you change"
+        remedy = "give all nodes the same settings, and restart each node that you change"
         yield Check("settings", "failed", "; ".join(differ), remedy=remedy)
-    elif silent or not seen.settings:
-        problem = f"not checked: {', '.join(silent) or 'the owner'} does not tell its settings"
+    elif unknown or not seen.settings:
+        problem = f"not checked: {', '.join(unknown) or 'the owner'} does not report its settings"
         yield Check("settings", "warning", problem, remedy="finish the upgrade of the nodes")
     else:
-        yield Check("settings", "ok", f"{len(seen.settings)} settings are alike on all nodes")
+        yield Check("settings", "ok", f"{len(seen.settings)} settings are equal on all nodes")
     secrets = {member.secret_name: member.node for member in alive if member.secret_name}
     if len(secrets) > 1:
         problem = f"{' and '.join(sorted(secrets.values()))} have different secrets"
-        remedy = "give all nodes one secret (cluster.secret_file): what they relay is dropped"
+        remedy = (
+            "give all nodes one secret (cluster.secret_file): relayed connections fail until then"
+        )
         yield Check("secret", "failed", problem, remedy=remedy)
 
 
@@ -187,14 +194,17 @@ def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
     full = [name for name, room in rooms.items() if room < DISK_WARNING]
     where = f"on the disk of {', '.join(full)}, or raise max_file_store in nats-server.conf there"
     if room is None:
-        problem = f"not checked: {len(rooms)} of {len(servers)} servers tell their room: {summary}"
+        problem = (
+            f"not checked: {len(rooms)} of {len(servers)} servers report their free space: "
+            f"{summary}"
+        )
         yield Check("engine room", "warning", problem, remedy="start the others")
     elif room < DISK_WARNING:
         status: Status = "failed" if room < DISK_FAILED else "warning"
         problem = f"a majority of the servers has room for {size(room)}: {summary}"
         yield Check("engine room", status, problem, remedy=f"make room {where}")
     elif full:
-        problem = f"little room at {', '.join(full)}, which the others can do without: {summary}"
+        problem = f"little free space at {', '.join(full)}; the others are a majority: {summary}"
         yield Check("engine room", "warning", problem, remedy=f"make room {where}")
     else:
         yield Check("engine room", "ok", summary)
@@ -209,7 +219,7 @@ def _clocks(seen: ClusterSeen) -> Check:
     if not ahead_s:
         return Check("clocks", "warning", "no node has renewed: nothing to compare")
     compared = sorted([*ahead_s.values(), *([0.0] if len(ahead_s) % 2 == 0 else [])])
-    # With an even number, the clock of this machine breaks the tie.
+    # This machine's clock makes an even number of clocks odd, so that one is in the middle.
     middle = compared[len(compared) // 2]
     off = {node: ahead - middle for node, ahead in ahead_s.items()}
     summary = ", ".join(f"{node} {ahead:+.1f} s" for node, ahead in off.items())

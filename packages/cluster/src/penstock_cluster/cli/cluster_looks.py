@@ -56,12 +56,15 @@ def status(
 
     from penstock_cluster.nodes.cluster_view import state_of
 
-    wanted = cluster_settings(cluster, settings)
-    state = inspect(wanted, lambda inspector, clock: state_of(inspector, clock, wanted.lease_s))
+    cluster_options = cluster_settings(cluster, settings)
+    state = inspect(
+        cluster_options,
+        lambda inspector, clock: state_of(inspector, clock, cluster_options.lease_s),
+    )
     if json or format == "json":
-        write_json({"cluster": wanted.name, **_state_json(state)})
+        write_json({"cluster": cluster_options.name, **_state_json(state)})
         return
-    write_facts(_facts(wanted.name, state))
+    write_facts(_facts(cluster_options.name, state))
     if state.seen is not None:
         write("")
         write_table(
@@ -69,7 +72,7 @@ def status(
         )
         for member in state.seen.members:
             if member.is_alive and member.unfit:
-                write(f"{member.node} takes nothing: {member.unfit}")
+                write(f"{member.node} cannot take over the realm: {member.unfit}")
     write("")
     rows = [
         (
@@ -105,9 +108,11 @@ def doctor(
     from penstock_cluster.cli.cluster_checks import checks_of
     from penstock_cluster.nodes.cluster_view import examine
 
-    wanted = cluster_settings(cluster, settings)
-    examined = inspect(wanted, lambda inspector, clock: examine(inspector, clock, wanted.lease_s))
-    report(checks_of(wanted.name, examined), is_json=json or format == "json")
+    cluster_options = cluster_settings(cluster, settings)
+    examined = inspect(
+        cluster_options, lambda inspector, clock: examine(inspector, clock, cluster_options.lease_s)
+    )
+    report(checks_of(cluster_options.name, examined), is_json=json or format == "json")
 
 
 # --- status -------------------------------------------------------------------------------
@@ -115,11 +120,11 @@ def doctor(
 _MEMBER_COLUMNS: Final = ("NODE", "STATE", "VERSION", "CLOCK", "ADDRESS")
 
 
-def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
+def _facts(name: str, state: ClusterState) -> Sequence[tuple[str, str]]:
     from penstock_cluster.cli.cluster_checks import room_in
 
-    seen, health = found.seen, found.health
-    room = room_in(found.servers)
+    seen, health = state.seen, state.health
+    room = room_in(state.servers)
     if seen is None:
         facts = [
             ("cluster", f"{name}: the engine has no cluster of this name (cluster.name)"),
@@ -147,28 +152,28 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
 
 def _sync(health: EngineHealth) -> str:
     """Return the sync mode of the servers, and the lag of the slowest one."""
-    behind = f"{health.lag:,} appends behind on the server that has the fewest"
+    lag = f"{health.lag:,} appends behind on the server that has the fewest"
     if health.lag and health.present < health.servers:
-        behind += " (a server is down)"
-    return f"{health.sync or 'unknown'}, {behind if health.lag else 'no server is behind'}"
+        lag += " (a server is down)"
+    return f"{health.sync or 'unknown'}, {lag if health.lag else 'no server is lag'}"
 
 
 def _member_row(member: MemberSeen) -> tuple[Any, ...]:
-    from penstock_cluster.cli.cluster_checks import how_it_is
+    from penstock_cluster.cli.cluster_checks import condition_text
 
     ahead = member.clock_ahead_s
     clock = "" if ahead is None else f"{ahead:+.1f} s"
     where = member.serves.get("native", member.address)
-    state = how_it_is(member)
+    state = condition_text(member)
     if member.is_alive and member.unfit:
-        state = f"{state}, takes nothing"
+        state = f"{state}, cannot take over"
     return member.node, state, member.version, clock, where
 
 
-def _state_json(found: ClusterState) -> dict[str, Any]:
+def _state_json(state: ClusterState) -> dict[str, Any]:
     from penstock_cluster.cli.cluster_checks import room_in
 
-    seen = found.seen
+    seen = state.seen
     return {
         "found": seen is not None,
         "owner": "" if seen is None else seen.owner,
@@ -176,7 +181,7 @@ def _state_json(found: ClusterState) -> dict[str, Any]:
         "format": 0 if seen is None else seen.format,
         "lease_left_s": None if seen is None else seen.lease_left_s,
         "members": () if seen is None else seen.members,
-        "engine": found.health,
-        "servers": found.servers,
-        "room": room_in(found.servers),
+        "engine": state.health,
+        "servers": state.servers,
+        "room": room_in(state.servers),
     }

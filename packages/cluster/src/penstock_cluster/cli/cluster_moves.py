@@ -72,11 +72,14 @@ def import_(
     from penstock_core.vocabulary.errors import InvalidArgument
 
     if (directory is None) != abandon or (abandon and (ahead or dry_run)):
-        raise InvalidArgument("give the DIR of a realm, or --abandon alone")
-    wanted = cluster_settings(cluster, settings)
+        raise InvalidArgument(
+            "name the DIR of a realm, or use --abandon without DIR and other options"
+        )
+    cluster_options = cluster_settings(cluster, settings)
     if directory is None:
         was_unfinished = on_engine(
-            wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
+            cluster_options,
+            lambda engine, clock: relocating.abandon_import(engine, clock, cluster_options.name),
         )
         write(
             "the data of the unfinished import is removed"
@@ -86,24 +89,24 @@ def import_(
         return
     with _directory(directory) as place:
         if dry_run:
-            moved = asyncio.run(_plan(place, wanted))
+            moved = asyncio.run(_plan(place, cluster_options))
         else:
 
-            async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
+            async def move_realm(engine: StorageEngine, clock: Clock) -> RealmMoved:
                 async with relocating.source_realm(place) as source:
-                    plan = relocating.planned(source).plan
+                    plan = relocating.plan_import(source).plan
                     with progress("copying", plan.bytes + plan.unsealed_bytes) as bar:
                         return await relocating.import_realm(
                             source,
                             engine,
                             clock,
-                            cluster=wanted.name,
+                            cluster=cluster_options.name,
                             ahead=ahead,
-                            told=bar.reached,
+                            on_progress=bar.reached,
                         )
 
-            moved = on_engine(wanted, done)
-    _show(moved, format, _ending(wanted.name, moved, dry_run=dry_run, ahead=ahead))
+            moved = on_engine(cluster_options, move_realm)
+    _show(moved, format, _ending(cluster_options.name, moved, dry_run=dry_run, ahead=ahead))
 
 
 def export(
@@ -127,16 +130,16 @@ def export(
     """
     from penstock_cluster.bootstrap import relocating
 
-    wanted = cluster_settings(cluster, settings)
+    cluster_options = cluster_settings(cluster, settings)
     target = directory.expanduser().absolute()
 
-    async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
-        records = await _records(wanted)
+    async def move_realm(engine: StorageEngine, clock: Clock) -> RealmMoved:
+        records = await _records(cluster_options)
         return await relocating.export_realm(
-            engine, records, target, clock=clock, cluster=wanted.name
+            engine, records, target, clock=clock, cluster=cluster_options.name
         )
 
-    moved = on_engine(wanted, done)
+    moved = on_engine(cluster_options, move_realm)
     _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
 
 
@@ -163,21 +166,27 @@ def backup(
     """
     from penstock_cluster.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
 
-    wanted = cluster_settings(cluster, settings)
+    cluster_options = cluster_settings(cluster, settings)
     target = folder.expanduser().absolute()
 
-    async def done(engine: StorageEngine, clock: Clock) -> ClusterBackup:
+    async def write_backup(engine: StorageEngine, clock: Clock) -> ClusterBackup:
         return await back_up_cluster(
-            engine, await _records(wanted), target, clock=clock, cluster=wanted.name
+            engine,
+            await _records(cluster_options),
+            target,
+            clock=clock,
+            cluster=cluster_options.name,
         )
 
-    made = on_engine(wanted, done)
+    result = on_engine(cluster_options, write_backup)
     if format == "json":
-        write_json(made)
+        write_json(result)
         return
-    write(f"{folder}: everything acknowledged before {made.at}")
-    written = f"{count(made.files_written, 'file')} written, the others were already in the backup"
-    write(f"{count(made.files, 'file')}, {size(made.bytes)}; {written}")
+    write(f"{folder}: everything acknowledged before {result.at}")
+    written = (
+        f"{count(result.files_written, 'file')} written, the others were already in the backup"
+    )
+    write(f"{count(result.files, 'file')}, {size(result.bytes)}; {written}")
 
 
 def restore(
@@ -219,7 +228,7 @@ async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
     records = await _records(settings)
     async with relocating.source_realm(directory) as source:
         relocating.check_is_free(records, source.identity, settings.name)
-        return relocating.planned(source)
+        return relocating.plan_import(source)
 
 
 @contextmanager

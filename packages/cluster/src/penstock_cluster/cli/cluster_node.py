@@ -16,7 +16,7 @@ from penstock_server.cli.shared.server_flags import LOG, PORTS, flags_of
 if TYPE_CHECKING:
     from penstock_server.settings import Settings
 
-_WRITTEN: Final = frozenset(
+_SET_BY_COMMAND: Final = frozenset(
     (
         "cluster.engine",
         "cluster.node",
@@ -103,35 +103,35 @@ def _run(
     from penstock_server import logs
 
     try:
-        wanted, host = _chosen(name, peers, listen, file=file, flags=flags)
+        settings, host = _settings_of(name, peers, listen, file=file, flags=flags)
     except PenstockError:
         logs.configure("info", log_format(flags))
         raise
-    logs.configure(wanted.log.level, wanted.log.format)
+    logs.configure(settings.log.level, settings.log.format)
     # These imports load Arrow and the server, so they follow the check of the flags.
-    from penstock_cluster.bootstrap.engine_peers import peers_of
+    from penstock_cluster.bootstrap.engine_peers import parse_peers
     from penstock_cluster.serving.beside_engine import plan_of, serve_beside_engine
 
-    plan = plan_of(peers_of(peers), name, host, secret_file=wanted.cluster.secret_file)
-    serve_beside_engine(data, wanted, plan)
+    plan = plan_of(parse_peers(peers), name, host, secret_file=settings.cluster.secret_file)
+    serve_beside_engine(data, settings, plan)
 
 
-def _chosen(
+def _settings_of(
     name: str, peers: str, listen: str | None, file: Path | None, flags: dict[str, Any]
 ) -> tuple[Settings, str | None]:
     """Return the settings of the node, and the address to listen at if one was given. Raises
     ``InvalidArgument``."""
-    from penstock_cluster.bootstrap.engine_peers import own_peer, peers_of
+    from penstock_cluster.bootstrap.engine_peers import own_peer, parse_peers
 
     origins = {setting.option: setting.origin for setting in shown(file, flags)}
-    for option in sorted(_WRITTEN):
+    for option in sorted(_SET_BY_COMMAND):
         if origins[option] != "default":
             raise InvalidArgument(
                 f"{option} is set, but `penstock cluster node` starts an engine and sets this "
                 f"option itself: leave it out, or use `penstock serve --cluster` with an existing "
                 f"engine"
             )
-    peer = own_peer(peers_of(peers), name)
+    peer = own_peer(parse_peers(peers), name)
     if origins["listen.host"] == "default":
         flags = {**flags, "listen.host": peer.host}
     else:

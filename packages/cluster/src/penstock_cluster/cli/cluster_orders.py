@@ -60,19 +60,19 @@ def drain(
       penstock cluster drain n1 --end --settings /etc/penstock/realm.toml
     """
     if end:
-        _ordered(cluster, settings, lambda orders: orders.admit(node))
+        _give_order(cluster, settings, lambda orders: orders.admit(node))
         if json:
             write_json({"node": node, "drained": False})
         else:
             write(f"{node} may own the realm again")
         return
-    done = _ordered(cluster, settings, lambda orders: orders.drain(node))
+    result = _give_order(cluster, settings, lambda orders: orders.drain(node))
     if json:
-        write_json({"node": node, "drained": True, **_as_json(done)})
-    elif done.took_s:
-        write(f"{node} is drained: {_summary(done)}")
+        write_json({"node": node, "drained": True, **_as_json(result)})
+    elif result.took_s:
+        write(f"{node} is drained: {_summary(result)}")
     else:
-        write(f"{node} is drained; {_owner(done)}")
+        write(f"{node} is drained; {_owner(result)}")
 
 
 def move(
@@ -88,7 +88,7 @@ def move(
       penstock cluster move n2 --cluster nats://a,b,c
       penstock cluster move n2 --settings /etc/penstock/realm.toml --json
     """
-    _show(node, _ordered(cluster, settings, lambda orders: orders.move(node)), json=json)
+    _show(node, _give_order(cluster, settings, lambda orders: orders.move(node)), json=json)
 
 
 def take_over(
@@ -116,8 +116,8 @@ def take_over(
         f"deliver events twice until its lease ends.",
         yes=yes,
     )
-    done = _ordered(cluster, settings, lambda orders: orders.move(node, by_force=True))
-    _show(node, done, json=json)
+    result = _give_order(cluster, settings, lambda orders: orders.move(node, by_force=True))
+    _show(node, result, json=json)
 
 
 def remove(
@@ -133,7 +133,7 @@ def remove(
       penstock cluster remove n3 --cluster nats://a,b,c
       penstock cluster remove n3 --settings /etc/penstock/realm.toml
     """
-    _ordered(cluster, settings, lambda orders: orders.remove(node))
+    _give_order(cluster, settings, lambda orders: orders.remove(node))
     if json:
         write_json({"node": node, "removed": True})
     else:
@@ -162,24 +162,24 @@ def upgrade(
     """
     from penstock_cluster.nodes.upgrading import finish_upgrade, upgrade_state
 
-    wanted = cluster_settings(cluster, settings)
+    cluster_options = cluster_settings(cluster, settings)
     state = inspect(
-        wanted,
+        cluster_options,
         lambda inspector, clock: upgrade_state(
-            inspector, clock, wanted.lease_s, cluster=wanted.name
+            inspector, clock, cluster_options.lease_s, cluster=cluster_options.name
         ),
     )
     written = state.format
     if finish:
 
-        async def done(engine: StorageEngine, clock: Clock) -> int:
+        async def result(engine: StorageEngine, clock: Clock) -> int:
             return await finish_upgrade(await engine.registry(), state)
 
-        written = on_engine(wanted, done)
+        written = on_engine(cluster_options, result)
     if format == "json":
         format_all_know = state.format_all_know
-        shown = {"format": written, "format_all_know": format_all_know, "members": state.members}
-        write_json({**shown, "older": [member.node for member in state.older]})
+        formats = {"format": written, "format_all_know": format_all_know, "members": state.members}
+        write_json({**formats, "older": [member.node for member in state.older]})
         return
     rows = [
         (member.node, member.condition, member.version, member.format) for member in state.members
@@ -195,30 +195,30 @@ def upgrade(
         note(f"every node can read format {state.format_all_know}; --finish switches to it")
 
 
-def _show(node: str, done: OrderDone, *, json: bool) -> None:
+def _show(node: str, result: OrderDone, *, json: bool) -> None:
     if json:
-        write_json(_as_json(done))
-    elif not done.took_s:
-        write(f"{node} owns the realm already, in epoch {done.epoch}")
+        write_json(_as_json(result))
+    elif not result.took_s:
+        write(f"{node} owns the realm already, in epoch {result.epoch}")
     else:
-        write(_summary(done))
+        write(_summary(result))
 
 
-def _summary(done: OrderDone) -> str:
-    return f"{_owner(done)}, after {done.took_s:.1f} s"
+def _summary(result: OrderDone) -> str:
+    return f"{_owner(result)}, after {result.took_s:.1f} s"
 
 
-def _owner(done: OrderDone) -> str:
-    if not done.owner:
+def _owner(result: OrderDone) -> str:
+    if not result.owner:
         return "no node owns the realm"
-    return f"{done.owner} owns the realm in epoch {done.epoch}"
+    return f"{result.owner} owns the realm in epoch {result.epoch}"
 
 
-def _as_json(done: OrderDone) -> dict[str, object]:
-    return {"owner": done.owner, "epoch": done.epoch, "took_s": round(done.took_s, 3)}
+def _as_json(result: OrderDone) -> dict[str, object]:
+    return {"owner": result.owner, "epoch": result.epoch, "took_s": round(result.took_s, 3)}
 
 
-def _ordered(
+def _give_order(
     url: str | None, file: Path | None, order: Callable[[ClusterOrders], Awaitable[T]]
 ) -> T:
     """Give an order and return its result. Raises ``InvalidArgument``, ``NameDoesNotExist``,
@@ -228,17 +228,17 @@ def _ordered(
     from penstock_cluster.nodes.cluster_orders import ClusterOrders
     from penstock_server.runtime.writer.clock import SystemClock
 
-    wanted = cluster_settings(url, file)
+    cluster_options = cluster_settings(url, file)
     clock = SystemClock()
 
     async def run() -> T:
-        async with opened_inspector(wanted, clock) as inspector:
+        async with opened_inspector(cluster_options, clock) as inspector:
             # Fails at once without a majority, instead of waiting for one.
             await inspector.records("cluster/")
-            async with opened_engine(wanted, clock) as engine:
+            async with opened_engine(cluster_options, clock) as engine:
                 registry = await engine.registry()
                 return await order(
-                    ClusterOrders(inspector, registry, clock, lease_s=wanted.lease_s)
+                    ClusterOrders(inspector, registry, clock, lease_s=cluster_options.lease_s)
                 )
 
     return asyncio.run(run())

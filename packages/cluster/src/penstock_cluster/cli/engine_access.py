@@ -21,9 +21,9 @@ def cluster_settings(url: str | None, file: Path | None) -> ClusterSettings:
     ``InvalidArgument``."""
     from penstock_cluster.bootstrap import cluster as adapters
 
-    wanted = chosen(file, {"cluster.engine": url}).cluster
-    adapters.check_names(wanted)
-    return wanted
+    settings = chosen(file, {"cluster.engine": url}).cluster
+    adapters.check_names(settings)
+    return settings
 
 
 def inspect(settings: ClusterSettings, read: Callable[[EngineInspector, Clock], Awaitable[T]]) -> T:
@@ -41,7 +41,7 @@ def inspect(settings: ClusterSettings, read: Callable[[EngineInspector, Clock], 
     return asyncio.run(run())
 
 
-def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
+def on_engine(settings: ClusterSettings, use: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
     """Check the engine of a cluster, do something on it, and return the result."""
     import asyncio
 
@@ -53,7 +53,7 @@ def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Aw
     async def run() -> T:
         async with opened_engine(settings, clock) as engine:
             await adapters.check_engine(engine, 0)
-            return await do(engine, clock)
+            return await use(engine, clock)
 
     return asyncio.run(run())
 

@@ -64,11 +64,11 @@ class BlobIdentity(msgspec.Struct, frozen=True):
 class BlobPlaces:
     """Compares the blobs that a node reads for a shard with the identity in the register."""
 
-    def __init__(self, engine: StorageEngine, registry: Registry, shown: str = "") -> None:
-        """``shown`` is the place as the settings have it, for messages."""
+    def __init__(self, engine: StorageEngine, registry: Registry, location: str = "") -> None:
+        """``location`` is the place as the settings have it, for messages."""
         self._engine = engine
         self._registry = registry
-        self._shown = f"the place of {BLOBS_SETTING}" + (f" ({shown})" if shown else "")
+        self._location = f"the place of {BLOBS_SETTING}" + (f" ({location})" if location else "")
         self._blobs: dict[int, Blobs] = {}
         self._checks: dict[int, asyncio.Task[str]] = {}
 
@@ -78,16 +78,18 @@ class BlobPlaces:
         Raises ``Unavailable`` while the register does not answer.
         """
         check = self._checks.get(shard)
-        if check is None or check.done():  # a mount that hangs keeps a thread: never more than one
+        if (
+            check is None or check.done()
+        ):  # one check at a time: a mount that hangs blocks its thread
             check = start_task(self._failure(shard), name="blobs", on_failure=leave_to_owner)
             self._checks[shard] = check
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(check)
         except TimeoutError:
-            return f"{self._shown} has not answered for {ANSWER_S:.0f} s"
+            return f"{self._location} has not answered for {ANSWER_S:.0f} s"
 
-    async def opened_anew(self, shard: int) -> GuardedBlobs:
+    async def open_for_owner(self, shard: int) -> GuardedBlobs:
         """Open the blobs of a shard for its owner. Later checks compare these blobs, which the
         owner writes, and not ones opened before."""
         blobs = self._blobs[shard] = await self._engine.blobs(shard)
@@ -113,7 +115,7 @@ class BlobPlaces:
             elif identity.is_written:
                 return
             else:
-                assert record is not None, "it was read"
+                assert record is not None, "an identity was read from it"
                 version = record.version
             try:
                 await (await self._open(shard)).put(identity.blob, [identity.token.encode()])
@@ -148,15 +150,15 @@ class BlobPlaces:
             ]
         except NameDoesNotExist:
             return (
-                f"{self._shown} is not where the files of this realm are: the identity that the "
+                f"{self._location} is not where the files of this realm are: the identity that the "
                 f"register names does not exist there. Mount the folder, or give this node the "
                 f"cluster.blobs that the other nodes have"
             )
         except (StorageFailed, Damaged) as error:
-            return f"{self._shown} cannot be read: {error}"
+            return f"{self._location} cannot be read: {error}"
         if others:
             return (
-                f"{self._shown} has the files of another realm ({others[0]}). Choose another "
+                f"{self._location} has the files of another realm ({others[0]}). Choose another "
                 f"cluster.blobs or another cluster.name; if that realm is gone, remove its files"
             )
         return ""

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock_cluster.nodes.cluster_view import LOOK_S, claim_in, observe
+from penstock_cluster.nodes.cluster_view import POLL_S, claim_in, observe
 from penstock_cluster.nodes.local_names import change_local_names
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.nodes.register_updates import change_record
@@ -61,8 +61,8 @@ class ClusterOrders:
     async def drain(self, node: str) -> OrderDone:
         """Let a node own nothing as long as its process lives. Returns when another node owns its
         shards."""
-        seen = await self._seen()
-        member = _alive(seen, node)
+        seen = await self._observe()
+        member = _live_member(seen, node)
         others = [
             candidate.node
             for candidate in seen.members
@@ -77,23 +77,23 @@ class ClusterOrders:
         await change_orders(self._registry, lambda orders: orders.with_drained(process))
         if member.condition != "owner":
             return OrderDone(seen.owner, seen.epoch, 0.0)
-        return await self._until(lambda owner, epoch: epoch > seen.epoch and owner != node)
+        return await self._wait_until(lambda owner, epoch: epoch > seen.epoch and owner != node)
 
     async def admit(self, node: str) -> None:
         """Let a drained node own the realm again; it takes the realm when another node leaves."""
-        _member_of(await self._seen(), node)
+        _member_of(await self._observe(), node)
         await change_orders(self._registry, lambda orders: orders.without_drained(node))
 
     async def move(self, node: str, *, by_force: bool = False) -> OrderDone:
         """Let a node own the realm: in an orderly way, or ``by_force`` whatever its owner does."""
-        seen = await self._seen(only=node if by_force else "")
-        member = _alive(seen, node)
+        seen = await self._observe(only=node if by_force else "")
+        member = _live_member(seen, node)
         if member.condition == "owner":
             return OrderDone(node, seen.epoch, 0.0)
         if not member.may_own:
             if member.unfit and member.condition == "stands by":
-                raise IllegalState(f"{node} takes nothing: {member.unfit}")
-            raise IllegalState(f"{node} is {member.condition}: it takes nothing")
+                raise IllegalState(f"{node} cannot own the realm: {member.unfit}")
+            raise IllegalState(f"{node} is {member.condition}: it cannot own the realm")
         owner = next((member for member in seen.members if member.condition == "owner"), None)
         if owner is None and not by_force:
             raise IllegalState(
@@ -102,23 +102,23 @@ class ClusterOrders:
             )
         move = MoveOrder(member.node, member.nonce, seen.epoch, by_force=by_force)
         await change_orders(self._registry, lambda orders: orders.with_move(SHARD, move))
-        return await self._until(lambda _, epoch: epoch > seen.epoch)
+        return await self._wait_until(lambda _, epoch: epoch > seen.epoch)
 
     async def remove(self, node: str) -> None:
         """Forget a node that will not return, and the names of its local stores. A node that does
         return is a member again."""
-        member = _member_of(await self._seen(), node)
+        member = _member_of(await self._observe(), node)
         if member.is_alive:
             raise IllegalState(f"{node} is running ({member.condition}): stop it first")
         key = MEMBERS + node
         record = await self._registry.get(key)
         if record is None:
             return
-        shown = read_record(key, record, MemberRecord)
-        if shown.nonce != member.nonce:
+        current = read_record(key, record, MemberRecord)
+        if current.nonce != member.nonce:
             raise IllegalState(f"{node} has just been started again")
-        # This record is first: if the node is running again, nothing else of it is removed.
-        removed = msgspec.structs.replace(shown, removed=True)
+        # First, because it fails if the node is running again; then nothing else is removed.
+        removed = msgspec.structs.replace(current, removed=True)
         try:
             await self._registry.cas(key, record.version, msgspec.json.encode(removed))
         except Conflict as error:
@@ -126,7 +126,7 @@ class ClusterOrders:
         await change_orders(self._registry, lambda orders: orders.without_drained(node))
         await change_local_names(self._registry, lambda names: names.without_node(node))
 
-    async def _seen(self, only: str = "") -> ClusterSeen:
+    async def _observe(self, only: str = "") -> ClusterSeen:
         seen = await observe(self._inspector, self._clock, self._lease_s, only=only)
         if seen is None:
             raise NameDoesNotExist(
@@ -135,7 +135,7 @@ class ClusterOrders:
             )
         return seen
 
-    async def _until(self, is_done: Callable[[str, int], bool]) -> OrderDone:
+    async def _wait_until(self, is_done: Callable[[str, int], bool]) -> OrderDone:
         began_us = self._clock.steady_us()
         while True:
             claim = await claim_in(self._inspector)
@@ -145,9 +145,9 @@ class ClusterOrders:
             if took_s > DONE_S_MAX:
                 raise Unavailable(
                     f"no node has carried out the order within {DONE_S_MAX:.0f} s; it stays in "
-                    f"force: the logs of the nodes say what keeps them from it"
+                    f"force: see the logs of the nodes for the reason"
                 )
-            await asyncio.sleep(LOOK_S / 4)
+            await asyncio.sleep(POLL_S / 4)
 
 
 def _member_of(seen: ClusterSeen, node: str) -> MemberSeen:
@@ -158,7 +158,7 @@ def _member_of(seen: ClusterSeen, node: str) -> MemberSeen:
     raise NameDoesNotExist(f"this cluster has no node {node!r}; its nodes are: {names}")
 
 
-def _alive(seen: ClusterSeen, node: str) -> MemberSeen:
+def _live_member(seen: ClusterSeen, node: str) -> MemberSeen:
     member = _member_of(seen, node)
     if not member.is_alive:
         raise IllegalState(f"{node} is {member.condition}: start it first")

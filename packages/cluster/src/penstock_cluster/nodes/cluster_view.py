@@ -20,7 +20,7 @@ from penstock_cluster.owning.register_records import (
     MEMBERS,
     SHARDS,
     ClaimRecord,
-    RegisterLook,
+    RegisterPoll,
     read_record,
 )
 from penstock_core.vocabulary.errors import Damaged, PenstockError, Unavailable
@@ -34,7 +34,7 @@ from penstock_core.vocabulary.ports import (
     VersionedRecord,
 )
 
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 COMMON: Final = "cluster/"
 """Prefix of the keys that all nodes share: the format, and the orders of operators."""
 PORT_S: Final = 3.0
@@ -84,17 +84,17 @@ async def observe(
         records: dict[str, VersionedRecord] = {}
         for prefix in (COMMON, SHARDS, MEMBERS):
             records |= await inspector.records(prefix)
-        poll = _register_look(records, began_us, clock)
+        poll = _register_poll(records, began_us, clock)
         if not (poll.members or poll.claims or poll.format):
             return None
-        observer.looked(poll)
-        for member in list(observer.unseen()):
+        observer.apply_poll(poll)
+        for member in list(observer.without_sign_of_life()):
             if member.address and await is_refused(member.address):
                 observer.refused(member)
         now_us = clock.steady_us()
-        if observer.is_settled(now_us) or (only and observer.is_known(only)):
+        if observer.is_complete(now_us) or (only and observer.is_known(only)):
             return observer.seen(clock.steady_us())
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def state_of(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterState:
@@ -144,13 +144,13 @@ async def claim_in(inspector: EngineInspector) -> ClaimRecord | None:
     return None if record is None else read_record(key, record, ClaimRecord)
 
 
-def _register_look(
+def _register_poll(
     records: Mapping[str, VersionedRecord], began_us: int, clock: Clock
-) -> RegisterLook:
+) -> RegisterPoll:
     claim, format = records.get(f"{SHARDS}{SHARD}"), records.get(FORMAT_KEY)
     if format is not None and not format.value.isdigit():
-        raise Damaged(f"{FORMAT_KEY} in the register is {format.value!r}; it has to be a number")
-    return RegisterLook(
+        raise Damaged(f"{FORMAT_KEY} in the register is {format.value!r}; it must be a number")
+    return RegisterPoll(
         {} if claim is None else {SHARD: claim},
         {
             key.removeprefix(MEMBERS): record

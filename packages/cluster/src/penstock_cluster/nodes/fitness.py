@@ -45,9 +45,9 @@ class NodeFitness:
         self._incidents = incidents
         self._place_reason = ""
         self._opening_reason = ""
-        self._logged = ""
-        self._settings_logged = ""
-        self._opens_again_s = 0.0
+        self._logged_reason = ""
+        self._logged_disagreement = ""
+        self._retry_at_s = 0.0
         self._pauses = RetryPauses(NOT_RECOVERED_S, NOT_RECOVERED_S_MAX)
 
     async def watch(self) -> NoReturn:
@@ -62,8 +62,8 @@ class NodeFitness:
         """Log once if the settings of this node keep it from claiming."""
         for shard in range(self._shards):
             reason = self._claims.disagreement(shard)
-            if reason != self._settings_logged:
-                self._settings_logged = reason
+            if reason != self._logged_disagreement:
+                self._logged_disagreement = reason
                 if reason:
                     _log.error("node.settings_differ", reason=reason)
                 else:
@@ -79,7 +79,7 @@ class NodeFitness:
     def not_recovered(self, reason: str) -> None:
         """Leave a realm that could not be recovered here to other nodes for a while."""
         self._opening_reason = reason
-        self._opens_again_s = asyncio.get_running_loop().time() + self._pauses.failed()
+        self._retry_at_s = asyncio.get_running_loop().time() + self._pauses.failed()
         self._publish()
 
     def recovered(self) -> None:
@@ -90,7 +90,7 @@ class NodeFitness:
     async def _check(self, shard: int) -> bool:
         """Check the blobs of a shard; False if the engine does not answer and the result is
         unknown."""
-        if self._opening_reason and asyncio.get_running_loop().time() >= self._opens_again_s:
+        if self._opening_reason and asyncio.get_running_loop().time() >= self._retry_at_s:
             self._opening_reason = ""
         try:
             reason = await self._places.failure(shard)
@@ -115,9 +115,9 @@ class NodeFitness:
 
     def _log_change(self, reason: str) -> None:
         """Log a reason once, however often the node tries again for the same one."""
-        if reason == self._logged:
+        if reason == self._logged_reason:
             return
-        self._logged = reason
+        self._logged_reason = reason
         if reason:
             _log.error("node.unfit", reason=reason)
         else:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from penstock_cluster.nodes.register_poller import look_forever
+from penstock_cluster.nodes.register_poller import poll_forever
 from penstock_cluster.nodes.register_updates import change_record
 from penstock_cluster.owning.local_names import (
     LOCAL_NAMES_KEY,
@@ -65,9 +65,9 @@ class ClusterWideNames(StoreNames):
         registry: Registry,
         epoch: int,
         directory: Directory,
-        doors: Callable[[], Mapping[str, str]],
+        addresses: Callable[[], Mapping[str, str]],
     ) -> None:
-        """``doors`` returns the address of each node's local stores, by node."""
+        """``addresses`` returns the address of each node's local stores, by node."""
         self._registry = registry
         self.local = LocalNames()
         """Local names as they were read last."""
@@ -75,7 +75,7 @@ class ClusterWideNames(StoreNames):
         """Reason why the local names are unknown; empty if they are known."""
         self.epoch = epoch
         self.directory = directory
-        self._doors = doors
+        self._addresses = addresses
 
     async def begin(self) -> None:
         """Start ruling, and read the names granted before. Must be called before clients are
@@ -85,15 +85,17 @@ class ClusterWideNames(StoreNames):
         store is created that might have a local name. Raises ``Deposed``.
         """
         try:
-            names = await change_local_names(self._registry, lambda names: names.begun(self.epoch))
+            names = await change_local_names(
+                self._registry, lambda names: names.with_owner(self.epoch)
+            )
         except Damaged as error:
             self._unreadable = str(error)
         else:
-            self._take(names)
+            self._apply(names)
 
     async def run(self, incidents: Incidents) -> None:
         """Rule until cancelled. Raises ``Deposed`` when a later owner rules."""
-        await look_forever(
+        await poll_forever(
             self._registry, LOCAL_NAMES_KEY, self._update, incidents=incidents, task="local names"
         )
 
@@ -102,18 +104,19 @@ class ClusterWideNames(StoreNames):
             await self.begin()
         if self._unreadable:
             raise Damaged(self._unreadable)
-        self._take(await change_local_names(self._registry, self._rule))
+        self._apply(await change_local_names(self._registry, self._rule))
 
     def _rule(self, names: LocalNames) -> LocalNames:
-        # Before a grant: no cluster-wide store of that name may be created meanwhile.
-        self._take(names)
-        return names.ruled(self.epoch, self.directory.is_taken)
+        # Applied before the grant is written, so that no cluster-wide store gets that name
+        # meanwhile.
+        self._apply(names)
+        return names.with_rulings(self.epoch, self.directory.is_taken)
 
-    def _take(self, names: LocalNames) -> None:
+    def _apply(self, names: LocalNames) -> None:
         self.local, self._unreadable = names, ""
-        doors = self._doors()
+        addresses = self._addresses()
         self.directory.local_names = {
-            name: f"{local.kind} of node {local.node}" + _address_text(doors.get(local.node))
+            name: f"{local.kind} of node {local.node}" + _address_text(addresses.get(local.node))
             for name, local in names.reserved.items()
         }
 
@@ -123,14 +126,14 @@ class ClusterWideNames(StoreNames):
         one node, which has to be created at that node."""
         kind = self.directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
-            check_for_all(name, definition, self._doors())
+            check_for_all(name, definition, self._addresses())
         if self._unreadable and not is_temporary(name):
             raise Damaged(self._unreadable)
         yield
 
 
-def _address_text(door: str | None) -> str:
-    return f", at {door}" if door else ""
+def _address_text(address: str | None) -> str:
+    return f", at {address}" if address else ""
 
 
 class LocalStoreNames(StoreNames):
@@ -146,13 +149,13 @@ class LocalStoreNames(StoreNames):
         self._node = node
         self._ruled_s_max = ruled_s_max
         self._making: Counter[str] = Counter()
-        self._clashes: set[str] = set()
+        self._reported_clashes: set[str] = set()
         self._changed = asyncio.Event()
 
     async def run(self, incidents: Incidents) -> None:
         """Give back the names of deleted or never created stores, and request those that the
         register has lost, until cancelled."""
-        await look_forever(
+        await poll_forever(
             self._registry,
             LOCAL_NAMES_KEY,
             self._update,
@@ -181,21 +184,21 @@ class LocalStoreNames(StoreNames):
         self._changed.set()
 
     async def _request(self, name: str, kind: str) -> None:
-        wanted = LocalName(self._node, kind, secrets.token_hex(8))
+        local_name = LocalName(self._node, kind, secrets.token_hex(8))
 
         def request(names: LocalNames) -> LocalNames:
             local = names.names.get(name)
-            if local is not None and local.asked == wanted.asked:
+            if local is not None and local.asked == local_name.asked:
                 return names  # it was written, but the answer was lost
             if self._making[name] == 1 and not self._has(name):  # from a store that was not created
                 names = names.without(name, self._node)
-            return names.asking(name, wanted)
+            return names.with_request(name, local_name)
 
         try:
             async with asyncio.timeout(self._ruled_s_max):
                 await change_local_names(self._registry, request)
                 while True:
-                    ruling = await self._ruling(name, wanted)
+                    ruling = await self._ruling(name, local_name)
                     if ruling != "asked":
                         break
                     await asyncio.sleep(ASK_S)
@@ -203,27 +206,28 @@ class LocalStoreNames(StoreNames):
             raise NoQuorum(
                 f"the name {name} could not be reserved for node {self._node}: it got no ruling "
                 f"for {self._ruled_s_max:.0f} s, because the engine of the cluster has no "
-                f"majority of its servers, or no node owns the realm; existing channels go on"
+                "majority of its servers, or no node owns the realm; existing channels continue "
+                "to work"
             ) from None
         if ruling == "refused":
             raise NameAlreadyBound(f"{name} already exists, and is cluster-wide")
 
-    async def _ruling(self, name: str, wanted: LocalName) -> str:
+    async def _ruling(self, name: str, local_name: LocalName) -> str:
         names = await local_names_in(self._registry)
-        return names.ruling_for(name, self._node, wanted.asked)
+        return names.ruling_for(name, self._node, local_name.asked)
 
     def _has(self, name: str) -> bool:
         return self.directory is not None and self.directory.is_taken(name)
 
     async def _update(self) -> None:
-        names = await change_local_names(self._registry, self._without_strays)
+        names = await change_local_names(self._registry, self._without_unused)
         for name, kind in self._stores():
             if name not in names.names and not self._making[name]:
                 await self._request_again(name, kind)
             elif (local := names.names.get(name)) is not None and local.ruling == "refused":
-                self._clash(name)
+                self._report_clash(name)
 
-    def _without_strays(self, names: LocalNames) -> LocalNames:
+    def _without_unused(self, names: LocalNames) -> LocalNames:
         for name, local in list(names.names.items()):
             if local.node == self._node and not self._has(name) and not self._making[name]:
                 names = names.without(name, self._node)
@@ -231,18 +235,20 @@ class LocalStoreNames(StoreNames):
 
     async def _request_again(self, name: str, kind: str) -> None:
         """Request the name of an existing store that a re-created register does not know."""
-        wanted = LocalName(self._node, kind, secrets.token_hex(8))
+        local_name = LocalName(self._node, kind, secrets.token_hex(8))
         try:
             await change_local_names(
                 self._registry,
-                lambda names: names if name in names.names else names.asking(name, wanted),
+                lambda names: (
+                    names if name in names.names else names.with_request(name, local_name)
+                ),
             )
         except Refused:
-            self._clash(name)
+            self._report_clash(name)
 
-    def _clash(self, name: str) -> None:
-        if name not in self._clashes:
-            self._clashes.add(name)
+    def _report_clash(self, name: str) -> None:
+        if name not in self._reported_clashes:
+            self._reported_clashes.add(name)
             _log.error(
                 "local.name_clash",
                 name=name,

@@ -29,7 +29,7 @@ from penstock_cluster.owning.register_records import (
     SHARDS,
     ClaimRecord,
     MemberRecord,
-    RegisterLook,
+    RegisterPoll,
     RegisterWrite,
     read_record,
 )
@@ -142,10 +142,10 @@ class ClusterNode:
         *,
         shards: int = 1,
         lease_s: float = 6.0,
-        opens_door: bool = True,
+        listens: bool = True,
         figures: Callable[[], NodeFigures | None] = lambda: None,
     ) -> None:
-        """The process listens at the member's address as long as it lives; with ``opens_door``
+        """The process listens at the member's address as long as it lives; with ``listens``
         false the caller listens there. ``figures`` returns the figures of the process, which the
         owner shows to clients of this node."""
         self.claims = Claims(me, range(shards), Lease(lease_s))
@@ -156,19 +156,19 @@ class ClusterNode:
         self._server = server
         self._clock = clock
         self._shards = shards
-        self._turn_s = lease_s / 12
-        self._opens_door = opens_door
+        self._pause_s = lease_s / 12
+        self._listens = listens
         self._figures = figures
         self._tenures: dict[int, _Tenure] = {}
         self._clock_state: ClockState = "right"
-        self._look_failure = ""
+        self._poll_failure = ""
         """Reason why the latest poll failed, once it has been logged."""
         self._unreadable: set[str] = set()
         """Keys of members' records that could not be decoded and were logged."""
         self._changed = asyncio.Event()
         """Set, and replaced by a new event, with every change of the owned shards."""
-        self._wakes = asyncio.Event()
-        self._polls = asyncio.Event()
+        self._write_now = asyncio.Event()
+        self._poll_now = asyncio.Event()
         """Set when the register may have changed."""
         self._writing: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup
@@ -214,13 +214,13 @@ class ClusterNode:
             has_quorum=self.has_quorum,
             incidents=self.incidents,
         )
-        door = await self._open_door() if self._opens_door else None
+        life_sign = await self._listen() if self._listens else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 background = [
                     self._tasks.create_task(self._poll_forever(registry)),
                     self._tasks.create_task(self._write_forever(registry)),
-                    self._tasks.create_task(self._hear(registry)),
+                    self._tasks.create_task(self._watch_claims(registry)),
                     self._tasks.create_task(self._fitness.watch()),
                 ]
                 await self._left.wait()
@@ -228,9 +228,9 @@ class ClusterNode:
                     task.cancel()
         finally:
             self._places.stop()
-            if door is not None:
-                # last of all: other nodes take a process whose port is closed for dead
-                door.close()
+            if life_sign is not None:
+                # Last: other nodes take a process whose port refuses connections for dead.
+                life_sign.close()
 
     async def leave(self) -> None:
         """Hand over the owned shards in an orderly way, so that others get them at once. An engine
@@ -238,18 +238,18 @@ class ClusterNode:
         self.claims.leave()
         for shard in list(self._tenures):
             self.hand_over(shard)
-        self._wakes.set()
+        self._write_now.set()
         while self._tenures or self.claims.owned:
-            if self._is_forsaken:
+            if self._is_engine_silent:
                 self._abandon()
                 break
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._turn_s):
+                async with asyncio.timeout(self._pause_s):
                     await self.changed()
         self._left.set()
 
     @property
-    def _is_forsaken(self) -> bool:
+    def _is_engine_silent(self) -> bool:
         """Whether the engine has been silent for too long to wait for it at the end."""
         waiting_us = self.claims.waiting_us(self._clock.steady_us())
         for tenure in self._tenures.values():
@@ -268,7 +268,7 @@ class ClusterNode:
         needs is written; the rest of the closing is quick then."""
         tenure = self._tenures.get(shard)
         if tenure is not None and tenure.preparing is None:
-            tenure.preparing = self._tasks.create_task(_end(tenure, self.incidents))
+            tenure.preparing = self._tasks.create_task(_prepare_end(tenure, self.incidents))
 
     # --- the register --------------------------------------------------------------------
 
@@ -280,11 +280,11 @@ class ClusterNode:
                 await registry.cas(FORMAT_KEY, 0, str(own_format).encode())
         self._refuse_newer(await _format_in(registry))
 
-    def _refuse_newer(self, wanted: int) -> None:
+    def _refuse_newer(self, cluster_format: int) -> None:
         own_format = self.claims.me.format
-        if wanted > own_format:
+        if cluster_format > own_format:
             raise NewerFormat(
-                f"the cluster writes format {wanted}, and this version of Penstock knows "
+                f"the cluster writes format {cluster_format}, and this version of Penstock knows "
                 f"{own_format}; start node {self.claims.me.node} with the version that the "
                 f"others have, or a newer one"
             )
@@ -298,13 +298,13 @@ class ClusterNode:
                 # claimed, and the lease ends.
                 await self._poll_failed(error)
                 continue
-            self._look_failure = ""
+            self._poll_failure = ""
             with self.incidents.barrier("register", ends=_ENDS):
                 await self._act_on_poll()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._turn_s):
-                    await self._polls.wait()
-            self._polls.clear()
+                async with asyncio.timeout(self._pause_s):
+                    await self._poll_now.wait()
+            self._poll_now.clear()
 
     async def _act_on_poll(self) -> None:
         """Act on the newest poll. Raises the errors that end the node."""
@@ -320,17 +320,17 @@ class ClusterNode:
         """Log once why the register was not read or written, and wait before the next attempt."""
         if not isinstance(error, PenstockError):
             self.incidents.report("register", error)
-        elif str(error) != self._look_failure:
-            self._look_failure = str(error)
+        elif str(error) != self._poll_failure:
+            self._poll_failure = str(error)
             _log.error("register.not_read", reason=str(error))
-        await asyncio.sleep(self._turn_s)
+        await asyncio.sleep(self._pause_s)
 
-    async def _hear(self, registry: Registry) -> None:
+    async def _watch_claims(self, registry: Registry) -> None:
         """Poll at once when a node claims or releases a shard."""
         while True:
             try:
                 async for _ in registry.watch(SHARDS):
-                    self._polls.set()
+                    self._poll_now.set()
             except Exception as error:  # noqa: BLE001  the next watch may succeed
                 await self._poll_failed(error)
 
@@ -354,8 +354,8 @@ class ClusterNode:
                 _log.error("register.not_read", reason=f"{key} is not the record of a node")
         format, orders = await _format_in(registry), await orders_in(registry)
         ended_us, wall_us = self._clock.steady_us(), self._clock.now_us()
-        self.claims.looked(
-            RegisterLook(
+        self.claims.apply_poll(
+            RegisterPoll(
                 claims,
                 members,
                 began_us,
@@ -391,10 +391,10 @@ class ClusterNode:
                     task = self._tasks.create_task(self._write(registry, write))
                     self._writing.add(task)
                     task.add_done_callback(self._writing.discard)
-            self._wakes.clear()
+            self._write_now.clear()
             try:
-                async with asyncio.timeout(self._turn_s):
-                    await self._wakes.wait()
+                async with asyncio.timeout(self._pause_s):
+                    await self._write_now.wait()
             except TimeoutError:
                 continue
 
@@ -417,12 +417,12 @@ class ClusterNode:
 
     async def _probe(self) -> None:
         """Probe owners that are late: a dead process has no lease to wait for."""
-        for member in list(self.claims.doubted()):
+        for member in list(self.claims.late_owners()):
             if await is_refused(member.address):
                 self.claims.refused(member.node, member.nonce, self._clock.steady_us())
-                self._wakes.set()
+                self._write_now.set()
 
-    async def _open_door(self) -> asyncio.AbstractServer:
+    async def _listen(self) -> asyncio.AbstractServer:
         """Listen at the member's address as long as the process lives, so that other nodes can see
         that it does. Every connection is closed at once."""
         host, _, port = self.claims.me.address.rpartition(":")
@@ -455,25 +455,25 @@ class ClusterNode:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._wakes.set()
+        self._write_now.set()
 
     def _begin(self, shard: int) -> None:
         tenure = _Tenure(self.claims.owned[shard].epoch, asyncio.Event())
         self._tenures[shard] = tenure
         _log.info("shard.claimed", shard=shard, epoch=tenure.epoch)
-        tenure.task = self._tasks.create_task(self._hold(shard, tenure))
+        tenure.task = self._tasks.create_task(self._run_tenure(shard, tenure))
 
     def _cut(self, shard: int, tenure: _Tenure) -> None:
         """Stop serving a shard at once, because another node owns it."""
         _log.warning("shard.lost", shard=shard, epoch=tenure.epoch)
-        # `_hold` recognizes by the missing task that the shard was cut.
+        # `_run_tenure` recognizes by the missing task that the shard was cut.
         task, tenure.task = tenure.task, None
         if tenure.realm is not None:
             tenure.realm.cut()
-        assert task is not None, "it is cut once"
+        assert task is not None, "a shard is cut once"
         task.cancel()
 
-    async def _hold(self, shard: int, tenure: _Tenure) -> None:
+    async def _run_tenure(self, shard: int, tenure: _Tenure) -> None:
         """Take a shard over, serve it, and give it up."""
         try:
             await self._serve(shard, tenure)
@@ -501,10 +501,10 @@ class ClusterNode:
             self._fitness.not_recovered(f"the realm could not be recovered here: {reason}")
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
-        began_us, why = self._clock.steady_us(), self.claims.why.get(shard)
+        began_us, claim_reason = self._clock.steady_us(), self.claims.reasons.get(shard)
         tenure.realm = realm = await self._take_over(shard, tenure.epoch)
-        if why is not None:
-            self.tenures.claims[why] += 1
+        if claim_reason is not None:
+            self.tenures.claims[claim_reason] += 1
             self.tenures.takeover_us = self._clock.steady_us() - began_us
         self._fitness.recovered()
         self.claims.note_damages(len(realm.recovered.damage))
@@ -526,13 +526,13 @@ class ClusterNode:
         for attempt in count(1):
             journal = await self._engine.journal(shard, epoch)
             try:
-                blobs = await self._places.opened_anew(shard)
+                blobs = await self._places.open_for_owner(shard)
                 return await self._server.open(shard, journal, blobs, lease)
             except BaseException as failure:
                 await journal.close()
                 if not isinstance(failure, Trimmed | NameDoesNotExist) or attempt == OPENINGS_MAX:
                     raise
-        raise AssertionError("it counts on")
+        raise AssertionError("the loop returns or raises")
 
 
 def _is_readable(record: VersionedRecord, kind: type[Struct]) -> bool:
@@ -550,7 +550,7 @@ async def _format_in(registry: Registry) -> int:
     if record is None:
         return 0
     if not record.value.isdigit():
-        raise Damaged(f"{FORMAT_KEY} in the register is {record.value!r}; it has to be a number")
+        raise Damaged(f"{FORMAT_KEY} in the register is {record.value!r}; it must be a number")
     return int(record.value)
 
 
@@ -570,7 +570,7 @@ def _shard_of(write: RegisterWrite) -> int:
     return int(write.key.removeprefix(SHARDS))
 
 
-async def _end(tenure: _Tenure, incidents: Incidents) -> None:
+async def _prepare_end(tenure: _Tenure, incidents: Incidents) -> None:
     """End a tenure in an orderly way; clients are served during the first part."""
     with incidents.barrier("hand-over", ends=()), suppress(PenstockError):
         if tenure.realm is not None:  # a failure to write ends the tenure anyway

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock_cluster.nodes.node import ClusterNode
-from penstock_cluster.nodes.roles import local_doors
+from penstock_cluster.nodes.roles import local_addresses
 from penstock_cluster.owning.clocks import SECOND_US
 from penstock_cluster.owning.local_names import LocalNames
 from penstock_cluster.owning.register_records import MemberRecord
@@ -39,7 +39,7 @@ def process_figures(folder: Path = _PROC) -> dict[str, float]:
     not used: only the owner loads it, and loading takes 50 ms. Empty on other systems."""
     try:
         fields = (folder / "self/stat").read_text().rpartition(")")[2].split()
-        booted_s = _booted_s((folder / "stat").read_text())
+        booted_s = _boot_time_s((folder / "stat").read_text())
         descriptors = len(os.listdir(folder / "self/fd"))
         return {
             "process_cpu_seconds_total": (
@@ -55,7 +55,7 @@ def process_figures(folder: Path = _PROC) -> dict[str, float]:
         return {}
 
 
-def _booted_s(stat: str) -> float:
+def _boot_time_s(stat: str) -> float:
     return float(stat.partition("btime ")[2].split(maxsplit=1)[0])
 
 
@@ -63,7 +63,7 @@ def cluster_info(
     node: ClusterNode, realm: RunningRealm, now_us: int, local: LocalNames | None = None
 ) -> ClusterInfo:
     """Return the owner's view of its cluster at a moment of its steady clock."""
-    doors, named = local_doors(node), {} if local is None else local.names
+    addresses, local_names = local_addresses(node), {} if local is None else local.names
     claims = node.claims
     present = {(member.node, member.nonce) for member in claims.present(now_us)}
     claim = claims.claims.get(SHARD)
@@ -81,7 +81,7 @@ def cluster_info(
                 version=member.version,
                 url=member.serves.get("native", ""),
                 renewed_us=member.wall_us,
-                local_url=doors.get(member.node, ""),
+                local_url=addresses.get(member.node, ""),
                 unfit=claims.unfit(member, SHARD),
             )
             for member in members
@@ -89,9 +89,9 @@ def cluster_info(
         ],
         local=[
             LocalStoreInfo(
-                name=name, kind=store.kind, node=store.node, url=doors.get(store.node, "")
+                name=name, kind=store.kind, node=store.node, url=addresses.get(store.node, "")
             )
-            for name, store in sorted(named.items())
+            for name, store in sorted(local_names.items())
             if store.ruling == "granted"
         ],
     )

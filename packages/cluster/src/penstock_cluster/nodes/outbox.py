@@ -20,17 +20,17 @@ from penstock_core.vocabulary.errors import (
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.outboxes import Outboxes, OutboxState, Outgoing
 
-LOOK_S: Final = 2.0
-"""Longest pause between two looks at the outboxes without a notification, in seconds."""
-AGAIN_S: Final = 0.1
+POLL_S: Final = 2.0
+"""Longest pause between two polls of the outboxes without a notification, in seconds."""
+RETRY_S: Final = 0.1
 """First pause before a failed copy is sent again, in seconds; it doubles with each failure."""
 NOTHING: Final = Outgoing((), (), IdSet())
 
 _log = logger("penstock.local")
 
 
-class ClusterDoor(Protocol):
-    """Brings copies to the owner of the cluster's realm."""
+class CopyTarget(Protocol):
+    """Sends copies to the owner of the cluster's realm."""
 
     async def copy_in(
         self, join: Join, target: str, producer: str, copies: Outgoing
@@ -45,13 +45,13 @@ class OutboxSender:
     """Sends waiting events in order, repeats them until they are confirmed, and then removes
     them."""
 
-    def __init__(self, realm: RunningRealm, door: ClusterDoor) -> None:
+    def __init__(self, realm: RunningRealm, copy_target: CopyTarget) -> None:
         self._outboxes: Outboxes = realm.joins.outboxes
         self._incidents = realm.incidents
-        self._door = door
+        self._copy_target = copy_target
         self._reasons: dict[int, str] = {}
         """Reason why the events of an outbox wait, by outbox."""
-        self._again: dict[int, tuple[float, float]] = {}
+        self._retries: dict[int, tuple[float, float]] = {}
         """Time of an outbox's next attempt, in seconds of the loop, and the length of the pause."""
         self._changed = asyncio.Event()
         self._outboxes.onward = self
@@ -61,7 +61,7 @@ class OutboxSender:
 
     async def check(self, join: Join, target: str) -> str:
         """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
-        result = await self._door.copy_in(join, target, "", copies=NOTHING)
+        result = await self._copy_target.copy_in(join, target, "", copies=NOTHING)
         return result.name
 
     def waits_for(self, outbox: int) -> str:
@@ -74,23 +74,25 @@ class OutboxSender:
         """Send until cancelled, or until the realm stops."""
         now = asyncio.get_running_loop().time
         while True:
-            # This comes before the look, so that a change during it leads to another look.
+            # Cleared first, so that a change during the poll leads to another poll.
             self._changed.clear()
             try:
-                moved = [await self._apart(outbox) for outbox in self._outboxes.now()]
+                has_sent = [await self._step_contained(outbox) for outbox in self._outboxes.now()]
             except RealmStopping:
                 return
-            if any(moved):
+            if any(has_sent):
                 continue
-            soonest = min((again_s for again_s, _ in self._again.values()), default=now() + LOOK_S)
-            wait_s = min(LOOK_S, max(0.0, soonest - now()))
+            soonest = min(
+                (again_s for again_s, _ in self._retries.values()), default=now() + POLL_S
+            )
+            wait_s = min(POLL_S, max(0.0, soonest - now()))
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
-    async def _apart(self, outbox: OutboxState) -> bool:
+    async def _step_contained(self, outbox: OutboxState) -> bool:
         """Run :meth:`_step` so that an unexpected failure affects only this outbox."""
         if self._incidents.is_aside("outboxes", outbox.channel_id):
             return False
@@ -100,41 +102,43 @@ class OutboxSender:
 
     async def _step(self, outbox: OutboxState) -> bool:
         """Send the oldest events of an outbox. Returns whether more may be waiting."""
-        number, now_s = outbox.channel_id, asyncio.get_running_loop().time()
-        if number in self._again and self._again[number][0] > now_s:
+        outbox_id, now_s = outbox.channel_id, asyncio.get_running_loop().time()
+        if outbox_id in self._retries and self._retries[outbox_id][0] > now_s:
             return False
         try:
-            copies = await self._outboxes.next(number)
+            copies = await self._outboxes.next(outbox_id)
             if copies is None:
-                self._goes_on(number)
-                if outbox.join.ending and await self._outboxes.end(number):
+                self._clear_failure(outbox_id)
+                if outbox.join.ending and await self._outboxes.end(outbox_id):
                     _log.info("outbox.ended", source=outbox.source, destination=outbox.target)
                 return False
-            await self._bring(outbox, copies)
-            await self._outboxes.sent(number, copies.ids)
+            await self._send(outbox, copies)
+            await self._outboxes.sent(outbox_id, copies.ids)
         except RealmStopping:
             raise
         except (NameDoesNotExist, IllegalState) as error:
             await self._handle_refusal(outbox, error)
             return False
         except PenstockError as error:
-            self._waits(outbox, error)
+            self._note_failure(outbox, error)
             return False
-        self._goes_on(number)
+        self._clear_failure(outbox_id)
         return True
 
-    async def _bring(self, outbox: OutboxState, copies: Outgoing) -> None:
+    async def _send(self, outbox: OutboxState, copies: Outgoing) -> None:
         producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
         try:
-            result = await self._door.copy_in(outbox.join, outbox.target, producer, copies=copies)
+            result = await self._copy_target.copy_in(
+                outbox.join, outbox.target, producer, copies=copies
+            )
         except RealmStopping as error:  # that of the cluster; another node serves it soon
             raise Unavailable(str(error)) from error
         newest = copies.ids.highest
-        assert newest is not None, "there are some"
+        assert newest is not None, "copies that were sent have ids"
         if result.known > max(newest, outbox.next_id - 1):
             raise IllegalState(
                 f"{outbox.target} has had later events of this join than the node knows of, so the "
-                f"node was restored from a backup, and it cannot be told which of these were "
+                f"node was restored from a backup, and the node cannot know which of these were "
                 f"copied: delete the join and create it again"
             )
 
@@ -142,11 +146,11 @@ class OutboxSender:
         """Handle a destination that does not exist or refuses the events, or an outbox that has
         just ended."""
         if not any(current.channel_id == outbox.channel_id for current in self._outboxes.now()):
-            self._goes_on(outbox.channel_id)
+            self._clear_failure(outbox.channel_id)
         elif not outbox.join.ending:
-            self._waits(outbox, error)
+            self._note_failure(outbox, error)
         elif await self._outboxes.end(outbox.channel_id, given_up=True):
-            self._goes_on(outbox.channel_id)
+            self._clear_failure(outbox.channel_id)
             _log.warning(
                 "outbox.given_up",
                 source=outbox.source,
@@ -155,9 +159,9 @@ class OutboxSender:
                 reason=str(error),
             )
 
-    def _waits(self, outbox: OutboxState, error: PenstockError) -> None:
-        number, reason = outbox.channel_id, str(error)
-        if self._reasons.get(number) != reason:
+    def _note_failure(self, outbox: OutboxState, error: PenstockError) -> None:
+        outbox_id, reason = outbox.channel_id, str(error)
+        if self._reasons.get(outbox_id) != reason:
             _log.warning(
                 "outbox.waiting",
                 source=outbox.source,
@@ -165,12 +169,12 @@ class OutboxSender:
                 code=error.code,
                 reason=reason,
             )
-        self._reasons[number] = reason
-        # This is half of the first pause, because the next line doubles it.
-        _, pause_s = self._again.get(number, (0.0, AGAIN_S / 2))
-        pause_s = min(2 * pause_s, LOOK_S)
-        self._again[number] = asyncio.get_running_loop().time() + pause_s, pause_s
+        self._reasons[outbox_id] = reason
+        # Half of the first pause, because the next line doubles it.
+        _, pause_s = self._retries.get(outbox_id, (0.0, RETRY_S / 2))
+        pause_s = min(2 * pause_s, POLL_S)
+        self._retries[outbox_id] = asyncio.get_running_loop().time() + pause_s, pause_s
 
-    def _goes_on(self, number: int) -> None:
-        self._again.pop(number, None)
-        self._reasons.pop(number, None)
+    def _clear_failure(self, outbox_id: int) -> None:
+        self._retries.pop(outbox_id, None)
+        self._reasons.pop(outbox_id, None)

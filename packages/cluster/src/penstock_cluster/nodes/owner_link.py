@@ -40,10 +40,10 @@ class OwnerLink:
         self.used_s = 0.0
         self._name = owner.name
         self._link = Link(self)
-        self._asked = 0
+        self._request_number = 0
         self._waiting: asyncio.Future[Any] | None = None
         self._lost: PenstockError | None = None
-        self._farewell: PenstockError | None = None
+        self._goodbye: PenstockError | None = None
 
     @property
     def is_open(self) -> bool:
@@ -54,12 +54,12 @@ class OwnerLink:
     ) -> None:
         """Connect, send the preface, and wait for the welcome."""
         loop = asyncio.get_running_loop()
-        made = lambda: _Introduced(introduce)  # noqa: E731
-        transport, _ = await loop.create_connection(made, *place)
+        protocol = lambda: _PrefaceProtocol(introduce)  # noqa: E731
+        transport, _ = await loop.create_connection(protocol, *place)
         # asyncio calls connection_made() only for the first protocol of a connection.
         if tls is not None:
             upgraded = await loop.start_tls(transport, self._link, tls, server_hostname=place[0])
-            assert upgraded is not None, "it has not been closed"
+            assert upgraded is not None, "the transport is open"
             self._link.connection_made(upgraded)
         else:
             transport.set_protocol(self._link)
@@ -70,13 +70,13 @@ class OwnerLink:
 
     async def ask(self, request: CopyIn, *bodies: bytes) -> Any:
         """Return the answer to a request. Raises the owner's refusal, or ``ConnectionLost``."""
-        self._asked += 1
+        self._request_number += 1
         self._waiting = asyncio.get_running_loop().create_future()
-        self._link.send(wire.Asked(self._asked, request), *bodies)
+        self._link.send(wire.Asked(self._request_number, request), *bodies)
         return await self._answer()
 
     async def _answer(self) -> Any:
-        assert self._waiting is not None, "something was asked"
+        assert self._waiting is not None, "a request was sent"
         if self._lost is not None:
             raise self._lost
         self.used_s = asyncio.get_running_loop().time()
@@ -92,27 +92,27 @@ class OwnerLink:
         """Drop the connection."""
         self._link.abort()
 
-    # --- what the connection tells -------------------------------------------------------
+    # --- events of the connection --------------------------------------------------------
 
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
         """See :class:`~penstock.client.connection.transport.Receiver`."""
         match message:
             case wire.Welcome():
                 self._answered(None)
-            case wire.Done(number, answer) if number == self._asked:
+            case wire.Done(number, answer) if number == self._request_number:
                 self._answered(answer)
-            case wire.Failed(number, code, text) if number == self._asked:
+            case wire.Failed(number, code, text) if number == self._request_number:
                 self._failed(error_of(code, text))
             case wire.Goodbye(code, text):
-                self._farewell = error_of(code, text)
+                self._goodbye = error_of(code, text)
             case _:
                 pass  # the answer to a request that was given up
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
         """See :class:`~penstock.client.connection.transport.Receiver`."""
         if self._lost is None:
-            why = f"the connection to node {self._name} was lost: {reason_of(reason)}"
-            self._lost = self._farewell or ConnectionLost(why)
+            reason = f"the connection to node {self._name} was lost: {reason_of(reason)}"
+            self._lost = self._goodbye or ConnectionLost(reason)
             self._failed(self._lost)
 
     def _answered(self, answer: Any) -> None:
@@ -124,7 +124,7 @@ class OwnerLink:
             self._waiting.set_exception(error)
 
 
-class _Introduced(asyncio.Protocol):
+class _PrefaceProtocol(asyncio.Protocol):
     """Sends the node's preface before anything else, and before TLS."""
 
     def __init__(self, introduce: Callable[[asyncio.Transport], bytes]) -> None:
@@ -135,7 +135,7 @@ class _Introduced(asyncio.Protocol):
         transport.write(self._introduce(transport))
 
 
-class OwnerDoor:
+class OwnerClient:
     """Requests of a node to the realm of the cluster, whichever node serves it."""
 
     def __init__(
@@ -165,17 +165,17 @@ class OwnerDoor:
     async def copy_in(
         self, join: Join, target: str, producer: str, copies: Outgoing
     ) -> CopiesTaken:
-        """See :class:`~penstock_cluster.nodes.outbox.ClusterDoor`."""
+        """See :class:`~penstock_cluster.nodes.outbox.CopyTarget`."""
         request = CopyIn(target, join.archive, producer, parts=copies.parts)
         async with self._turn:
             owner = self._owner()
             if owner is None:
                 raise refusal(None, "native", has_quorum=self._has_quorum())
-            self._drop_old(owner)
+            self._drop_stale(owner)
             link: OwnerLink | None = None
             try:
                 async with asyncio.timeout(CONNECT_S + self._answer_s):
-                    link = await self._linked(owner, principal_of(join, self._node))
+                    link = await self._link_for(owner, principal_of(join, self._node))
                     answer = await link.ask(request, *copies.bodies)
             except TimeoutError:
                 # All connections lead to this owner, because those to others were dropped above.
@@ -190,7 +190,7 @@ class OwnerDoor:
                     self._forget(link)
             return msgspec.convert(answer, CopiesTaken)
 
-    async def _linked(self, owner: ServingNode, principal: Principal) -> OwnerLink:
+    async def _link_for(self, owner: ServingNode, principal: Principal) -> OwnerLink:
         open_link = self._links.get(principal)
         if open_link is not None:
             return open_link
@@ -214,7 +214,7 @@ class OwnerDoor:
         self._links[principal] = link
         return link
 
-    def _drop_old(self, owner: ServingNode) -> None:
+    def _drop_stale(self, owner: ServingNode) -> None:
         """Close connections that are idle, lost or lead to an earlier owner."""
         now_s = asyncio.get_running_loop().time()
         for link in list(self._links.values()):

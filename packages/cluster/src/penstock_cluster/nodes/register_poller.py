@@ -13,36 +13,36 @@ from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.upkeep.regular_work import run_again
 
 ENDS: Final = (Deposed,)
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 """Pause between two polls without a notification."""
 
 
-async def look_forever(
+async def poll_forever(
     registry: Registry,
     prefix: str,
-    look: Callable[[], Awaitable[object]],
+    poll: Callable[[], Awaitable[object]],
     incidents: Incidents,
     task: str,
     *,
-    every_s: float = LOOK_S,
+    every_s: float = POLL_S,
     changed: asyncio.Event | None = None,
 ) -> None:
-    """Call ``look`` at once, after each change below ``prefix``, whenever ``changed`` is set, and
+    """Call ``poll`` at once, after each change below ``prefix``, whenever ``changed`` is set, and
     after ``every_s`` seconds, until cancelled. A failure is an incident of the ``task``, and the
-    next poll tries again. Raises ``Deposed`` when ``look`` does."""
-    woken = changed or asyncio.Event()
+    next poll tries again. Raises ``Deposed`` when ``poll`` does."""
+    wake_up = changed or asyncio.Event()
 
-    async def hear() -> None:
+    async def watch() -> None:
         async for _ in registry.watch(prefix):
-            woken.set()
+            wake_up.set()
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(run_again(incidents, f"{task}: changes", hear))
+        tasks.create_task(run_again(incidents, f"{task}: changes", watch))
         while True:
-            # This comes before the look, so that a change during it leads to another look.
-            woken.clear()
+            # Cleared first, so that a change during the poll leads to another poll.
+            wake_up.clear()
             with incidents.barrier(task, ends=ENDS):
-                await look()
+                await poll()
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
-                    await woken.wait()
+                    await wake_up.wait()

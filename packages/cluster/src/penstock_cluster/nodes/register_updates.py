@@ -28,14 +28,14 @@ async def change_record(
     """
     while True:
         record = await registry.get(key)
-        before = read(record)
-        after = change(before)
-        if after == before:
-            return before
-        after = msgspec.structs.replace(after, written_by=secrets.token_hex(8))
+        current = read(record)
+        changed = change(current)
+        if changed == current:
+            return current
+        changed = msgspec.structs.replace(changed, written_by=secrets.token_hex(8))
         try:
             version = 0 if record is None else record.version
-            await registry.cas(key, version, msgspec.json.encode(after))
+            await registry.cas(key, version, msgspec.json.encode(changed))
         except Conflict:
             continue  # another node has written, or an answer was lost
-        return after
+        return changed

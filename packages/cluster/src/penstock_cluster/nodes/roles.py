@@ -21,8 +21,8 @@ from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 
-_LOOK_S: Final = 0.1
-ENGINE_LOOK_S: Final = 10.0
+_LEASE_CHECK_S: Final = 0.1
+ENGINE_CHECK_S: Final = 10.0
 """Seconds between two health checks of the engine, and the longest wait for an answer."""
 _DAMAGES_MAX: Final = 1_000
 
@@ -50,7 +50,7 @@ class NodeRoles:
         name is empty if no node is known to serve."""
         self._standby = standby
         await standby.open()
-        last: str | None = ""
+        notified_name: str | None = ""
         try:
             while True:
                 await node.changed()
@@ -58,10 +58,10 @@ class NodeRoles:
                     standby.tell_owners()
                     owner = node.owner(SHARD)
                     if not standby.is_open or _is_own(node, owner):
-                        last = None
-                    elif (name := "" if owner is None else owner.node) != last:
+                        notified_name = None
+                    elif (name := "" if owner is None else owner.node) != notified_name:
                         on_owner(name)
-                        last = name
+                        notified_name = name
         finally:
             self._standby = None
             standby.close()
@@ -77,7 +77,7 @@ class NodeRoles:
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
-        assert self._lease is not None, "it was opened with one"
+        assert self._lease is not None, "`open` is called before `serve`"
         if self._standby is not None:
             self._standby.close()
         try:
@@ -98,13 +98,13 @@ async def watch_engine(
             incidents.barrier("engine", ends=()),
             suppress(TimeoutError, Unavailable),  # then the leader and the room are unknown
         ):
-            async with asyncio.timeout(ENGINE_LOOK_S):
+            async with asyncio.timeout(ENGINE_CHECK_S):
                 health = await engine.health()
             leader, room, rooms = health.leader, health.room, dict(health.rooms)
             if len(counts.damages) < _DAMAGES_MAX:
                 counts.damages.update(health.damage)
         counts.leader, counts.room, counts.rooms = leader, room, rooms
-        await asyncio.sleep(ENGINE_LOOK_S)
+        await asyncio.sleep(ENGINE_CHECK_S)
 
 
 def serving_node(node: ClusterNode) -> ServingNode | None:
@@ -135,7 +135,7 @@ LOCAL: Final = "local"
 """Key of the address of a member's local channels, among those of its front ends."""
 
 
-def local_doors(node: ClusterNode) -> dict[str, str]:
+def local_addresses(node: ClusterNode) -> dict[str, str]:
     """Return the address of each node's local channels, by node."""
     members = node.claims.members.values()
     return {member.node: member.serves[LOCAL] for member in members if LOCAL in member.serves}
@@ -151,7 +151,7 @@ def _native_place(member: MemberRecord) -> str:
 
 
 async def tell_owners(node: ClusterNode, listener: NativeListener) -> None:
-    """Tell the clients of a realm about every change of the owners, until cancelled."""
+    """Notify the clients of a realm of every change of the owners, until cancelled."""
     while True:
         await node.changed()
         with listener.realm.incidents.barrier("owners", ends=()):
@@ -166,7 +166,7 @@ async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) ->
     """End all sessions when the lease no longer holds, and accept them again once it does: without
     it no answer would be reliable. Runs until cancelled."""
     while True:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_LEASE_CHECK_S)
         with listener.realm.incidents.barrier("quorum", ends=()):
             if lease.holds():
                 if listener.suspended is not None:

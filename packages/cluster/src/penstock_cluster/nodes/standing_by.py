@@ -75,17 +75,17 @@ class StandbyListener:
         )
         for name, place in self._places.items():
             front_end = installed[name]
-            make, wants = front_end.standby(node), front_end.wants_relay
+            make, wants_relay = front_end.standby(node), front_end.wants_relay
             if name == NATIVE:
                 others = {kind.first_bytes: kind for kind in installed.values() if kind.first_bytes}
-                wants = partial(_wants_relay, front_end, tuple(others))
-                recognized = {
+                wants_relay = partial(_wants_relay, front_end, tuple(others))
+                protocols = {
                     first_bytes: kind.standby(node)
                     for first_bytes, kind in others.items()
                     if kind.name in self._places
                 }
-                make = self._sniffed(make, recognized) if recognized else make
-            await self._listen(name, place, make, wants=wants)
+                make = self._with_sniffer(make, protocols) if protocols else make
+            await self._listen(name, place, make, wants_relay=wants_relay)
 
     def close(self) -> None:
         """Close the ports, so that the realm can listen there."""
@@ -126,7 +126,7 @@ class StandbyListener:
     def _is_relaying(self) -> bool:
         return self._relays is not None and self._relays.may_begin("http")
 
-    def _sniffed(self, native: Make, others: Mapping[bytes, Make]) -> Make:
+    def _with_sniffer(self, native: Make, others: Mapping[bytes, Make]) -> Make:
         return partial(
             ProtocolSniffer, native, others, PATIENCE_S, enter=self.enter, leave=self.leave
         )

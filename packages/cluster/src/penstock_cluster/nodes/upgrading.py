@@ -64,11 +64,11 @@ async def finish_upgrade(registry: Registry, state: UpgradeState) -> int:
         raise IllegalState("no node is running: start all of them, each with the newer version")
     newest = max(member.format for member in state.members)
     if older := state.older:
-        named = ", ".join(
+        listed = ", ".join(
             f"{member.node} ({member.version}, {member.condition})" for member in older
         )
         raise IllegalState(
-            f"not every node has the newer version: {named} knows format {older[0].format}, and "
+            f"not every node has the newer version: {listed} knows format {older[0].format}, and "
             f"others know {newest}. Upgrade it, or stop it for good"
         )
     record = await registry.get(FORMAT_KEY)

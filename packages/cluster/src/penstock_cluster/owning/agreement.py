@@ -36,12 +36,12 @@ def disagreement(
     if not names:
         return ""
     others = [peer for peer in members if peer.node != member.node and not peer.removed]
-    alike = 1 + sum(not differing(member.settings, peer.settings) for peer in others)
-    if 2 * alike > 1 + len(others):
+    agreeing = 1 + sum(not differing(member.settings, peer.settings) for peer in others)
+    if 2 * agreeing > 1 + len(others):
         return ""
     differences = [
-        f"{name} is {_shown(member.settings[name])} at {member.node}, and was "
-        f"{_shown(claim.settings[name])} where the realm was served last"
+        f"{name} is {_quoted(member.settings[name])} at {member.node}, and was "
+        f"{_quoted(claim.settings[name])} where the realm was served last"
         for name in names[:_SHOWN_MAX]
     ]
     more = f"; {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
@@ -51,5 +51,5 @@ def disagreement(
     )
 
 
-def _shown(value: str) -> str:
+def _quoted(value: str) -> str:
     return repr(value) if value else "not set"

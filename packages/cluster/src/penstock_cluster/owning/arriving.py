@@ -18,7 +18,7 @@ ARRIVING_KEY: Final = "cluster/import"
 
 
 class ArrivingRealm(msgspec.Struct, frozen=True, kw_only=True):
-    """An import that is running or was broken off."""
+    """An import that is running or was interrupted."""
 
     realm: str
     """Identity of the realm."""
@@ -30,19 +30,20 @@ class ArrivingRealm(msgspec.Struct, frozen=True, kw_only=True):
     """Start of the import, in microseconds since 1970."""
 
 
-def arriving_in(record: VersionedRecord | None) -> ArrivingRealm | None:
+def import_in(record: VersionedRecord | None) -> ArrivingRealm | None:
     """Return the import that a record describes, or None."""
     if record is None:
         return None
     return read_record(ARRIVING_KEY, record, ArrivingRealm)
 
 
-async def refuse_half_a_realm(registry: Registry) -> None:
+async def refuse_partial_realm(registry: Registry) -> None:
     """Raise ``IllegalState`` while a realm is only partly imported."""
-    arriving = arriving_in(await registry.get(ARRIVING_KEY))
+    arriving = import_in(await registry.get(ARRIVING_KEY))
     if arriving is not None:
         raise IllegalState(
             f"the realm {arriving.realm} is being imported into this cluster, or its import was "
-            f"broken off. No node serves it before that is finished: run `penstock cluster import` "
+            "interrupted. No node serves it before the import is finished: run `penstock cluster "
+            "import` "
             f"again, or with --abandon to remove the imported part"
         )

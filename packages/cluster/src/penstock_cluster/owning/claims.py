@@ -1,9 +1,9 @@
 """The members of a cluster and the shards they own, decided from the contents of the register.
 
-This module does no I/O: :meth:`Claims.looked` takes the records that were read, :meth:`Claims.due`
-returns the writes to make, and :meth:`Claims.wrote` takes the answer. Every written value names its
-writer: if an answer is lost, or a write is refused because an earlier attempt succeeded, the next
-poll of the register shows it.
+This module does no I/O: :meth:`Claims.apply_poll` takes the records that were read,
+:meth:`Claims.due` returns the writes to make, and :meth:`Claims.wrote` takes the answer. Every
+written value names its writer: if an answer is lost, or a write is refused because an earlier
+attempt succeeded, the next poll of the register shows it.
 
 Two rules ensure that no two nodes rely on one shard at once, as long as clocks run equally fast up
 to the margin of a lease:
@@ -28,8 +28,8 @@ from penstock_cluster.owning.clocks import (
     APART_US_MAX,
     Incarnation,
     MemberClocks,
-    farthest,
-    off_by,
+    farthest_offset,
+    median_offset,
 )
 from penstock_cluster.owning.lease import Lease
 from penstock_cluster.owning.operator_orders import MoveOrder, Orders
@@ -38,7 +38,7 @@ from penstock_cluster.owning.register_records import (
     SHARDS,
     ClaimRecord,
     MemberRecord,
-    RegisterLook,
+    RegisterPoll,
     RegisterWrite,
 )
 from penstock_core.vocabulary.node_figures import NodeFigures, Why
@@ -81,7 +81,7 @@ class Claims:
         self._rival_renewals = 0
         self.members: dict[str, MemberRecord] = {}
         self.claims: dict[int, ClaimRecord] = {}
-        self.why: dict[int, Why] = {}
+        self.reasons: dict[int, Why] = {}
         """Reason for this node's latest claim, by shard."""
         self.format = 0
         """Format that all nodes write; 0 before the first poll."""
@@ -102,7 +102,7 @@ class Claims:
         """Shards that this node has released; other nodes are preferred for them."""
         self._has_joined = False
         self._renewal_began_us: int | None = None
-        self._looked_us: int | None = None
+        self._polled_us: int | None = None
         """Start of the latest poll; its contents are at least as new."""
 
     # --- owned shards --------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Claims:
     def to_hand_over(self, now_us: int) -> Iterator[int]:
         """Yield owned shards that orders assign to another node, if that node can take them."""
         for shard, owned in self.owned.items():
-            others = self._able(self.claims.get(shard), now_us)
+            others = self._able_processes(self.claims.get(shard), now_us)
             move = self.orders.move_of(shard, owned.epoch)
             is_moved = move is not None and not move.by_force and move.process in others
             if is_moved or (others and self.orders.is_drained(self._process)):
@@ -177,7 +177,11 @@ class Claims:
         """Return whether another process is about to claim an owned shard by force."""
         claim = self.claims.get(shard)
         move = self._move_of(shard, claim)
-        return move is not None and move.by_force and move.process in self._able(claim, now_us)
+        return (
+            move is not None
+            and move.by_force
+            and move.process in self._able_processes(claim, now_us)
+        )
 
     def waiting_us(self, now_us: int) -> int:
         """Return how long the oldest unanswered write has waited, in microseconds; 0 without
@@ -227,7 +231,7 @@ class Claims:
         ended."""
         self._refused_us.setdefault((node, nonce), now_us)
 
-    def doubted(self) -> Iterator[MemberRecord]:
+    def late_owners(self) -> Iterator[MemberRecord]:
         """Yield owners that have not renewed for a while. Probing them costs little, and a killed
         owner is replaced sooner."""
         for claim in self.claims.values():
@@ -236,8 +240,8 @@ class Claims:
                 continue
             watched = self._watched.get((claim.owner, claim.nonce))
             late_us = self.lease.length_us // 6
-            silent = watched is not None and self._age_us(watched.since_us) >= late_us
-            if silent and member.nonce == claim.nonce and member.address:
+            is_silent = watched is not None and self._age_us(watched.since_us) >= late_us
+            if is_silent and member.nonce == claim.nonce and member.address:
                 yield member
 
     # --- clocks --------------------------------------------------------------------------
@@ -245,13 +249,13 @@ class Claims:
     @property
     def clock_apart_us(self) -> int:
         """Offset of the most distant member's clock from this node's; negative if behind."""
-        return farthest(self._clocks.ahead_us(self._others()))
+        return farthest_offset(self._clocks.ahead_us(self._others()))
 
     @property
     def clock_off_us(self) -> int:
         """Offset of the members' clocks from this node's; negative if behind; 0 if this clock
         is one of the middle ones."""
-        return off_by(self._clocks.ahead_us(self._others()))
+        return median_offset(self._clocks.ahead_us(self._others()))
 
     def _others(self) -> Iterator[Incarnation]:
         """Yield the other live processes."""
@@ -264,61 +268,61 @@ class Claims:
 
     # --- what the register shows ---------------------------------------------------------
 
-    def looked(self, look: RegisterLook) -> None:
-        """Take the records of one poll. Records older than those already seen are ignored."""
-        self._see_members(look)
+    def apply_poll(self, poll: RegisterPoll) -> None:
+        """Apply the records of one poll. Records older than those already seen are ignored."""
+        self._apply_members(poll)
         # The members come first, because their times are compared with the poll before this one.
-        self._looked_us = look.began_us
-        self.format = max(self.format, look.format)
-        for shard, move in look.orders.moves.items():
+        self._polled_us = poll.began_us
+        self.format = max(self.format, poll.format)
+        for shard, move in poll.orders.moves.items():
             if self.orders.moves.get(shard) != move:
-                self._ordered_us[shard] = look.ended_us
-        self.orders = look.orders
-        self._see_claims(look)
+                self._ordered_us[shard] = poll.ended_us
+        self.orders = poll.orders
+        self._apply_claims(poll)
 
-    def _see_members(self, look: RegisterLook) -> None:
-        for node, record in look.members.items():
-            if self._is_news(MEMBERS + node, record):
-                self._see_member(msgspec.json.decode(record.value, type=MemberRecord), look)
-            self._settle(MEMBERS + node, record, look.ended_us)
+    def _apply_members(self, poll: RegisterPoll) -> None:
+        for node, record in poll.members.items():
+            if self._is_newer(MEMBERS + node, record):
+                self._apply_member(msgspec.json.decode(record.value, type=MemberRecord), poll)
+            self._settle_pending(MEMBERS + node, record, poll.ended_us)
 
-    def _see_claims(self, look: RegisterLook) -> None:
-        for shard, record in look.claims.items():
+    def _apply_claims(self, poll: RegisterPoll) -> None:
+        for shard, record in poll.claims.items():
             claim = msgspec.json.decode(record.value, type=ClaimRecord)
-            if self._is_news(f"{SHARDS}{shard}", record):
-                self._see_claim(shard, claim, look)
-            self._settle(f"{SHARDS}{shard}", record, look.ended_us)
+            if self._is_newer(f"{SHARDS}{shard}", record):
+                self._apply_claim(shard, claim, poll)
+            self._settle_pending(f"{SHARDS}{shard}", record, poll.ended_us)
         for shard in self._shards:
-            if shard not in look.claims:
-                self._free_since_us.setdefault(shard, look.ended_us)
+            if shard not in poll.claims:
+                self._free_since_us.setdefault(shard, poll.ended_us)
 
-    def _is_news(self, key: str, record: VersionedRecord) -> bool:
+    def _is_newer(self, key: str, record: VersionedRecord) -> bool:
         if record.version < self._versions.get(key, 0):
             return False
         self._versions[key] = record.version
         return True
 
-    def _see_member(self, member: MemberRecord, look: RegisterLook) -> None:
+    def _apply_member(self, member: MemberRecord, poll: RegisterPoll) -> None:
         self.members[member.node] = member
         incarnation = member.node, member.nonce
         watched = self._watched.get(incarnation)
         if watched is None:
-            self._succeed(member, look.ended_us)
+            self._succeed(member, poll.ended_us)
         elif watched.counter not in {member.counter, -1}:
-            assert self._looked_us is not None, "it has been seen before"
-            age_us = look.ended_us - self._looked_us
-            self._clocks.compared(incarnation, member.wall_us, look.wall_us, age_us=age_us)
+            assert self._polled_us is not None, "an earlier poll has seen the process"
+            age_us = poll.ended_us - self._polled_us
+            self._clocks.compare(incarnation, member.wall_us, poll.wall_us, age_us=age_us)
         if watched is None or watched.counter != member.counter:
-            self._watched[incarnation] = _Watched(member.counter, look.ended_us)
+            self._watched[incarnation] = _Watched(member.counter, poll.ended_us)
             self._refused_us.pop(incarnation, None)
         if member.node == self.me.node and incarnation != self._process:
             if self._has_joined:
                 self.is_replaced = True
                 self.owned.clear()
             elif watched is not None and watched.counter != member.counter:
-                self._see_rival(member)
+                self._note_rival(member)
 
-    def _see_rival(self, member: MemberRecord) -> None:
+    def _note_rival(self, member: MemberRecord) -> None:
         """Note that another process with this node's name has renewed. One renewal may have been
         the last, delayed write of a killed process."""
         self._rival_renewals += 1
@@ -344,15 +348,15 @@ class Claims:
             if node == member.node:
                 self._watched[node, nonce] = _Watched(-1, now_us)
 
-    def _see_claim(self, shard: int, claim: ClaimRecord, look: RegisterLook) -> None:
+    def _apply_claim(self, shard: int, claim: ClaimRecord, poll: RegisterPoll) -> None:
         self.claims[shard] = claim
         incarnation = claim.owner, claim.nonce
         if claim.owner:
             self._free_since_us.pop(shard, None)
             # No record has this counter, so that the next one of this process counts as a renewal.
-            self._watched.setdefault(incarnation, _Watched(-1, look.ended_us))
+            self._watched.setdefault(incarnation, _Watched(-1, poll.ended_us))
         else:
-            self._free_since_us.setdefault(shard, look.ended_us)
+            self._free_since_us.setdefault(shard, poll.ended_us)
         if incarnation != self._process:
             self.owned.pop(shard, None)
             self._giving_up.discard(shard)
@@ -362,7 +366,7 @@ class Claims:
             # No lease has this term, so that the claim has to be confirmed before it holds.
             self.owned[shard] = Owned(claim.epoch, -1)
 
-    def _settle(self, key: str, record: VersionedRecord, now_us: int) -> None:
+    def _settle_pending(self, key: str, record: VersionedRecord, now_us: int) -> None:
         """Settle a write whose answer did not arrive, from the record that was read."""
         pending = self._pending.get(key)
         if pending is None or record.version <= pending.write.expected:
@@ -386,12 +390,12 @@ class Claims:
         Each write is returned once, until :meth:`wrote` or a poll settles it. After a ``Conflict``
         the caller polls the register again.
         """
-        if self._looked_us is None or self.is_replaced or not self._may_join():
+        if self._polled_us is None or self.is_replaced or not self._may_join():
             return []
-        writes = [*self._renewal(now_us, wall_us, figures)]
+        writes = [*self._renewal_writes(now_us, wall_us, figures)]
         if self.lease.holds(now_us):
             for shard in self._shards:
-                writes += self._claimed(shard, now_us)
+                writes += self._claim_writes(shard, now_us)
         for write in writes:
             self._pending[write.key] = _PendingWrite(write, now_us, self.lease.term)
         return writes
@@ -434,22 +438,22 @@ class Claims:
             self._given_up.add(shard)
             self._free_since_us[shard] = now_us
 
-    def _renewal(
+    def _renewal_writes(
         self, now_us: int, wall_us: int, figures: Callable[[], NodeFigures | None]
     ) -> Iterator[RegisterWrite]:
-        began_us, each_us = self._renewal_began_us, self.lease.length_us // 3
+        began_us, period_us = self._renewal_began_us, self.lease.length_us // 3
         if self._member_key in self._pending or (
-            began_us is not None and now_us - began_us < each_us
+            began_us is not None and now_us - began_us < period_us
         ):
             return
         self._renewal_began_us = now_us
         counter = self.me.counter + 1
-        raised = msgspec.structs.replace(
+        renewed = msgspec.structs.replace(
             self.me, counter=counter, wall_us=wall_us, figures=figures()
         )
-        yield self._write(self._member_key, raised)
+        yield self._write(self._member_key, renewed)
 
-    def _claimed(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
+    def _claim_writes(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
         key, claim = f"{SHARDS}{shard}", self.claims.get(shard)
         if key in self._pending:
             return
@@ -468,10 +472,10 @@ class Claims:
                 )
                 yield self._write(key, confirmed)
         elif self.may_claim(shard, claim, now_us):
-            self.why[shard] = self._why(shard, claim)
+            self.reasons[shard] = self._claim_reason(shard, claim)
             epoch = 1 if claim is None else claim.epoch + 1
             me = self.me
-            wanted = ClaimRecord(
+            claim_record = ClaimRecord(
                 me.node,
                 me.nonce,
                 epoch,
@@ -480,9 +484,9 @@ class Claims:
                 settings=me.settings,
                 lease_us=me.lease_us,
             )
-            yield self._write(key, wanted)._replace(is_claim=True)
+            yield self._write(key, claim_record)._replace(is_claim=True)
 
-    def _why(self, shard: int, claim: ClaimRecord | None) -> Why:
+    def _claim_reason(self, shard: int, claim: ClaimRecord | None) -> Why:
         """Return why this node may claim the shard now."""
         move = self._move_of(shard, claim)
         if move is not None and move.by_force and move.process == self._process:
@@ -533,7 +537,7 @@ class Claims:
         An operator's order decides first. Otherwise each shard ranks the nodes differently, so that
         few shards move when a node joins or leaves.
         """
-        able = {self._process, *self._able(claim, now_us)}
+        able = {self._process, *self._able_processes(claim, now_us)}
         move = self._move_of(shard, claim)
         if move is not None and move.process in able:
             return move.process == self._process
@@ -542,9 +546,9 @@ class Claims:
     def _move_of(self, shard: int, claim: ClaimRecord | None) -> MoveOrder | None:
         return self.orders.move_of(shard, 0 if claim is None else claim.epoch)
 
-    def _able(self, claim: ClaimRecord | None, now_us: int) -> set[Incarnation]:
+    def _able_processes(self, claim: ClaimRecord | None, now_us: int) -> set[Incarnation]:
         """Return the other processes that could take a shard with this claim."""
-        least = max(self.format, 0 if claim is None else claim.format)
+        format_min = max(self.format, 0 if claim is None else claim.format)
         able = set[Incarnation]()
         for member in self.members.values():
             process = member.node, member.nonce
@@ -553,7 +557,7 @@ class Claims:
             is_silent = now_us - self._watched[process].since_us >= self._lease_us(member)
             is_gone = is_silent or process in self._refused_us or self.orders.is_drained(process)
             has_released = claim is not None and not claim.owner and claim.nonce == member.nonce
-            is_unable = member.leaving or member.unfit or member.format < least
+            is_unable = member.leaving or member.unfit or member.format < format_min
             is_unable = is_unable or self._disagreement(member, claim)
             if not (is_gone or has_released or is_unable):
                 able.add(process)
@@ -565,8 +569,8 @@ class Claims:
 
     def _age_us(self, since_us: int) -> int:
         """Return how long a state has lasted for certain: up to the latest poll, not up to now."""
-        assert self._looked_us is not None, "it was seen in a look"
-        return self._looked_us - since_us
+        assert self._polled_us is not None, "the state was seen in a poll"
+        return self._polled_us - since_us
 
     def _write(self, key: str, record: MemberRecord | ClaimRecord) -> RegisterWrite:
         return RegisterWrite(key, self._versions.get(key, 0), msgspec.json.encode(record))

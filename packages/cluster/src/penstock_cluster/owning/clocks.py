@@ -19,31 +19,31 @@ Incarnation = tuple[str, str]
 """A node, and the nonce of one start of its process."""
 
 
-class _Apart(NamedTuple):
+class _OffsetBounds(NamedTuple):
     """Bounds for how far a clock is ahead of this node's. The exact value is unknown because the
     record was read some time after it was written."""
 
-    least_us: int
-    most_us: int
+    min_us: int
+    max_us: int
 
     @property
     def us(self) -> int:
         """Smallest possible difference; 0 if both clocks may show the same."""
-        return nearest_to_zero(self.least_us, self.most_us)
+        return nearest_to_zero(self.min_us, self.max_us)
 
 
 class MemberClocks:
     """The offsets of other processes' clocks from this one's."""
 
     def __init__(self) -> None:
-        self._by_process: dict[Incarnation, _Apart] = {}
+        self._by_process: dict[Incarnation, _OffsetBounds] = {}
 
-    def compared(self, process: Incarnation, shown_us: int, own_us: int, age_us: int) -> None:
-        """Record that ``process`` has shown ``shown_us`` at most ``age_us`` ago, while this clock
-        shows ``own_us``. A time of 0 is unknown and ignored."""
+    def compare(self, process: Incarnation, shown_us: int, own_us: int, age_us: int) -> None:
+        """Record that ``process`` has shown ``shown_us`` at maximum ``age_us`` ago, while this
+        clock shows ``own_us``. A time of 0 is unknown and ignored."""
         if shown_us and own_us:
             ahead_us = shown_us - own_us
-            self._by_process[process] = _Apart(ahead_us, ahead_us + age_us)
+            self._by_process[process] = _OffsetBounds(ahead_us, ahead_us + age_us)
 
     def ahead_us(self, processes: Iterable[Incarnation]) -> list[int]:
         """Return how far each known clock is ahead, in microseconds; negative if behind."""
@@ -51,22 +51,22 @@ class MemberClocks:
         return [differences[process].us for process in processes if process in differences]
 
 
-def farthest(ahead_us: Iterable[int]) -> int:
+def farthest_offset(ahead_us: Iterable[int]) -> int:
     """Return how far the most distant clock is ahead of this node's; negative if behind."""
     return max(ahead_us, key=abs, default=0)
 
 
-def off_by(ahead_us: Iterable[int]) -> int:
+def median_offset(ahead_us: Iterable[int]) -> int:
     """Return how far others are ahead of this node; negative if behind; 0 for one of the middle
     ones.
 
     The median counts, so that one wrong clock does not stop the others, and at least one node may
     always own a shard.
     """
-    shown = sorted([0, *ahead_us])
-    return nearest_to_zero(shown[(len(shown) - 1) // 2], shown[len(shown) // 2])
+    offsets = sorted([0, *ahead_us])
+    return nearest_to_zero(offsets[(len(offsets) - 1) // 2], offsets[len(offsets) // 2])
 
 
-def nearest_to_zero(least: int, most: int) -> int:
-    """Return the number from ``least`` to ``most`` that is nearest to 0."""
-    return max(least, min(most, 0))
+def nearest_to_zero(minimum: int, maximum: int) -> int:
+    """Return the number from ``minimum`` to ``maximum`` that is nearest to 0."""
+    return max(minimum, min(maximum, 0))

@@ -21,7 +21,8 @@ class Lease:
         """Raise ``InvalidArgument`` for a length outside of 2 to 60 seconds."""
         if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
             raise InvalidArgument(
-                f"a lease of {lease_s} s: choose {LEASE_S_MIN:.0f} to {LEASE_S_MAX:.0f} seconds"
+                f"cluster.lease_s is {lease_s}; allowed are {LEASE_S_MIN:.0f} to {LEASE_S_MAX:.0f} "
+                "seconds"
             )
         self.length_us = int(lease_s * SECOND_US)
         self.until_us = 0

@@ -59,19 +59,19 @@ class LocalNames(msgspec.Struct, frozen=True):
         """Names that no cluster-wide store may get: those granted, and those requested."""
         return {name: local for name, local in self.names.items() if local.ruling != "refused"}
 
-    def asking(self, name: str, wanted: LocalName) -> LocalNames:
+    def with_request(self, name: str, request: LocalName) -> LocalNames:
         """Return the record with a node's request for a name. Raises ``NameAlreadyBound``,
         ``LimitReached``."""
         local = self.names.get(name)
         if local is not None and local.ruling != "refused":
-            is_there = "is" if local.ruling == "granted" else "is about to be"
-            raise NameAlreadyBound(f"{name} {is_there} a local {local.kind} of node {local.node}")
+            state = "is" if local.ruling == "granted" else "is about to be"
+            raise NameAlreadyBound(f"{name} {state} a local {local.kind} of node {local.node}")
         if local is None and len(self.names) >= LOCAL_NAMES_MAX:
             raise LimitReached(
                 f"the nodes of this cluster have {LOCAL_NAMES_MAX} local channels and queues, "
                 f"which is the limit; delete one, or make {name} cluster-wide"
             )
-        return replace(self, names={**self.names, name: wanted})
+        return replace(self, names={**self.names, name: request})
 
     def without(self, name: str, node: str, asked: str = "") -> LocalNames:
         """Return the record without a node's name. With ``asked``, remove the name only if it comes
@@ -86,14 +86,14 @@ class LocalNames(msgspec.Struct, frozen=True):
         remaining = {name: local for name, local in self.names.items() if local.node != node}
         return self if len(remaining) == len(self.names) else replace(self, names=remaining)
 
-    def begun(self, epoch: int) -> LocalNames:
+    def with_owner(self, epoch: int) -> LocalNames:
         """Return the record with a new ruling owner. Raises ``Deposed`` if a later owner has
         begun."""
         if self.epoch > epoch:
             raise Deposed(f"epoch {self.epoch} rules over local names, and this is {epoch}")
         return replace(self, epoch=epoch)
 
-    def ruled(self, epoch: int, is_taken: Callable[[str], bool]) -> LocalNames:
+    def with_rulings(self, epoch: int, is_taken: Callable[[str], bool]) -> LocalNames:
         """Return the record with a ruling on each request: refused if ``is_taken`` reports a
         cluster-wide store of that name. Raises ``Deposed`` if another owner rules."""
         if self.epoch != epoch:
@@ -109,7 +109,7 @@ class LocalNames(msgspec.Struct, frozen=True):
         """Return the ruling on a request. Raises ``IllegalState`` if the request was removed."""
         local = self.names.get(name)
         if local is None or (local.node, local.asked) != (node, asked):
-            raise IllegalState(f"the name {name} was given back while it was asked for; try again")
+            raise IllegalState(f"the request for the name {name} was removed meanwhile; try again")
         return local.ruling
 
 

@@ -18,7 +18,7 @@ from penstock_cluster.owning.operator_orders import Orders
 from penstock_cluster.owning.register_records import (
     ClaimRecord,
     MemberRecord,
-    RegisterLook,
+    RegisterPoll,
     read_record,
 )
 from penstock_core.vocabulary.node_figures import SHARD
@@ -103,32 +103,32 @@ class Observer:
         self._first_seen_us: dict[str, int] = {}
         self._renewed_us: dict[str, int] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._looked_us = 0
+        self._polled_us = 0
 
-    def looked(self, look: RegisterLook) -> None:
-        """Take the records of one poll. Raises ``Damaged`` for records that are not valid."""
-        claim = look.claims.get(SHARD)
+    def apply_poll(self, poll: RegisterPoll) -> None:
+        """Apply the records of one poll. Raises ``Damaged`` for records that are not valid."""
+        claim = poll.claims.get(SHARD)
         self._claim = None if claim is None else read_record("shard/0", claim, ClaimRecord)
-        self._format = look.format
-        self._orders = look.orders
+        self._format = poll.format
+        self._orders = poll.orders
         seen = {
             node: read_record(f"node/{node}", record, MemberRecord)
-            for node, record in look.members.items()
+            for node, record in poll.members.items()
         }
         for node, member in seen.items():
             before = self._members.get(node)
             if before is None or before.nonce != member.nonce:
-                self._first_seen_us[node] = look.ended_us
+                self._first_seen_us[node] = poll.ended_us
                 self._renewed_us.pop(node, None)
             elif before.counter != member.counter:
-                self._renewed_us[node] = look.ended_us
-                age_us = look.ended_us - self._looked_us
+                self._renewed_us[node] = poll.ended_us
+                age_us = poll.ended_us - self._polled_us
                 process = node, member.nonce
-                self._clocks.compared(process, member.wall_us, look.wall_us, age_us=age_us)
+                self._clocks.compare(process, member.wall_us, poll.wall_us, age_us=age_us)
         self._members = {node: member for node, member in seen.items() if not member.removed}
-        self._looked_us = look.began_us
+        self._polled_us = poll.began_us
 
-    def unseen(self) -> Iterator[MemberRecord]:
+    def without_sign_of_life(self) -> Iterator[MemberRecord]:
         """Yield members that have neither renewed nor refused a connection so far."""
         for node, member in self._members.items():
             if node not in self._renewed_us and not self._is_refused(member):
@@ -141,33 +141,33 @@ class Observer:
     def is_known(self, node: str) -> bool:
         """Return whether further polls would show nothing new about a node, or it is not a
         member."""
-        return node not in {member.node for member in self.unseen()}
+        return node not in {member.node for member in self.without_sign_of_life()}
 
-    def is_settled(self, now_us: int) -> bool:
+    def is_complete(self, now_us: int) -> bool:
         """Return whether further polls would show nothing new about the live nodes."""
         return all(
             now_us - self._first_seen_us[member.node] >= max(self._lease_us, member.lease_us)
-            for member in self.unseen()
+            for member in self.without_sign_of_life()
         )
 
     def seen(self, now_us: int) -> ClusterSeen:
         """Return the state of the cluster as observed up to now."""
         claim = self._claim
         renewed_us = None if claim is None else self._renewed_us.get(claim.owner)
-        left_s = None
+        remaining_s = None
         if claim is not None and renewed_us is not None:
             until_us = renewed_us + (claim.lease_us or self._lease_us) - MARGIN_US
-            left_s = max(0.0, (until_us - now_us) / SECOND_US)
+            remaining_s = max(0.0, (until_us - now_us) / SECOND_US)
         return ClusterSeen(
             owner="" if claim is None else claim.owner,
             epoch=0 if claim is None else claim.epoch,
             format=self._format,
-            lease_left_s=left_s,
-            members=tuple(self._seen(self._members[node]) for node in sorted(self._members)),
+            lease_left_s=remaining_s,
+            members=tuple(self._view_of(self._members[node]) for node in sorted(self._members)),
             settings={} if claim is None else claim.settings,
         )
 
-    def _seen(self, member: MemberRecord) -> MemberSeen:
+    def _view_of(self, member: MemberRecord) -> MemberSeen:
         ahead = self._clocks.ahead_us([(member.node, member.nonce)])
         return MemberSeen(
             node=member.node,

@@ -86,7 +86,7 @@ class RegisterWrite(NamedTuple):
     """Whether it makes this node the owner of a shard."""
 
 
-class RegisterLook(NamedTuple):
+class RegisterPoll(NamedTuple):
     """The contents of the register in one poll: all claims are read first, then all members."""
 
     claims: Mapping[int, VersionedRecord]
@@ -102,10 +102,10 @@ class RegisterLook(NamedTuple):
 
 
 def read_record(
-    key: str, record: VersionedRecord, type: type[T], *, what: str = "record of a cluster"
+    key: str, record: VersionedRecord, type: type[T], *, description: str = "record of a cluster"
 ) -> T:
-    """Decode a record of the register. Raises ``Damaged`` if it is not a valid ``what``."""
+    """Decode a record of the register. Raises ``Damaged``, whose text calls it ``description``."""
     try:
         return msgspec.json.decode(record.value, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{key} in the register is not a valid {what}: {error}") from error
+        raise Damaged(f"{key} in the register is not a valid {description}: {error}") from error

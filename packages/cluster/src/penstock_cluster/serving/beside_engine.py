@@ -22,8 +22,8 @@ from penstock_cluster.bootstrap.engine_peers import (
     Peer,
     PeerAnswer,
     ask_peer,
-    bracketed,
     own_peer,
+    url_host,
 )
 from penstock_cluster.bootstrap.engine_server import EngineProcess
 from penstock_cluster.bootstrap.storage_engines import engine_tls
@@ -181,7 +181,7 @@ def _wait(
 def _monitor(peer: Peer, plan: EnginePlan) -> str:
     """Return the monitoring URL of a server."""
     scheme = "https" if plan.has_tls else "http"
-    return f"{scheme}://{bracketed(peer.host)}:{peer.monitor_port}"
+    return f"{scheme}://{url_host(peer.host)}:{peer.monitor_port}"
 
 
 @contextmanager

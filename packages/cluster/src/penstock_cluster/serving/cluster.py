@@ -12,12 +12,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock_cluster.bootstrap.cluster import (
-    advertised,
+    advertised_host,
     check_engine,
     check_names,
     cluster_secret,
+    ensure_identity,
     identity_of,
-    made_identity,
     member,
     open_engine,
     open_inspector,
@@ -34,10 +34,10 @@ from penstock_cluster.nodes.node_state import (
     node_figures,
     process_figures,
 )
-from penstock_cluster.nodes.owner_link import OwnerDoor
+from penstock_cluster.nodes.owner_link import OwnerClient
 from penstock_cluster.nodes.roles import (
     NodeRoles,
-    local_doors,
+    local_addresses,
     owners_in,
     owning_node,
     serving_node,
@@ -47,7 +47,7 @@ from penstock_cluster.nodes.roles import (
     watch_engine,
 )
 from penstock_cluster.nodes.standing_by import StandbyListener
-from penstock_cluster.owning.arriving import refuse_half_a_realm
+from penstock_cluster.owning.arriving import refuse_partial_realm
 from penstock_cluster.owning.register_records import MemberRecord
 from penstock_cluster.relay import Relays
 from penstock_cluster.serving.history import HistoryServer, check_history
@@ -106,7 +106,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
     check_names(settings.cluster)  # checked before anything is created
     check_local(settings.cluster)
     check_history(settings.cluster)
-    advertised(settings)
+    advertised_host(settings)
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
         settings = with_certificate(directory, settings)
@@ -117,7 +117,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
         ports = HeldPorts()
         try:
             registry = await engine.registry()
-            await refuse_half_a_realm(registry)
+            await refuse_partial_realm(registry)
             home.check_realm(await identity_of(registry))
             settings = await _hold(ports, settings)
             log_limits(settings)
@@ -275,7 +275,7 @@ class NodeProcess:
             self._roles,
             clock=clock,
             lease_s=settings.cluster.lease_s,
-            opens_door=False,
+            listens=False,
             figures=self._figures,
         )
         self.serving: tuple[RunningRealm, NativeListener] | None = None
@@ -292,7 +292,7 @@ class NodeProcess:
             self._registry,
             self._ports,
             self._tls,
-            OwnerDoor(
+            OwnerClient(
                 lambda: owning_node(self.node),
                 self._secret,
                 self.me.node,
@@ -373,9 +373,9 @@ class NodeProcess:
         notifying.ready(f"standing by at {url}, {owner or 'nobody'} serves")
 
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
-        await refuse_half_a_realm(self._registry)  # an import may have begun since the start
+        await refuse_partial_realm(self._registry)  # an import may have begun since the start
         wanted = self._home.record.realm or secrets.token_hex(16)
-        identity = await made_identity(self._registry, wanted)
+        identity = await ensure_identity(self._registry, wanted)
         self._home.check_realm(identity)
         realm = await open_shard(
             journal,
@@ -388,7 +388,10 @@ class NodeProcess:
             identity=identity,
         )
         names = ClusterWideNames(
-            self._registry, lease.epoch, realm.directory, doors=lambda: local_doors(self.node)
+            self._registry,
+            lease.epoch,
+            realm.directory,
+            addresses=lambda: local_addresses(self.node),
         )
         try:
             await names.begin()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from penstock_cluster.bootstrap.cluster import open_history
-from penstock_cluster.nodes.register_poller import look_forever
+from penstock_cluster.nodes.register_poller import poll_forever
 from penstock_cluster.sealed_history import SealedHistory
 from penstock_core.api.realm import ClusterInfo
 from penstock_core.loggers import logger
@@ -57,7 +57,7 @@ class LastKnownRights:
 
     async def follow(self, incidents: Incidents) -> None:
         """Read the records whenever they may have changed, until cancelled."""
-        await look_forever(
+        await poll_forever(
             self._registry,
             ACCESS_PREFIX,
             self.refresh,

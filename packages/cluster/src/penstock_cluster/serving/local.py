@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from penstock_cluster.nodes.local_names import LocalStoreNames
 from penstock_cluster.nodes.outbox import OutboxSender
-from penstock_cluster.nodes.owner_link import OwnerDoor
-from penstock_cluster.nodes.register_poller import look_forever
+from penstock_cluster.nodes.owner_link import OwnerClient
+from penstock_cluster.nodes.register_poller import poll_forever
 from penstock_core.api.realm import ClusterInfo
 from penstock_core.loggers import logger
 from penstock_core.version import __version__
@@ -59,7 +59,7 @@ class LocalRealm:
         settings: Settings,
         ports: HeldPorts,
         certificate: Tls | None,
-        door: OwnerDoor,
+        door: OwnerClient,
     ) -> None:
         """``settings`` are those of the node, with the bound ports."""
         self.realm = realm
@@ -85,7 +85,7 @@ class LocalRealm:
         registry: Registry,
         ports: HeldPorts,
         certificate: Tls | None,
-        door: OwnerDoor,
+        door: OwnerClient,
     ) -> LocalRealm:
         """Recover the local realm in the node's ``directory``, or create it. Copies of its joins
         for cluster-wide stores go through the ``door``. Raises the errors of
@@ -179,7 +179,7 @@ class LocalRealm:
             if await self._shared.refresh():
                 await self.realm.access.accounts.follow()
 
-        await look_forever(
+        await poll_forever(
             self._registry,
             ACCESS_PREFIX,
             refresh,

@@ -180,10 +180,10 @@ class DemoProcesses:
     def start(self) -> None:
         """Start all processes at once; nodes wait for a majority of the engine's servers."""
         self.engine.__enter__()
-        self._guard.keep(self.pids())
+        self._guard.set_pids(self.pids())
         for node in self.nodes:
             node.start()
-            self._guard.keep(self.pids())
+            self._guard.set_pids(self.pids())
 
     @property
     def epoch(self) -> int:
@@ -239,7 +239,7 @@ class DemoProcesses:
             self._act_on_node(self.nodes[resolved.number - 1], verb)
         else:
             self._act_on_engine(resolved.number - 1, verb)
-        self._guard.keep(self.pids())
+        self._guard.set_pids(self.pids())
         return f"{verb} {name}{_part(wanted)}"
 
     def _resolve(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
