@@ -333,7 +333,7 @@ def test_what_opening_has_read_is_not_read_again(
 
     async def told(told_in: Story) -> None:
         await filled(told_in.engine, 30)
-        monkeypatch.setattr(journal_module, "_KEPT_BYTES_MAX", 20 * 100)
+        monkeypatch.setattr(journal_module, "_CACHED_BYTES_MAX", 20 * 100)
         journal = await told_in.engine.journal(0, 2)
         asked = NatsStream.message
         read: list[int] = []

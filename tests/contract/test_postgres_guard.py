@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock_cluster.storage.postgres.guard import check_settings, check_standbys, standbys_wanted
+from penstock_cluster.storage.postgres.guard import (
+    check_settings,
+    check_standbys,
+    standbys_required,
+)
 from penstock_core.vocabulary.errors import Unavailable
 
 SAFE = {
@@ -70,7 +74,7 @@ def test_a_server_that_could_lose_something_is_refused(
 def test_the_standbys_a_commit_waits_for_have_to_be_there(names: str, wanted: int) -> None:
     settings = {**SAFE, "synchronous_standby_names": names}
 
-    assert standbys_wanted(names) == wanted
+    assert standbys_required(names) == wanted
     asyncio.run(check_standbys(Server(settings, wanted), "db:5432"))
     with pytest.raises(Unavailable, match=f"waits for {wanted}: start the standbys"):
         asyncio.run(check_standbys(Server(settings, wanted - 1), "db:5432"))

@@ -192,7 +192,7 @@ NO_MEMORY: Final = {
         "penstock_cluster.owning.clocks.APART_US_MAX",
         "penstock_cluster.owning.clocks.WRONG_US_MAX",
         "penstock_cluster.owning.lease.LEASE_S_MAX",
-        "penstock_cluster.storage.jetstream.journal._LOOKS_MAX",
+        "penstock_cluster.storage.jetstream.journal._POLLS_MAX",
         "access.lockout_max_s",
         "limits.requests_per_s_max",
     ),

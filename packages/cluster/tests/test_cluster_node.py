@@ -187,7 +187,7 @@ async def test_between_machines_there_is_tls_and_all_of_it_is_there_after_a_rest
     stranger = machines.node("n2", secret="another secret".ljust(32, "."))
     nodes["n2"].terminate()
     assert "n1 at LOCALHOST" in (reason := refusal(stranger)), reason
-    assert "it has another secret: --secret-file is to be the same on all machines" in reason
+    assert "it has another secret: --secret-file must be the same on all machines" in reason
 
 
 @pytest.mark.spec("N4")
@@ -246,7 +246,7 @@ def test_a_machine_that_is_alone_waits_and_others_that_differ_are_refused(
     ports = machines.peers
     swapped = f"n1={LOOPBACK}:{ports['n2']},n2={LOOPBACK}:{ports['n3']},n3={LOOPBACK}:{ports['n1']}"
     reason = refusal(machines.node("n2", peers=swapped))
-    assert "the engine's server 'n1' answers there: --peers is to be the same" in reason
+    assert "the engine's server 'n1' answers there: --peers must be the same" in reason
     reason = refusal(machines.node("n1", peers=swapped.replace("n3=", "x=").replace("n1=", "n3=")))
     assert "--name is 'n1', and --peers has n3, n2, x" in reason
     taken = f"n1={LOOPBACK}:{ports['n2']},n2={LOOPBACK}:{ports['n1'] - 1},n3={LOOPBACK}:1"

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock_cluster.relay import (
-    READ_REST_S,
-    SAID_BYTES_MAX,
+    DRAIN_S,
+    KEPT_BYTES_MAX,
     RelayChooser,
     RelayEnd,
 )
@@ -195,7 +195,7 @@ async def test_a_client_is_dropped_with_its_owner_when_there_is_no_beginning_aga
     if why == "it was answered":
         far.data_received(b"answer")
     else:
-        client.protocol.data_received(bytes(SAID_BYTES_MAX))
+        client.protocol.data_received(bytes(KEPT_BYTES_MAX))
 
     far.connection_lost(ConnectionResetError())
 
@@ -231,7 +231,7 @@ async def test_who_does_not_read_the_rest_is_dropped_in_the_end() -> None:
 
     assert client.is_closed
     assert not client.is_aborted
-    await pass_time(READ_REST_S + 1)
+    await pass_time(DRAIN_S + 1)
     assert client.is_aborted
 
 

@@ -192,7 +192,7 @@ async def test_an_import_that_was_broken_off_is_served_by_nobody_and_goes_on(
 
     with pytest.raises(BrokenOff):
         await moved_in(filled, servers, Engine(servers))
-    with pytest.raises(IllegalState, match="its import was broken off"):
+    with pytest.raises(IllegalState, match="its import was interrupted"):
         async with owned(servers, 2):
             pass
     with pytest.raises(IllegalState, match="was not finished"):
@@ -326,7 +326,7 @@ async def test_an_import_that_is_overtaken_by_a_node_ends(filled: Path) -> None:
     with pytest.raises(Deposed):
         await moved_in(filled, servers, Engine(servers))
     assert not await servers.blobs(0).list("snapshots/")
-    with pytest.raises(IllegalState, match="its import was broken off"):
+    with pytest.raises(IllegalState, match="its import was interrupted"):
         await refuse_partial_realm(servers.records)
 
 

@@ -31,12 +31,12 @@ from penstock_server.runtime.access.rare_lines import RareLines
 
 CONNECT_S: Final = 2.0
 """Seconds within which the owner has to accept a relayed connection."""
-SAID_BYTES_MAX: Final = 64 << 10
+KEPT_BYTES_MAX: Final = 64 << 10
 """Client bytes kept until the owner answers; a client sends less before the first answer."""
-READ_REST_S: Final = 30.0
+DRAIN_S: Final = 30.0
 """Seconds that one side gets for reading its remaining bytes after the other has closed."""
 
-Wants = Callable[[bytes], bool | None]
+WantsRelay = Callable[[bytes], bool | None]
 """Decides from the first bytes of a connection whether it is relayed; None if more are needed."""
 
 _log = logger("penstock.cluster")
@@ -45,87 +45,87 @@ _log = logger("penstock.cluster")
 class RelayEnd(asyncio.Protocol):
     """One of the two connections of a relay; bytes received here are sent on the other one."""
 
-    def __init__(self, left: Callable[[RelayEnd], None]) -> None:
-        """``left`` is called when this end is closed."""
+    def __init__(self, on_closed: Callable[[RelayEnd], None]) -> None:
+        """``on_closed`` is called when this end is closed."""
         self.transport: asyncio.Transport | None = None
         self.other: RelayEnd | None = None
         self.owner = ""
         """Name of the node at the other end of the relay."""
         self.rare_lines = RareLines()
         self.has_finished = False
-        """Whether the peer of this end sends nothing more."""
+        """Whether the peer of this end has closed its sending side."""
         self.is_over = False
-        self.instead: Callable[[], asyncio.BaseProtocol] | None = None
+        self.answer_protocol: Callable[[], asyncio.BaseProtocol] | None = None
         """Creates the protocol that answers a client here if the owner drops it without an answer.
         None if that is impossible: its bytes are encrypted or no longer kept, the owner has
         answered, or the owner may have carried out a request."""
-        self._sent = b""
-        self._left = left
+        self._kept_bytes = b""
+        self._on_closed = on_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         if self.is_alone:
             self.transport.abort()  # the other end closed before this one connected
-        elif (to := self._beyond) is not None and not to.is_reading():
-            to.resume_reading()
+        elif (target := self._other_transport) is not None and not target.is_reading():
+            target.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.instead is not None:
+        if self.other is not None and self.other.answer_protocol is not None:
             self.other.forget()  # the owner has answered
-        if self.instead is not None:
-            self._sent += data
-            if len(self._sent) > SAID_BYTES_MAX:
+        if self.answer_protocol is not None:
+            self._kept_bytes += data
+            if len(self._kept_bytes) > KEPT_BYTES_MAX:
                 self.forget()
-        if (to := self._beyond) is not None:
-            to.write(data)
+        if (target := self._other_transport) is not None:
+            target.write(data)
 
     def forget(self) -> None:
         """Drop the kept bytes of the client."""
-        self.instead, self._sent = None, b""
+        self.answer_protocol, self._kept_bytes = None, b""
 
     def eof_received(self) -> bool:
         self.has_finished = True
-        to = self._beyond
-        if self.other is None or to is None or self.other.has_finished:
+        target = self._other_transport
+        if self.other is None or target is None or self.other.has_finished:
             return False  # both sides have sent everything
-        if self.other.instead is not None:
+        if self.other.answer_protocol is not None:
             return False  # the owner has not answered yet
-        if to.can_write_eof():
-            to.write_eof()
+        if target.can_write_eof():
+            target.write_eof()
         return True
 
     def pause_writing(self) -> None:
-        if (to := self._beyond) is not None and to.is_reading():
-            to.pause_reading()
+        if (target := self._other_transport) is not None and target.is_reading():
+            target.pause_reading()
 
     def resume_writing(self) -> None:
-        if (to := self._beyond) is not None and not to.is_reading():
-            to.resume_reading()
+        if (target := self._other_transport) is not None and not target.is_reading():
+            target.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self.is_over = True
-        self._left(self)
-        if (to := self._beyond) is not None:
-            if self.other is not None and self.other.instead is not None:
-                self.other.answer_here(to, self.other.instead)
+        self._on_closed(self)
+        if (target := self._other_transport) is not None:
+            if self.other is not None and self.other.answer_protocol is not None:
+                self.other.answer_here(target, self.other.answer_protocol)
             elif exc is None:
-                close(to, READ_REST_S)
+                close(target, DRAIN_S)
             else:
-                to.abort()
+                target.abort()
 
     def answer_here(
-        self, transport: asyncio.Transport, instead: Callable[[], asyncio.BaseProtocol]
+        self, transport: asyncio.Transport, answer_protocol: Callable[[], asyncio.BaseProtocol]
     ) -> None:
         """Continue with the client in another protocol, as if nothing had been relayed."""
-        tell_no_owner(self.rare_lines, self.owner, "it dropped the connection")
-        sent = self._sent
+        log_no_owner(self.rare_lines, self.owner, "it dropped the connection")
+        sent = self._kept_bytes
         self.forget()
         self.transport, self.is_over = None, True
-        self._left(self)
+        self._on_closed(self)
         if not transport.is_reading():
             transport.resume_reading()
-        hand_over(transport, instead(), sent)
+        hand_over(transport, answer_protocol(), sent)
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -134,7 +134,7 @@ class RelayEnd(asyncio.Protocol):
 
     def cut(self) -> None:
         """Drop both connections."""
-        self._left(self)
+        self._on_closed(self)
         self.abort()
         if self.other is not None:
             self.other.abort()
@@ -145,7 +145,7 @@ class RelayEnd(asyncio.Protocol):
         return self.other is not None and self.other.is_over
 
     @property
-    def _beyond(self) -> asyncio.Transport | None:
+    def _other_transport(self) -> asyncio.Transport | None:
         transport = None if self.other is None else self.other.transport
         return None if transport is None or transport.is_closing() else transport
 
@@ -183,7 +183,7 @@ class Relays:
         if owner.secret_name == self._secret_name:
             return True
         reason = "it has another secret" if owner.secret_name else "its version takes no relays"
-        tell_no_owner(self.rare_lines, owner.name, reason)
+        log_no_owner(self.rare_lines, owner.name, reason)
         return False
 
     async def begin(self, front_end: str, client: Place, reached: Place) -> RelayEnd | None:
@@ -201,7 +201,7 @@ class Relays:
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *place)
         except (OSError, TimeoutError) as error:
-            tell_no_owner(self.rare_lines, owner.name, str(error) or "no answer")
+            log_no_owner(self.rare_lines, owner.name, str(error) or "no answer")
             return None
         finally:
             self.connecting -= 1
@@ -220,9 +220,9 @@ class Relays:
 
     def cut(self, *, all_of_them: bool = False) -> None:
         """Cut the relays to processes that are not the owner, or all relays."""
-        now = "" if all_of_them else self._process()
+        owner_process = "" if all_of_them else self._process()
         for end, process in list(self._processes.items()):
-            if process != now:
+            if process != owner_process:
                 end.cut()
 
     def _process(self) -> str:
@@ -241,7 +241,7 @@ class RelayChooser(Sniffer):
         self,
         relays: Relays,
         front_end: str,
-        wants: Wants,
+        wants_relay: WantsRelay,
         local: Callable[[], asyncio.BaseProtocol],
         places: WaitingPlaces,
     ) -> None:
@@ -249,7 +249,7 @@ class RelayChooser(Sniffer):
         super().__init__(places.patience_s, places.enter, places.leave)
         self._relays = relays
         self._front_end: str = front_end
-        self._wants = wants
+        self._wants = wants_relay
         self._local = local
         self._relaying: asyncio.Task[None] | None = None
 
@@ -263,14 +263,14 @@ class RelayChooser(Sniffer):
                 refuse_relayed(self._relays.rare_lines, host_of(transport))
                 transport.abort()
             return
-        wants = self._wants(self._data)
-        if wants is None:
+        wants_relay = self._wants(self._data)
+        if wants_relay is None:
             return
-        if wants and self._relays.may_begin(self._front_end):
+        if wants_relay and self._relays.may_begin(self._front_end):
             transport.pause_reading()
             self._relaying = start_task(self._relay(transport), name="relay")
         else:
-            self._go_on(transport, self._local())
+            self._continue_with(transport, self._local())
 
     async def _relay(self, transport: asyncio.Transport) -> None:
         """Continue with the owner, or here if it cannot be reached."""
@@ -280,15 +280,15 @@ class RelayChooser(Sniffer):
             if near is not None:
                 near.cut()
             return
-        transport.resume_reading()  # first of all: the next protocol may pause it at once
+        transport.resume_reading()  # first, because the next protocol may pause it at once
         if near is not None and near.is_alone:
             near = None
         # An owner may have carried out an HTTP request without an answer to it.
         if near is not None and self._front_end != "http":
-            near.instead = self._local  # before its first answer the owner has done nothing
-        self._go_on(transport, self._local() if near is None else near)
+            near.answer_protocol = self._local  # before its first answer the owner has done nothing
+        self._continue_with(transport, self._local() if near is None else near)
 
-    def _go_on(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    def _continue_with(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         self.end()
         hand_over(transport, protocol, self._data)
 
@@ -317,7 +317,7 @@ def refuse_relayed(rare_lines: RareLines, peer: str) -> None:
         _log.warning("relay.refused", peer=peer, reason=reason, left_out=left_out)
 
 
-def tell_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
+def log_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
     """Log that a client could not be relayed to the owner, once a minute for an owner and a reason,
     because clients retry during a takeover."""
     if rare_lines.is_due(owner, reason):
@@ -329,10 +329,10 @@ async def relay_before_tls(relays: Relays, front_end: str, handshake: Handshake)
     """Relay a connection before TLS begins; None if it is answered here. Raises
     ``RemoteProtocolViolation`` for a connection that another node relays to this one."""
     sock = handshake.sock
-    begun = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))
-    if len(begun) < len(SIGNATURE) and may_be_preface(begun):
+    first_bytes = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))
+    if len(first_bytes) < len(SIGNATURE) and may_be_preface(first_bytes):
         return None  # it has ended, as the connection of a health check does
-    if may_be_preface(begun):
+    if may_be_preface(first_bytes):
         refuse_relayed(relays.rare_lines, handshake.address)
         raise RemoteProtocolViolation("this node does not own the realm")
     if not relays.may_begin(front_end):

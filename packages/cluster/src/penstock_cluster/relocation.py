@@ -86,7 +86,7 @@ class Relocation:
         if recovered.has_gaps or recovered.unreadable:
             raise Damaged(
                 f"the realm is damaged, and is not moved as it is: {recovered.damage[0]}. "
-                f"`penstock store repair` sets aside what cannot be read"
+                f"`penstock store repair` sets the unreadable parts aside"
             )
         self._state = recovered.state
         self._newest_us = recovered.newest_us
@@ -123,12 +123,12 @@ class Relocation:
         """Copy the files that will never change, while the realm still runs, which shortens the
         move after the stop. Returns the number of files copied."""
         copied_sizes = {info.name: info.size for info in await target.list(SEGMENTS)}
-        copied = done = 0
+        copied = copied_bytes = 0
         for file in self._files():
             if not file.grows:
                 copied += await self._copy(file, target, copied_sizes) is not None
-                done += file.index.size
-                on_progress(done)
+                copied_bytes += file.index.size
+                on_progress(copied_bytes)
         return copied
 
     async def finish(
@@ -144,13 +144,13 @@ class Relocation:
         journal meanwhile, and ``NameDoesNotExist`` if the source has removed a file."""
         copied_sizes = {info.name: info.size for info in await target.list(SEGMENTS)}
         await self._seal_all(target, copied_sizes)
-        done = 0
+        copied_bytes = 0
         for store in self._state.stores.values():
             files = []
             for file in store.files:
-                done += file.index.size
-                files.append(await self._moved_file(file, target, copied_sizes))
-                on_progress(done)
+                copied_bytes += file.index.size
+                files.append(await self._move_file(file, target, copied_sizes))
+                on_progress(copied_bytes)
             store.files = files
         # The time of a realm never goes back, even if the clock here is behind.
         at_us = max(now_us, self._newest_us)
@@ -158,13 +158,13 @@ class Relocation:
         # The empty block gives the snapshot a number that no other block has; and it is
         # refused if this process is no longer the owner.
         sequence = await journal.append(journal.info().tail, encode_block(at_us, [], []))
-        kept = names.snapshots(sequence)
+        snapshot_names = names.snapshots(sequence)
         for info in await target.list(SNAPSHOTS):
             await target.delete(info.name)  # of an interrupted attempt
-        for name in kept:
+        for name in snapshot_names:
             await target.put(name, image)
-        moved = {file.name for file in self._files()}
-        for name in copied_sizes.keys() - moved:
+        referenced_names = {file.name for file in self._files()}
+        for name in copied_sizes.keys() - referenced_names:
             await target.delete(name)
 
     def _files(self) -> Iterator[SealedFile]:
@@ -177,12 +177,15 @@ class Relocation:
         for number, store in self._state.stores.items():
             if isinstance(store, MergeStore):
                 continue  # its states are in the snapshot
-            while rest := store.all_unsealed():
-                end, pieces = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (rest[-1].end, rest)
+            while pending := store.all_unsealed():
+                end, pieces = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (
+                    pending[-1].end,
+                    pending,
+                )
                 await self._seal(
                     number, store, target, copied_sizes=copied_sizes, end=end, pieces=pieces
                 )
-            self._keep_late(number, store)
+            self._leave_late_events(number, store)
 
     async def _seal(
         self,
@@ -195,20 +198,20 @@ class Relocation:
     ) -> None:
         state = self._state.channels[number].state
         compression = state.definition.storage.compression
-        wanted = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
+        sealed_ids = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
         fact = Sealed(end)
-        if wanted:
+        if sealed_ids:
             image = await self._offload(
-                lambda: image_of(pieces, wanted, store.columns, compression=compression)
+                lambda: image_of(pieces, sealed_ids, store.columns, compression=compression)
             )
             folder = f"{SEGMENTS}{store.folder(state.name, number)}"
-            name = _name(folder, image.index)
+            name = _file_name(folder, image.index)
             await self._put(name, image, target, copied_sizes=copied_sizes)
             index = msgspec.msgpack.encode(image.index)
-            fact = Sealed(end, name, index, publishers=publishers_of(pieces, wanted))
+            fact = Sealed(end, name, index, publishers=publishers_of(pieces, sealed_ids))
         self._state.apply(number, fact)
 
-    def _keep_late(self, number: int, store: ChannelStore) -> None:
+    def _leave_late_events(self, number: int, store: ChannelStore) -> None:
         """Leave events that were stored too late for a file (SEM J7) to the snapshot, or drop them
         if the channel does not survive a restart at the destination."""
         for unsealed in store.tail:
@@ -217,12 +220,12 @@ class Relocation:
         if store.late and not self._rules.type_of(definition).survives_restart:
             self._state.apply(number, Removed(store.late.spans, Cause.DROPPED))
 
-    async def _moved_file(
+    async def _move_file(
         self, file: SealedFile, target: Blobs, copied_sizes: dict[str, int]
     ) -> SealedFile:
         image = await self._copy(file, target, copied_sizes)
         index = file.index if image is None else image.index
-        name = _name(file.name.rpartition("/")[0], index)
+        name = _file_name(file.name.rpartition("/")[0], index)
         return SealedFile(name, index, file.publishers)
 
     async def _copy(
@@ -230,11 +233,11 @@ class Relocation:
     ) -> SegmentImage | None:
         """Copy a file; None if it was copied before. Raises ``Damaged``."""
         folder = file.name.rpartition("/")[0]
-        if not file.grows and copied_sizes.get(_name(folder, file.index)) == file.index.size:
+        if not file.grows and copied_sizes.get(_file_name(folder, file.index)) == file.index.size:
             return None
         data = await self._source.get(file.name)
         image = await self._offload(lambda: _image_from(file, data))
-        await self._put(_name(folder, image.index), image, target, copied_sizes=copied_sizes)
+        await self._put(_file_name(folder, image.index), image, target, copied_sizes=copied_sizes)
         return image
 
     async def _put(
@@ -250,8 +253,8 @@ class Relocation:
         """Return the snapshot in the form of the destination, after reading it back once."""
         records, bodies = self._state.snapshot()
         definitions = self._definitions()
-        moved = [_moved(record, definitions) for record in at_once(records)]
-        block = b"".join(encode_block(at_us, moved, bodies))
+        relocated_records = [_with_definition(record, definitions) for record in at_once(records)]
+        block = b"".join(encode_block(at_us, relocated_records, bodies))
         state = RealmState(self._rules)
         header, read = decode_block(memoryview(block))
         for record in header.records:
@@ -275,7 +278,7 @@ class Relocation:
         return definitions
 
 
-def _name(folder: str, index: SegmentIndex) -> str:
+def _file_name(folder: str, index: SegmentIndex) -> str:
     """Return a file name derived from the content, so that an existing copy need not be
     compared."""
     ids = f"{index.first_id:020d}-{index.end_id - 1:020d}"
@@ -296,12 +299,12 @@ def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
     if len(data) != index.size or xxh3_64_intdigest(data) != index.checksum:
         raise Damaged(
             f"{file.name} fails its checksum. `penstock store repair` sets aside what cannot be "
-            f"read; what is there already stays"
+            f"read; files already copied are kept"
         )
     return SegmentImage(pa.py_buffer(data), index)
 
 
-def _moved(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord:
+def _with_definition(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord:
     match record.fact:
         case ChannelCreated(number) as fact:
             return replace(record, fact=replace(fact, definition=definitions[number]))
@@ -320,16 +323,18 @@ def _check_directory(
     if not rules.is_cluster:
         return
     directory = state.directory
-    ways = [(join.source, join.destination, "is joined to") for join in directory.joins]
+    connections = [(join.source, join.destination, "is joined to") for join in directory.joins]
     for number, definition in definitions.items():
         if definition.dead_event_store and definition.kind != "schedule":
             dead = directory.channel_id_of(definition.dead_event_store)
-            ways.append((number, dead, "has the dead event store"))
-    for source, destination, how in ways:
+            connections.append((number, dead, "has the dead event store"))
+    for source, destination, relation in connections:
         if leads_out(definitions[source], definitions[destination]):
             name, target = (directory.channels[end].state.name for end in (source, destination))
             raise IllegalState(
-                f"{name} {how} {target}, a {definitions[destination].type} channel, which cannot "
-                f"be cluster-wide: it would not keep what {name} does. Edit {name}, or remove the "
+                f"{name} {relation} {target}, a {definitions[destination].type} channel, which "
+                "cannot "
+                f"be cluster-wide: it does not survive what {name} survives. Edit {name}, or "
+                "remove the "
                 f"join, before the realm is moved"
             )

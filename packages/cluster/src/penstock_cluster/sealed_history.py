@@ -75,7 +75,7 @@ class HistoryAccess(AccessControl):
     """Refuses every operation but reading with ``NoQuorum``, for all users. Reading is checked
     against the last known rights of the cluster."""
 
-    shown: str = "sealed history"
+    history_name: str = "sealed history"
     """Name of the history, for the text of a refusal."""
 
     @property
@@ -107,8 +107,9 @@ class HistoryAccess(AccessControl):
 
     def _refusal(self, operation: str) -> NoQuorum:
         return NoQuorum(
-            f"{operation} has to wait: the cluster has no quorum, and here is its {self.shown}, of "
-            "which events can be browsed and located only; the newest events are not in it"
+            f"{operation} has to wait: the cluster has no quorum. This is its {self.history_name}: "
+            "events "
+            "can only be browsed and located, and the newest events are missing"
         )
 
 

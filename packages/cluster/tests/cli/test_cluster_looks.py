@@ -131,7 +131,7 @@ def test_doctor_finds_nothing_wrong_in_a_sound_cluster(filled: EngineServers, ru
     assert "ok nodes n1, n2 there" in rows
     assert "ok versions n1 1.0, n2 1.0; format 1" in rows
     assert any(row.startswith("ok clocks n1 ") for row in rows)
-    assert "ok settings 2 settings are alike on all nodes" in rows
+    assert "ok settings 2 settings are equal on all nodes" in rows
     assert "ok damage n1 found none when it recovered the realm" in rows
     assert rows[-1] == "0 failures, 0 warnings"
 
@@ -245,7 +245,7 @@ def test_settings_that_differ_fail_with_both_values() -> None:
     older = said(node("n1", "owner", settings=SETTINGS), node("n2"))["settings"]
     assert (older.status, older.found) == (
         "warning",
-        "not checked: n2 does not tell its settings",
+        "not checked: n2 does not report its settings",
     )
 
 
@@ -309,7 +309,7 @@ def test_the_room_of_too_few_servers_is_not_checked() -> None:
     found = with_rooms(8 << 30, None, None)
 
     assert found.status == "warning"
-    assert found.found == "not checked: 1 of 3 servers tell their room: 8.0 GiB at a"
+    assert found.found == "not checked: 1 of 3 servers report their free space: 8.0 GiB at a"
 
 
 def test_other_clusters_of_the_engine_are_told() -> None:

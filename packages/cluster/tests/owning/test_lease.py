@@ -42,5 +42,5 @@ def test_a_lease_that_has_run_out_begins_a_new_term_and_one_that_goes_on_does_no
 
 @pytest.mark.parametrize("lease_s", [1.9, 61, float("nan")])
 def test_a_lease_has_a_length_that_clocks_and_people_can_bear(lease_s: float) -> None:
-    with pytest.raises(InvalidArgument, match="choose 2 to 60 seconds"):
+    with pytest.raises(InvalidArgument, match="allowed are 2 to 60 seconds"):
         Lease(lease_s)

@@ -15,7 +15,7 @@ import pytest
 from penstock_cluster.storage.jetstream.asking import Unanswered
 from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock_cluster.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
-from penstock_cluster.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock_cluster.storage.jetstream.journal import READ_ONLY_EPOCH, JetStreamJournal
 from penstock_cluster.storage.jetstream.marks import Mark
 from penstock_cluster.storage.jetstream.room import EngineRoom
 from penstock_cluster.storage.jetstream.stream import NatsStream
@@ -245,7 +245,7 @@ async def test_a_check_while_a_journal_is_opened_ends_nothing(question: int) -> 
 async def test_a_journal_that_is_only_read_is_read_on_after_a_check() -> None:
     owners = Owners()
     await (await owners.next(1)).append(0, [DATA])
-    reader = owners.journal(LOOKING)
+    reader = owners.journal(READ_ONLY_EPOCH)
     assert await reader.look()
 
     await reader.check()

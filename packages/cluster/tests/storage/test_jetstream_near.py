@@ -187,7 +187,7 @@ async def test_a_stream_that_is_lost_holds_up_no_other() -> None:
     lost = NatsStream(cast("NatsConnection", Refusing()), "lost")
     lost.was_seen = True
 
-    net.near.start_looking([lost, net.stream])
+    net.near.start_connecting([lost, net.stream])
     assert await net.append() == "a"
     await asyncio.sleep(0)  # it has its turn
 

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 def room_of(size: int) -> EngineRoom:
     room = EngineRoom()
-    room.note_said(size, room.sent)
+    room.note_reported(size, room.sent)
     return room
 
 
@@ -28,7 +28,7 @@ def test_what_is_sent_after_a_look_is_taken_from_the_room_until_the_next_look() 
 
     with pytest.raises(StorageFailed, match="max_file_store"):
         room.check(8 * MIB, EVENTS_KEEP)
-    room.note_said(EVENTS_KEEP + 10 * MIB, room.sent)
+    room.note_reported(EVENTS_KEEP + 10 * MIB, room.sent)
     room.check(8 * MIB, EVENTS_KEEP)
 
 
@@ -36,7 +36,7 @@ def test_what_is_sent_while_the_servers_are_looked_at_counts() -> None:
     room = EngineRoom()
     began = room.sent
     room.note_sent(MIB)
-    room.note_said(4 * MIB, began)
+    room.note_reported(4 * MIB, began)
 
     assert room.free_bytes == 3 * MIB - MESSAGE_BYTES
 
@@ -53,7 +53,7 @@ def test_segments_and_snapshots_have_room_when_events_are_refused() -> None:
 
 def test_nothing_is_refused_before_a_majority_has_said_how_much_room_it_has() -> None:
     room = EngineRoom()
-    room.note_said(None, 0)
+    room.note_reported(None, 0)
     room.check(1 << 50, EVENTS_KEEP)
 
     assert room.free_bytes is None

@@ -357,7 +357,7 @@ async def open_history(
         assert isinstance(history_access, HistoryAccess), (
             "`access` creates the class in ``control``"
         )
-        history_access.shown = realm.name
+        history_access.history_name = realm.name
         realm.access = history_access
         realm.access.definition_of = realm.definition_of
         if not history_access.is_open:

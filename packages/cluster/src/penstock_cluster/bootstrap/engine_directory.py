@@ -153,10 +153,11 @@ def check_ports(host: str, own: Peer) -> None:
                 for family, _, _, _, address in dict.fromkeys(addresses):
                     opened_sockets.enter_context(listening_socket(family, address))
             except OSError as error:
-                description = (
+                remedy = (
                     ", of the engine here: --peers names the first of its three, and --listen "
+                    "the address"
                 )
-                raise refused(error, host, port, remedy=f"{description}the address") from error
+                raise refused(error, host, port, remedy=remedy) from error
 
 
 def leader_at(monitor: str, tls: ssl.SSLContext | None) -> str:

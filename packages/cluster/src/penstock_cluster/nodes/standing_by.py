@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from penstock_cluster.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock_cluster.relay import RelayChooser, Relays, WantsRelay, relay_before_tls
 from penstock_core.wire.native import messages as wire
 from penstock_server.frontends.front_end import NATIVE, FrontEnd, StandbyNode, front_ends
 from penstock_server.frontends.native.standby import OwnerFollowers
@@ -108,7 +108,7 @@ class StandbyListener:
                 self._relays.cut()
 
     async def _listen(
-        self, front_end: str, place: tuple[str, int], make: Make, wants: Wants
+        self, front_end: str, place: tuple[str, int], make: Make, wants: WantsRelay
     ) -> None:
         relays = self._relays
         if self._tls is None:

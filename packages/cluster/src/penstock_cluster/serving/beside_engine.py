@@ -35,10 +35,10 @@ from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.serving import serve
 from penstock_server.settings import ClusterSettings, Settings
 
-LOOK_S: Final = 0.25
-AGAIN_S: Final = 2.0
-ASK_FIRST_US: Final = 2_000_000
-ASK_EVERY_US: Final = 5_000_000
+POLL_S: Final = 0.25
+RETRY_S: Final = 2.0
+PROBE_FIRST_US: Final = 2_000_000
+PROBE_EVERY_US: Final = 5_000_000
 """Pause between two probes of the other machines while the engine has no majority."""
 
 _log = logger("penstock.cluster")
@@ -69,9 +69,9 @@ def plan_of(peers: Sequence[Peer], name: str, listen: str | None, secret_file: s
         )
     if not secret_file:
         raise InvalidArgument(
-            "a node that runs its own engine server needs --secret-file, with the secret by which "
-            "the machines of the cluster know each other; make one with: openssl rand -hex 32, and "
-            "copy it to all of them"
+            "a node that runs its own engine server needs --secret-file, a file with "
+            "the secret that all machines of the cluster share. To create one: openssl rand -hex "
+            "32; copy it to all machines"
         )
     return EnginePlan(peers, peer, host, secret=read_secret(secret_file))
 
@@ -86,14 +86,14 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
     check_exposed(settings.listen.host, settings.access.mode)
     with EngineDirectory(directory.absolute()) as home:
         tls = home.certify(plan.secret, plan.own_peer) if plan.has_tls else None
-        cluster = _of_plan(settings.cluster, plan, tls)
+        cluster = _settings_of_node(settings.cluster, plan, tls)
         context = engine_tls(cluster)
         _check_peers(_probe_peers(plan, cluster, context))
-        written = {name: getattr(cluster, name) for name in _WRITTEN}
+        written = {name: getattr(cluster, name) for name in _WRITTEN_SETTINGS}
         home.configure(written)
         arguments = cluster.name, plan.own_peer, plan.peers, plan.host, plan.secret, tls
         with _ended_by_signals(), home.start(*arguments) as server:
-            _wait(server, plan, cluster, tls=context)
+            _wait_for_majority(server, plan, cluster, tls=context)
             _serve(home.node, replace(settings, cluster=cluster))
 
 
@@ -106,11 +106,11 @@ def _serve(directory: Path, settings: Settings) -> None:
         except Unavailable as error:
             if type(error) is not Unavailable:
                 raise
-            _log.warning("node.not_started", reason=str(error), again_s=AGAIN_S)
-        time.sleep(AGAIN_S)
+            _log.warning("node.not_started", reason=str(error), again_s=RETRY_S)
+        time.sleep(RETRY_S)
 
 
-_WRITTEN: Final = (
+_WRITTEN_SETTINGS: Final = (
     "name",
     "engine",
     "monitors",
@@ -123,18 +123,20 @@ _WRITTEN: Final = (
 """Settings for commands that inspect the cluster or move its realm."""
 
 
-def _of_plan(wanted: ClusterSettings, plan: EnginePlan, tls: EngineTls | None) -> ClusterSettings:
+def _settings_of_node(
+    settings: ClusterSettings, plan: EnginePlan, tls: EngineTls | None
+) -> ClusterSettings:
     """Return the node's settings, with its name and the servers of the engine, its own server
     first."""
     others = [peer for peer in plan.peers if peer != plan.own_peer]
     hosts = ",".join(peer.address for peer in (plan.own_peer, *others))
     scheme = "nats" if tls is None else "tls"
     return replace(
-        wanted,
+        settings,
         engine=f"{scheme}://{USER}:{engine_password(plan.secret)}@{hosts}",
         monitors=",".join(_monitor(peer, plan) for peer in plan.peers),
         node=plan.own_peer.name,
-        advertise=wanted.advertise or plan.own_peer.host,
+        advertise=settings.advertise or plan.own_peer.host,
         tls_authority="" if tls is None else str(tls.authority),
         tls_certificate="" if tls is None else str(tls.certificate),
         tls_key="" if tls is None else str(tls.key),
@@ -146,10 +148,10 @@ def _probe_peers(
 ) -> list[PeerAnswer]:
     """Probe all other machines at once."""
     password = engine_password(plan.secret)
-    ask = partial(ask_peer, cluster=cluster.name, password=password, tls=tls)
+    probe = partial(ask_peer, cluster=cluster.name, password=password, tls=tls)
     others = [peer for peer in plan.peers if peer != plan.own_peer]
     with ThreadPoolExecutor(len(others)) as pool:
-        return list(pool.map(ask, others))
+        return list(pool.map(probe, others))
 
 
 def _check_peers(answers: Sequence[PeerAnswer]) -> None:
@@ -162,19 +164,19 @@ def _check_peers(answers: Sequence[PeerAnswer]) -> None:
         _log.warning("engine.peer_wrong", found=problem)
 
 
-def _wait(
+def _wait_for_majority(
     server: EngineProcess, plan: EnginePlan, cluster: ClusterSettings, tls: ssl.SSLContext | None
 ) -> None:
     """Return once the server belongs to a majority of the engine's servers."""
     clock = SystemClock()
-    ask_us, logged = clock.steady_us() + ASK_FIRST_US, None
+    ask_us, logged = clock.steady_us() + PROBE_FIRST_US, None
     while not (leader := leader_at(_monitor(plan.own_peer, plan), tls)):
         if clock.steady_us() > ask_us:
             states = [answer.finding for answer in _probe_peers(plan, cluster, tls)]
             if states != logged:
                 _log.info("engine.waiting", reason="no majority of its servers yet", peers=states)
-            ask_us, logged = clock.steady_us() + ASK_EVERY_US, states
-        time.sleep(LOOK_S)
+            ask_us, logged = clock.steady_us() + PROBE_EVERY_US, states
+        time.sleep(POLL_S)
     _log.info("engine.ready", leader=leader, server=plan.own_peer.name, pid=server.pid)
 
 
@@ -192,8 +194,8 @@ def _ended_by_signals() -> Iterator[None]:
     def end(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous_handler = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)

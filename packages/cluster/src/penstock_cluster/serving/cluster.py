@@ -87,7 +87,7 @@ from penstock_server.serving.lifecycle import (
 )
 from penstock_server.settings import ClusterSettings, Settings
 
-AGAIN_S: Final = 2.0
+RETRY_S: Final = 2.0
 """Pause between two attempts to open an engine without a majority."""
 ANSWER_S: Final = 2.0
 """Seconds beyond the lease after which an owner is given up, because another one exists then."""
@@ -110,16 +110,16 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
         settings = with_certificate(directory, settings)
-        opened = await _wait_for_engine(cluster, clock, stopping)
-        if opened is None:
+        engine_and_health = await _wait_for_engine(cluster, clock, stopping)
+        if engine_and_health is None:
             return
-        engine, health = opened
+        engine, health = engine_and_health
         ports = HeldPorts()
         try:
             registry = await engine.registry()
             await refuse_partial_realm(registry)
             home.check_realm(await identity_of(registry))
-            settings = await _hold(ports, settings)
+            settings = await _bind_ports(ports, settings)
             log_limits(settings)
             collect_rarely()
             _log.info(
@@ -141,7 +141,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
             await node.run(stopping)
         finally:
             await engine.close()
-            ports.close()  # last of all: nodes that are refused there take this process for dead
+            ports.close()  # last: nodes take a process whose ports refuse connections for dead
 
 
 async def _wait_for_engine(
@@ -168,7 +168,7 @@ async def _wait_for_engine(
             opening.cancel()
             ended.cancel()
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
+            async with asyncio.timeout(RETRY_S):
                 await stopping.wait()
     return None
 
@@ -198,7 +198,7 @@ async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> Non
         _log.warning("engine.other_clusters", cluster=cluster.name, others=others)
 
 
-async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
+async def _bind_ports(ports: HeldPorts, settings: Settings) -> Settings:
     """Listen at the ports of all front ends, and return the settings with the bound ports."""
     for front_end in front_ends().values():
         place = front_end.place(settings)
@@ -212,10 +212,10 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
                 raise
             front_end.log_left_out(str(error))
         settings = front_end.at_port(settings, port)
-    return replace(settings, cluster=await _hold_local(ports, settings))
+    return replace(settings, cluster=await _bind_local_ports(ports, settings))
 
 
-async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
+async def _bind_local_ports(ports: HeldPorts, settings: Settings) -> ClusterSettings:
     """Listen at the ports of the node's local channels, and return the settings with these."""
     cluster, host = settings.cluster, settings.listen.host
     if cluster.local_port is None:
@@ -320,8 +320,8 @@ class NodeProcess:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(self.node.run(), name="node")
-                aside = tasks.create_task(
-                    self._roles.stand_by(self.node, standby, self._stands_by), name="standby"
+                standing_by = tasks.create_task(
+                    self._roles.stand_by(self.node, standby, self._on_standing_by), name="standby"
                 )
                 if self._local is not None:
                     tasks.create_task(self._local.run(stopping), name="local")
@@ -336,7 +336,7 @@ class NodeProcess:
                 warning.cancel()
                 await self.node.leave()
                 await running
-                aside.cancel()
+                standing_by.cancel()
                 if history is not None:
                     history.cancel()
         except* PenstockError as failures:
@@ -360,7 +360,7 @@ class NodeProcess:
             incidents=self.node.incidents,
         )
 
-    def _stands_by(self, owner: str) -> None:
+    def _on_standing_by(self, owner: str) -> None:
         serves = self.node.claims.members[owner].serves if owner else {}
         url = self.me.serves["native"]
         _log.info(
@@ -370,12 +370,12 @@ class NodeProcess:
             owner=owner,
             owner_url=serves.get("native", ""),
         )
-        notifying.ready(f"standing by at {url}, {owner or 'nobody'} serves")
+        notifying.ready(f"standing by at {url}, {owner or 'no node'} serves")
 
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
         await refuse_partial_realm(self._registry)  # an import may have begun since the start
-        wanted = self._home.record.realm or secrets.token_hex(16)
-        identity = await ensure_identity(self._registry, wanted)
+        new_identity = self._home.record.realm or secrets.token_hex(16)
+        identity = await ensure_identity(self._registry, new_identity)
         self._home.check_realm(identity)
         realm = await open_shard(
             journal,
@@ -408,7 +408,7 @@ class NodeProcess:
         return realm
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
-        assert self._names is not None, "it was opened with them"
+        assert self._names is not None, "`_open` is called before `_serve`"
         settings = self.settings
         show_first_password(realm, as_json=settings.log.format == "json")
         listener = native_listener(realm, settings, __version__, certificate=self._tls)
@@ -421,7 +421,7 @@ class NodeProcess:
         self.serving = realm, listener
         try:
             async with asyncio.TaskGroup() as tasks:
-                aside = [
+                background = [
                     tasks.create_task(suspend_without_quorum(lease, listener)),
                     tasks.create_task(tell_owners(self.node, listener)),
                     tasks.create_task(self._names.run(realm.incidents)),
@@ -436,7 +436,7 @@ class NodeProcess:
                     stopping=stopping,
                     front_ends=wanted_front_ends(settings),
                 )
-                for task in aside:
+                for task in background:
                     task.cancel()
         except* PenstockError as failures:
             raise first_failure(failures) from None

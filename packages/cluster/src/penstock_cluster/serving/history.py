@@ -33,10 +33,10 @@ from penstock_server.settings import ClusterSettings, Settings
 if TYPE_CHECKING:
     from penstock_server.frontends.http.server import HttpServer
 
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 RIGHTS_EVERY_S: Final = 60.0
 """Pause between two reads of rights without a notification."""
-AGAIN_S: Final = 10.0
+RETRY_S: Final = 10.0
 """Pause after history could not be served, or no longer."""
 
 _log = logger("penstock.history")
@@ -95,7 +95,7 @@ class HistoryServer:
         while True:
             with self._incidents.barrier("history", ends=()):
                 await self._run()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -103,33 +103,33 @@ class HistoryServer:
                 await self.rights.refresh()
                 tasks.create_task(self.rights.follow(self._incidents))
             # At the start no lease holds yet, which does not mean that the quorum is lost.
-            await self._until(has_quorum=True)
+            await self._wait_for_quorum(has_quorum=True)
             while True:
-                await self._until(has_quorum=False)
+                await self._wait_for_quorum(has_quorum=False)
                 try:
-                    await self._show()
+                    await self._serve()
                 except* PenstockError as failures:
                     reason = "; ".join(f"{failure}" for failure in _leaves(failures))
                     _log.warning("history.not_shown", reason=reason)
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(AGAIN_S):
-                            await self._until(has_quorum=True)
+                        async with asyncio.timeout(RETRY_S):
+                            await self._wait_for_quorum(has_quorum=True)
 
-    async def _until(self, *, has_quorum: bool) -> None:
+    async def _wait_for_quorum(self, *, has_quorum: bool) -> None:
         while True:
             if self._has_quorum() == has_quorum:
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    async def _show(self) -> None:
+    async def _serve(self) -> None:
         """Serve history until the quorum is back, or a file can no longer be read."""
-        broken = asyncio.Event()
+        file_lost = asyncio.Event()
         history = await open_history(
             self._settings,
             self._directory,
             self._identity(),
             rights=self.rights.records,
-            broken=broken.set,
+            on_failure=on_failure.set,
         )
         realm = history.realm
         realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)
@@ -139,47 +139,49 @@ class HistoryServer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 ready = asyncio.Event()
-                aside = [
+                tasks_to_cancel = [
                     tasks.create_task(history.run(), name="history"),
                     tasks.create_task(listener.run(ready), name="history listener"),
                 ]
                 await ready.wait()
                 if http is not None:
-                    aside.append(tasks.create_task(http.run(), name="history http"))
+                    tasks_to_cancel.append(tasks.create_task(http.run(), name="history http"))
                 try:
                     urls = await self._listen(listener, http, history_only)
                     _log.warning("history.shown", **urls, **_log_fields(history))
-                    back = tasks.create_task(self._until(has_quorum=True))
-                    lost = tasks.create_task(_set(broken))
-                    await asyncio.wait([back, lost], return_when=asyncio.FIRST_COMPLETED)
-                    aside += [back, lost]
+                    quorum_back = tasks.create_task(self._wait_for_quorum(has_quorum=True))
+                    file_failed = tasks.create_task(_wait_for(file_lost))
+                    await asyncio.wait(
+                        [quorum_back, file_failed], return_when=asyncio.FIRST_COMPLETED
+                    )
+                    tasks_to_cancel += [quorum_back, file_failed]
                 finally:
                     if http is not None:
                         await http.close()
                     await listener.close()
-                for task in aside:
+                for task in tasks_to_cancel:
                     task.cancel()
         finally:
             await history.close()
-        _log.info("history.ended", is_broken=broken.is_set())
-        if broken.is_set():
-            await asyncio.sleep(AGAIN_S)
+        _log.info("history.ended", is_broken=file_lost.is_set())
+        if file_lost.is_set():
+            await asyncio.sleep(RETRY_S)
 
     async def _listen(
-        self, listener: NativeListener, http: HttpServer | None, own: Settings
+        self, listener: NativeListener, http: HttpServer | None, settings: Settings
     ) -> dict[str, str]:
         """Start listening, and return the URLs."""
-        is_safe, host = self._certificate is not None, own.listen.host
-        port = await listener.listen(host, own.listen.port)
+        is_safe, host = self._certificate is not None, settings.listen.host
+        port = await listener.listen(host, settings.listen.port)
         urls = {"url": front_end_url(front_end_named(NATIVE), host, port, is_safe=is_safe)}
         if http is not None:
-            host = own.http.host or host
-            port = await http.listen(host, own.http.port or 0)
+            host = settings.http.host or host
+            port = await http.listen(host, settings.http.port or 0)
             urls["http"] = front_end_url(front_end_named(HTTP), host, port, is_safe=is_safe)
         return urls
 
 
-async def _set(event: asyncio.Event) -> None:
+async def _wait_for(event: asyncio.Event) -> None:
     await event.wait()
 
 

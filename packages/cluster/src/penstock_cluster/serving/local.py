@@ -59,13 +59,13 @@ class LocalRealm:
         settings: Settings,
         ports: HeldPorts,
         certificate: Tls | None,
-        door: OwnerClient,
+        owner_client: OwnerClient,
     ) -> None:
         """``settings`` are those of the node, with the bound ports."""
         self.realm = realm
         self._names = names
-        self._door = door
-        self._sender = OutboxSender(realm, door)
+        self._owner_client = owner_client
+        self._sender = OutboxSender(realm, owner_client)
         self._shared = shared
         self._registry = registry
         self._settings = local = local_settings(settings, realm.directory.rules.local_to)
@@ -85,10 +85,10 @@ class LocalRealm:
         registry: Registry,
         ports: HeldPorts,
         certificate: Tls | None,
-        door: OwnerClient,
+        owner_client: OwnerClient,
     ) -> LocalRealm:
         """Recover the local realm in the node's ``directory``, or create it. Copies of its joins
-        for cluster-wide stores go through the ``door``. Raises the errors of
+        for cluster-wide stores go through the ``owner_client``. Raises the errors of
         :func:`~penstock_server.bootstrap.open_realm`."""
         shared = SharedAccounts(registry)
         if settings.access.mode != "off":
@@ -107,7 +107,7 @@ class LocalRealm:
             settings=settings,
             ports=ports,
             certificate=certificate,
-            door=door,
+            owner_client=owner_client,
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -117,7 +117,7 @@ class LocalRealm:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.realm.run(), name="local realm")
                 ready = asyncio.Event()
-                aside = [
+                background = [
                     tasks.create_task(self.listener.run(ready), name="local listener"),
                     tasks.create_task(self._names.run(incidents), name="local names"),
                     tasks.create_task(self._follow_users(), name="local users"),
@@ -130,20 +130,20 @@ class LocalRealm:
                     for front_end in self._front_ends:
                         service = service_of(self.listener, front_end.name, self._settings)
                         name = f"local {front_end.name}"
-                        aside.append(tasks.create_task(service.run(), name=name))
+                        background.append(tasks.create_task(service.run(), name=name))
                     await self._listen()
                     for front_end in self._front_ends:
                         if front_end.opens_stores:
                             serve = partial(self._serve_later, front_end)
                             serving = run_again(incidents, front_end.name, serve)
-                            aside.append(tasks.create_task(serving))
+                            background.append(tasks.create_task(serving))
                     await stopping.wait()
                 finally:
                     for service in self.listener.services.values():
                         await service.close()
                     await self.listener.close()
                 await self.realm.close()
-                for task in aside:
+                for task in background:
                     task.cancel()
         except* PenstockError as failures:
             failure = first_failure(failures)
@@ -152,7 +152,7 @@ class LocalRealm:
             error = Internal(f"{failures.exceptions[0]!r}")
             _log.exception("local.failed", code=error.code, reason=str(error))
         finally:
-            self._door.close()
+            self._owner_client.close()
             await self.realm.release()
 
     async def _listen(self) -> None:

@@ -16,19 +16,19 @@ class CheckedBlobs(FixedBlobs):
     def __init__(self, cache: Blobs, offload: Offload) -> None:
         self._cache = cache
         self._offload = offload
-        self._known: Callable[[str], BlobSum | None] = lambda name: None
+        self._expected_sum: Callable[[str], BlobSum | None] = lambda name: None
         self._checked: set[str] = set()
         """Files in the cache that this run has written, fetched or compared. A file of an earlier
         run is compared before it is used."""
 
-    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
+    def check_against(self, expected_sum: Callable[[str], BlobSum | None]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
-        self._known = known
+        self._expected_sum = expected_sum
 
-    async def _expected_instead(self, name: str, data: memoryview) -> BlobSum | None:
+    async def _find_mismatch(self, name: str, data: memoryview) -> BlobSum | None:
         """Return the size and checksum that the realm expects if these bytes differ; None if they
         are right, or if the file is unknown to the realm. A snapshot contains a checksum itself."""
-        expected = self._known(name)
+        expected = self._expected_sum(name)
         if expected is None:
             return None
         checksum = await self._offload(lambda: xxh3_64_intdigest(data))

@@ -42,21 +42,21 @@ class EngineAppends:
     def under_way(self) -> Iterator[None]:
         """Measure one append. Its errors are passed on."""
         self._began_us, self._is_ambiguous = self._now_us(), False
-        became = UNKNOWN
+        outcome = UNKNOWN
         try:
             yield
-            became = STORED
+            outcome = STORED
             self.timings.note(self._now_us() - self._began_us)
         except BaseException as failure:
-            became = _became(failure)
+            outcome = _outcome_of(failure)
             raise
         finally:
             self._began_us = None
             if self._is_ambiguous:
-                self.ambiguous[became] += 1
+                self.ambiguous[outcome] += 1
 
 
-def _became(failure: BaseException) -> str:
+def _outcome_of(failure: BaseException) -> str:
     """Return the outcome of an append that has failed with this error."""
     if isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]

@@ -53,7 +53,7 @@ class HistoryBlobs(CheckedBlobs):
         """Return the readable files. Raises ``Unavailable``."""
         infos = {info.name: info for info in await self._cache.list(prefix)}
         if self._shared is not None:
-            infos |= {info.name: info for info in await _answer(self._shared.list(prefix))}
+            infos |= {info.name: info for info in await _answer_in_time(self._shared.list(prefix))}
         return sorted(infos.values(), key=lambda info: info.name)
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
@@ -66,7 +66,7 @@ class HistoryBlobs(CheckedBlobs):
     async def _read(self, name: str) -> memoryview:
         try:
             data = await self._cache.get(name)
-            if name in self._checked or await self._expected_instead(name, data) is None:
+            if name in self._checked or await self._find_mismatch(name, data) is None:
                 self._checked.add(name)
                 return data
         # The shared place may have a file that the cache lacks or cannot read.
@@ -74,15 +74,15 @@ class HistoryBlobs(CheckedBlobs):
             pass
         if self._shared is None:
             raise NameDoesNotExist(f"{name} is on the engine, and not on the disk of this node")
-        data = await _answer(self._shared.get(name))
-        if await self._expected_instead(name, data) is not None:
+        data = await _answer_in_time(self._shared.get(name))
+        if await self._find_mismatch(name, data) is not None:
             raise StorageFailed(f"{name} has other bytes than were sealed under this name")
         return data
 
 
-async def _answer(answer: Awaitable[T]) -> T:
+async def _answer_in_time(pending: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await answer
+            return await pending
     except TimeoutError:
         raise Unavailable(f"the place of the files has not answered for {ANSWER_S:.0f} s") from None

@@ -93,48 +93,48 @@ class CachedBlobs(CheckedBlobs):
     def __init__(self, remote: Blobs, cache: Blobs, bytes_max: int, *, offload: Offload) -> None:
         """``cache`` belongs to this node and this store alone; it gets at most ``bytes_max``."""
         if bytes_max < 0:
-            raise InvalidArgument(f"a cache of {bytes_max} bytes: at least 0")
+            raise InvalidArgument(f"the cache has {bytes_max} bytes; it must have at least 0")
         super().__init__(cache, offload)
         self._remote = remote
         self._bytes_max = bytes_max
-        self._held: OrderedDict[str, int] = OrderedDict()
+        self._sizes: OrderedDict[str, int] = OrderedDict()
         """Bytes of each file in the cache, the most recently read one last."""
         self.copies = CopyCounts()
-        self._has_begun = False
-        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._is_loaded = False
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache gets a copy, too."""
         check_blob_name(name)
         await self._remote.put(name, chunks)
         if name.startswith(_CACHED):
-            async with self._alone(name):
+            async with self._lock(name):
                 # A file of an earlier run may have other bytes.
-                if name in await self._begun() and name not in self._checked:
+                if name in await self._loaded_sizes() and name not in self._checked:
                     await self._drop(name)
-                if name not in self._held:
-                    await self._keep(name, chunks)
+                if name not in self._sizes:
+                    await self._store(name, chunks)
         elif name.startswith(_SNAPSHOTS):
-            await self._keep_snapshot(name, chunks)
+            await self._store_snapshot(name, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
         check_blob_name(name)
         if not name.startswith(_CACHED):
             return await self._remote.get(name, offset, length)
-        async with self._alone(name):
-            if name in await self._begun() and not await self._is_right(name):
+        async with self._lock(name):
+            if name in await self._loaded_sizes() and not await self._has_right_bytes(name):
                 await self._drop(name)
-            is_there = name in self._held
+            is_there = name in self._sizes
             self.copies.hits += is_there
             self.copies.misses += not is_there
             if not is_there:
                 if await self._size(name) > self._bytes_max:
                     return await self._remote.get(name, offset, length)
                 data = await self._remote.get(name)
-                if not (await self._is_expected(name, data) and await self._keep(name, [data])):
+                if not (await self._is_expected(name, data) and await self._store(name, [data])):
                     return data[offset : end_of_range(name, len(data), offset, length=length)]
-            self._held.move_to_end(name)
+            self._sizes.move_to_end(name)
             try:
                 return await self._cache.get(name, offset, length)
             except (NameDoesNotExist, StorageFailed) as error:
@@ -149,30 +149,30 @@ class CachedBlobs(CheckedBlobs):
     async def delete(self, name: str) -> None:
         """Remove a blob, remotely and from the cache. A missing blob is not an error."""
         check_blob_name(name)
-        async with self._alone(name):
+        async with self._lock(name):
             await self._remote.delete(name)
-            if name in await self._begun():
+            if name in await self._loaded_sizes():
                 await self._drop(name)
 
-    def _alone(self, name: str) -> asyncio.Lock:
+    def _lock(self, name: str) -> asyncio.Lock:
         """Return the lock of one file, which prevents a second fetch of it."""
-        return self._one_at_a_time.setdefault(name, asyncio.Lock())
+        return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _begun(self) -> OrderedDict[str, int]:
+    async def _loaded_sizes(self) -> OrderedDict[str, int]:
         """Return the cached files; at first those of an earlier run."""
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._is_loaded:
+            self._is_loaded = True
             for info in await self._cache.list(_CACHED):
-                self._held[info.name] = info.size
+                self._sizes[info.name] = info.size
                 self.copies.bytes += info.size
             await self._make_room(0)
-        return self._held
+        return self._sizes
 
-    async def _is_right(self, name: str) -> bool:
+    async def _has_right_bytes(self, name: str) -> bool:
         """Return whether the cached file was fetched in this run or has the realm's checksum."""
         if name in self._checked:
             return True
-        if self._known(name) is None:
+        if self._expected_sum(name) is None:
             return False
         try:
             data = await self._cache.get(name)
@@ -184,20 +184,20 @@ class CachedBlobs(CheckedBlobs):
         return True
 
     async def _is_expected(self, name: str, data: memoryview) -> bool:
-        wanted = await self._expected_instead(name, data)
-        if wanted is not None:
-            _log.warning("cache.other_bytes", name=name, size=len(data), wanted=wanted.size)
-        return wanted is None
+        expected = await self._find_mismatch(name, data)
+        if expected is not None:
+            _log.warning("cache.other_bytes", name=name, size=len(data), expected=expected.size)
+        return expected is None
 
     async def _size(self, name: str) -> int:
-        if (expected := self._known(name)) is not None:
+        if (expected := self._expected_sum(name)) is not None:
             return expected.size
         for info in await self._remote.list(name):
             if info.name == name:
                 return info.size
         raise NameDoesNotExist(f"blob {name} does not exist")
 
-    async def _keep(self, name: str, chunks: Sequence[Buffer]) -> bool:
+    async def _store(self, name: str, chunks: Sequence[Buffer]) -> bool:
         """Store a file in the cache. Returns whether it is cached then."""
         size = sum(memoryview(chunk).nbytes for chunk in chunks)
         if size > self._bytes_max:
@@ -205,7 +205,7 @@ class CachedBlobs(CheckedBlobs):
         await self._make_room(size)
         # The bytes count before the write, so that files written at the same time leave room for
         # them.
-        self._held[name] = size
+        self._sizes[name] = size
         self.copies.bytes += size
         try:
             await self._cache.put(name, chunks)
@@ -213,31 +213,31 @@ class CachedBlobs(CheckedBlobs):
             _log.warning("cache.not_written", name=name, reason=str(error))
             await self._drop(name)
             return False
-        if name not in self._held:  # evicted meanwhile by other files
+        if name not in self._sizes:  # evicted meanwhile by other files
             await self._drop(name)
             return False
         self._checked.add(name)
         return True
 
-    async def _keep_snapshot(self, name: str, chunks: Sequence[Buffer]) -> None:
+    async def _store_snapshot(self, name: str, chunks: Sequence[Buffer]) -> None:
         """Keep a snapshot, and the newest of the others. It does not count as a segment."""
         if sum(memoryview(chunk).nbytes for chunk in chunks) > self._bytes_max:
             return
         try:
             others = [info.name for info in await self._cache.list(_SNAPSHOTS)]
             await self._cache.put(name, chunks)
-            for old in sorted({*others} - {name})[:-1]:
-                await self._cache.delete(old)
+            for obsolete in sorted({*others} - {name})[:-1]:
+                await self._cache.delete(obsolete)
         except (Conflict, StorageFailed) as error:
             _log.warning("cache.not_written", name=name, reason=str(error))
 
     async def _make_room(self, size: int) -> None:
         """Drop the least recently read files until so many bytes fit."""
-        while self._held and self.copies.bytes + size > self._bytes_max:
-            await self._drop(next(iter(self._held)))
+        while self._sizes and self.copies.bytes + size > self._bytes_max:
+            await self._drop(next(iter(self._sizes)))
 
     async def _drop(self, name: str) -> None:
-        self.copies.bytes -= self._held.pop(name, 0)
+        self.copies.bytes -= self._sizes.pop(name, 0)
         self._checked.discard(name)
         try:
             await self._cache.delete(name)

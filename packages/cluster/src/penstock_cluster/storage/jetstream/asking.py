@@ -55,12 +55,12 @@ class AskingClient(Client):
         self, subject: str, request: bytes, headers: Mapping[str, str] | None, timeout_s: float
     ) -> bytes:
         """Send a request and return its answer. Raises ``Unanswered``."""
-        assert self._inbox, "it listens before it asks"
+        assert self._inbox, "`listen` is called before `ask`"
         reply = f"{self._inbox}.{next(self._numbers)}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self.pending_answers[reply.encode()] = answer
-        giving_up = loop.call_later(timeout_s, _give_up, answer, subject)
+        timeout = loop.call_later(timeout_s, _time_out, answer, subject)
         try:
             if not self._write(subject, reply, request, headers=headers):
                 await self.publish(
@@ -70,7 +70,7 @@ class AskingClient(Client):
         except (NatsError, OSError) as error:
             raise Unanswered(f"{subject}: {error!r}") from error
         finally:
-            giving_up.cancel()
+            timeout.cancel()
             del self.pending_answers[reply.encode()]
 
     def _write(
@@ -143,6 +143,6 @@ class AskingClient(Client):
         await super()._connect_to_server(s)
 
 
-def _give_up(answer: asyncio.Future[bytes], subject: str) -> None:
+def _time_out(answer: asyncio.Future[bytes], subject: str) -> None:
     if not answer.done():
         answer.set_exception(Unanswered(f"{subject}: no answer in time"))

@@ -37,7 +37,7 @@ from penstock_server.storage.fixed_blobs import FixedBlobs
 CHUNK_BYTES: Final = 512 << 10
 _SENT_AT_ONCE: Final = 8
 _CHECKSUM: Final = struct.Struct("<Q")
-_LEFT_AFTER_US: Final = 3_600_000_000
+_ABANDONED_AFTER_US: Final = 3_600_000_000
 """Age of chunks without a head after which their writer has certainly stopped."""
 
 
@@ -56,7 +56,7 @@ class BlobHead(Struct, frozen=True):
         return max(1, -(-self.size // self.chunk_bytes)) if self.where else 0
 
 
-_GONE: Final = BlobHead(0, 0, "", chunk_bytes=CHUNK_BYTES)
+_DELETED: Final = BlobHead(0, 0, "", chunk_bytes=CHUNK_BYTES)
 
 
 class StreamBlobs(FixedBlobs):
@@ -91,7 +91,7 @@ class StreamBlobs(FixedBlobs):
         """Create the stream, or verify an existing one, and remove the remains of interrupted
         writers."""
         await self.stream.make(self.settings)
-        await self._remove_headless()
+        await self._remove_abandoned()
         return self
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
@@ -145,8 +145,8 @@ class StreamBlobs(FixedBlobs):
         head, revision = await self._head(name)
         if head is None:
             return
-        now = await self._write_head(name, _GONE, revision)
-        if now == _GONE:
+        stored = await self._write_head(name, _DELETED, revision)
+        if stored == _DELETED:
             await self._remove_chunks(head.where)
 
     def _head_subject(self, name: str) -> str:
@@ -191,12 +191,14 @@ class StreamBlobs(FixedBlobs):
                 pass
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
-                    now, place = await self._head(name)
-                    if now is not None and (now.where == head.where or place != revision):
-                        return now
-                    if now is None and not head.where:
-                        return _GONE
-                    revision = place
+                    current, current_revision = await self._head(name)
+                    if current is not None and (
+                        current.where == head.where or current_revision != revision
+                    ):
+                        return current
+                    if current is None and not head.where:
+                        return _DELETED
+                    revision = current_revision
             else:
                 if not head.where:
                     # Its chunks are removed next, and slower writers have been stopped.
@@ -247,15 +249,15 @@ class StreamBlobs(FixedBlobs):
     async def _remove_chunks(self, where: str) -> None:
         await self.stream.purge(subject=self._chunk_subject(where, "*"))
 
-    async def _remove_headless(self) -> None:
+    async def _remove_abandoned(self) -> None:
         firsts = await self.stream.subjects(self._chunk_subject("*", 0))
-        written = {subject.split(".")[-2] for subject in firsts}
+        chunk_subjects = {subject.split(".")[-2] for subject in firsts}
         # Read after the chunks: a blob that has a head by now is complete.
-        named = {head.where for _, head in await self._heads()}
-        for where in sorted(written - named):
+        referenced_subjects = {head.where for _, head in await self._heads()}
+        for where in sorted(chunk_subjects - referenced_subjects):
             message = await self.stream.newest(self._chunk_subject(where, 0))
             if message is None:
                 continue
             age_us = self._clock.now_us() - datetime.fromisoformat(message.time).timestamp() * 1e6
-            if age_us > _LEFT_AFTER_US:
+            if age_us > _ABANDONED_AFTER_US:
                 await self._remove_chunks(where)

@@ -55,13 +55,13 @@ class _Answer(Struct):
 _answers: Final = msgspec.json.Decoder(_Answer)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_informative(record: logging.LogRecord) -> bool:
     """Return False for the message of asyncio about each end of a TLS connection, because nats-py
     reads from a stream that does not know of the TLS below it."""
     return "eof_received() has no effect when using ssl" not in record.getMessage()
 
 
-def _is_passing(failure: Exception) -> bool:
+def _is_temporary(failure: Exception) -> bool:
     """Return whether a connection that failed like this may succeed later: its server is down or
     does not answer."""
     unreachable = isinstance(failure, OSError | NoServersError | StaleConnectionError)
@@ -88,7 +88,7 @@ class NatsConnection:
         """Connect to one of the servers, with ``tls`` if they require it. Raises ``NoQuorum`` if
         none can be reached, and ``Unavailable`` if they refuse the connection."""
         if tls is not None:
-            logging.getLogger("asyncio").addFilter(_is_news)
+            logging.getLogger("asyncio").addFilter(_is_informative)
         client = AskingClient()
         failures: list[Exception] = []
 
@@ -120,7 +120,7 @@ class NatsConnection:
             for server in servers:
                 reason = without_secrets(reason, server)
             # A server that refuses this client will do so again; one that is down may come back.
-            kind = NoQuorum if _is_passing(failure) else Unavailable
+            kind = NoQuorum if _is_temporary(failure) else Unavailable
             raise kind(
                 f"no server of the engine answers at {', '.join(map(shown, servers))}: {reason}"
             ) from None
@@ -142,21 +142,21 @@ class NatsConnection:
         """Send a request and return its answer. Raises ``Unanswered``, and ``JetStreamRefusal`` for
         an error."""
         data = await self._client.ask(subject, request, headers, self._answer_timeout_s)
-        refused = _answers.decode(data).error
-        if refused is None:
+        error = _answers.decode(data).error
+        if error is None:
             return data
-        refusal = JetStreamRefusal(refused.err_code, refused.description)
-        if refused.code in _SERVED_LATER and refused.err_code != NO_CLUSTER:
+        refusal = JetStreamRefusal(error.err_code, error.description)
+        if error.code in _SERVED_LATER and error.err_code != NO_CLUSTER:
             raise Unanswered(f"{subject}: {refusal}")
         raise refusal
 
-    async def follow(self, stream: str, subject: str, take: Callable[[Msg], None]) -> None:
-        """Call ``take`` with messages that are stored from now on; some may be left out. Raises
-        ``Unanswered``."""
+    async def follow(self, stream: str, subject: str, on_message: Callable[[Msg], None]) -> None:
+        """Call ``on_message`` with messages that are stored from now on; some may be left out.
+        Raises ``Unanswered``."""
         from nats.js.api import DeliverPolicy
 
         async def receive(message: Msg) -> None:
-            take(message)
+            on_message(message)
 
         try:
             await self._client.jetstream(timeout=self._answer_timeout_s).subscribe(

@@ -23,7 +23,7 @@ from penstock_cluster.storage.jetstream.guard import (
     rooms_of,
     version_of,
 )
-from penstock_cluster.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock_cluster.storage.jetstream.journal import READ_ONLY_EPOCH, JetStreamJournal
 from penstock_cluster.storage.jetstream.marks import RegistryMarks
 from penstock_cluster.storage.jetstream.near import NearConnections
 from penstock_cluster.storage.jetstream.registry import BucketRegistry
@@ -64,7 +64,7 @@ class JetStreamEngine:
         servers. ``monitors`` are the monitoring URLs of the servers, unless they use the default
         port. ``tls`` verifies the servers and identifies this node to them."""
         self._connect = connect or partial(NatsConnection.open, tls=tls)
-        self._goes_near = connect is None
+        self._uses_leaders = connect is None
         self._near: NearConnections | None = None
         self._tls = tls
         self._servers = list(servers)
@@ -78,7 +78,7 @@ class JetStreamEngine:
         self._blobs: list[StreamBlobs] = []
         self._marks: BucketRegistry | None = None
         self._connection: NatsConnection | None = None
-        self._room = EngineRoom(self._look_again)
+        self._room = EngineRoom(self._refresh_room)
         self._read_us = 0
         self._checking: asyncio.Task[None] | None = None
         self._refused: Unavailable | None = None
@@ -87,7 +87,7 @@ class JetStreamEngine:
         """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, if one
         of them would not keep what it acknowledges."""
         self._connection = await self._connect(self._servers, self._reconnected)
-        if self._goes_near:
+        if self._uses_leaders:
             self._near = NearConnections(self._servers, self._reach, self._connection)
         try:
             servers = await self._settled_servers()
@@ -126,12 +126,12 @@ class JetStreamEngine:
         except BaseException:
             await journal.close()
             raise
-        self._start_going_near()
+        self._start_connecting_leaders()
         return journal
 
     async def open_read_only(self, shard: int) -> JetStreamJournal | None:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
-        journal = await self._journal(shard, LOOKING)
+        journal = await self._journal(shard, READ_ONLY_EPOCH)
         try:
             if await journal.look():
                 self._journals.append(journal)
@@ -168,29 +168,29 @@ class JetStreamEngine:
         since the start stop the journals, as after a reconnection."""
         servers = await self._read_servers()
         await self._compare(servers)
-        read = [server for server in servers if not server.failure]
-        size = max((server.cluster_size for server in read), default=len(servers))
+        readable = [server for server in servers if not server.failure]
+        size = max((server.cluster_size for server in readable), default=len(servers))
         streams = [
             open_journal.stream
             for open_journal in self._open_journals()
             if open_journal.stream.was_seen
         ]
         stream_infos = [await stream.look() for stream in streams]
-        self._start_going_near()
+        self._start_connecting_leaders()
         infos = [info for info in stream_infos if info is not None]
-        leaders = [info.cluster.leader for info in infos] or [_leader(read)]
+        leaders = [info.cluster.leader for info in infos] or [_leader(readable)]
         lags = [replica.lag for info in infos for replica in info.cluster.replicas]
         damage = [text for stream in self._streams() for text in stream.damage.values()]
         if self._refused is not None:
             damage.append(f"{self._refused}")
         return EngineHealth(
             kind="jetstream",
-            version=min((server.version for server in read), key=version_of, default=""),
-            has_quorum=2 * len(read) > size and None not in stream_infos and all(leaders),
+            version=min((server.version for server in readable), key=version_of, default=""),
+            has_quorum=2 * len(readable) > size and None not in stream_infos and all(leaders),
             servers=size,
-            present=len(read),
+            present=len(readable),
             leader=leaders[0],
-            sync="always" if all(server.syncs_always for server in read) else "interval",
+            sync="always" if all(server.syncs_always for server in readable) else "interval",
             lag=max(lags, default=0),
             damage=tuple(damage),
             room=room_of(servers),
@@ -251,11 +251,11 @@ class JetStreamEngine:
         raise AssertionError("pauses never end")
 
     async def _read_servers(self) -> list[ServerState]:
-        # This is taken before the read, which may miss the bytes that are sent meanwhile.
+        # Taken before the read, which may not include the bytes that are sent meanwhile.
         sent = self._room.sent
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()
-        self._room.note_said(room_of(servers), sent)
+        self._room.note_reported(room_of(servers), sent)
         return servers
 
     async def _read_server(self, monitor: str) -> ServerState:
@@ -271,15 +271,15 @@ class JetStreamEngine:
 
     async def _check(self) -> None:
         await self._compare(await self._settled_servers())
-        self._start_going_near()
+        self._start_connecting_leaders()
 
     async def _reach(self, server: str) -> NatsConnection:
         return await NatsConnection.open([server], self._reconnected, tls=self._tls)
 
-    def _start_going_near(self) -> None:
+    def _start_connecting_leaders(self) -> None:
         if self._near is not None:
             journals = self._open_journals()
-            self._near.start_looking([journal.stream for journal in journals if journal.appends])
+            self._near.start_connecting([journal.stream for journal in journals if journal.appends])
 
     async def _compare(self, servers: Sequence[ServerState]) -> None:
         """Stop all journals if a server reports that it does not keep what it acknowledges, and a
@@ -296,7 +296,7 @@ class JetStreamEngine:
         for journal in self._open_journals():
             await journal.check()
 
-    def _look_again(self) -> None:
+    def _refresh_room(self) -> None:
         """Read the servers again if the latest read is some seconds old. An append does not wait
         for it, because a server may not answer."""
         if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:

@@ -165,7 +165,7 @@ class FrameIndex:
         self.size = 0
         """Bytes of data held."""
         self._extents: dict[int, Extent] = {}
-        self._begun = Extent(0, 0, 0)
+        self._incomplete = Extent(0, 0, 0)
         """Frames of an incomplete block."""
 
     def take(self, frame: BlockFrame) -> int | None:
@@ -181,7 +181,7 @@ class FrameIndex:
         if frame.kind is FrameKind.DATA:
             completed = self._add(frame)
         else:
-            self._begun = Extent(0, 0, 0)
+            self._incomplete = Extent(0, 0, 0)
         self.last, self.checksum, self.epoch = frame.sequence, frame.checksum, frame.epoch
         return completed
 
@@ -217,7 +217,7 @@ class FrameIndex:
         if frame.part:
             raise Damaged(
                 f"the stream begins with part {frame.part + 1} of block {frame.block}: "
-                f"what is before it is missing"
+                f"its beginning is missing"
             )
         is_data = frame.kind is FrameKind.DATA
         self.floor = self.tail = frame.block - 1 if is_data else frame.block
@@ -238,19 +238,21 @@ class FrameIndex:
             raise Damaged(
                 f"sequence {frame.sequence} is of block {frame.block} instead of {expected}"
             )
-        if frame.kind is FrameKind.DATA and frame.part not in (0, self._begun.parts):
+        if frame.kind is FrameKind.DATA and frame.part not in (0, self._incomplete.parts):
             raise Damaged(
                 f"sequence {frame.sequence} is part {frame.part + 1} of block {frame.block}, "
-                f"after {self._begun.parts} parts"
+                f"after {self._incomplete.parts} parts"
             )
 
     def _add(self, frame: BlockFrame) -> int | None:
-        begun = self._begun if frame.part else Extent(frame.sequence, 0, 0)
-        self._begun = Extent(begun.sequence, begun.parts + 1, begun.size + len(frame.data))
-        if self._begun.parts < frame.parts:
+        incomplete = self._incomplete if frame.part else Extent(frame.sequence, 0, 0)
+        self._incomplete = Extent(
+            incomplete.sequence, incomplete.parts + 1, incomplete.size + len(frame.data)
+        )
+        if self._incomplete.parts < frame.parts:
             return None
-        self._extents[frame.block] = self._begun
+        self._extents[frame.block] = self._incomplete
         self.tail = frame.block
-        self.size += self._begun.size
-        self._begun = Extent(0, 0, 0)
+        self.size += self._incomplete.size
+        self._incomplete = Extent(0, 0, 0)
         return frame.block

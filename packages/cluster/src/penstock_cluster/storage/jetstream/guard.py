@@ -172,15 +172,15 @@ def check_servers(servers: Sequence[ServerState]) -> None:
 def check_majority(servers: Sequence[ServerState]) -> None:
     """Raise ``NoQuorum`` unless a majority of the cluster could be read. The other servers may be
     down, and are checked when they are back."""
-    read = [server for server in servers if not server.failure]
-    size = max((server.cluster_size for server in read), default=_SERVERS)
-    if 2 * len({server.name for server in read}) > size:
+    readable = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in readable), default=_SERVERS)
+    if 2 * len({server.name for server in readable}) > size:
         return
     failed = "; ".join(f"{s.monitor}: {s.failure}" for s in servers if s.failure)
-    names = frozenset[str]().union(*(server.peers for server in read))
-    unread = sorted(names - {server.name for server in read})
+    names = frozenset[str]().union(*(server.peers for server in readable))
+    unread = sorted(names - {server.name for server in readable})
     raise NoQuorum(
-        f"the settings of only {len(read)} of the engine's {size} servers can be read, and a "
+        f"the settings of only {len(readable)} of the engine's {size} servers can be read, and a "
         f"majority has to be: start the others. If they run, set http_port: {MONITORING_PORT} in "
         f"nats-server.conf of {', '.join(unread) or 'each server'}"
         + (f" ({failed})" if failed else "")
@@ -189,9 +189,9 @@ def check_majority(servers: Sequence[ServerState]) -> None:
 
 def room_of(servers: Sequence[ServerState]) -> int | None:
     """Return the bytes that fit on a majority of the servers; None if too few were read."""
-    read = [server for server in servers if not server.failure]
-    size = max((server.cluster_size for server in read), default=_SERVERS)
-    return room_of_majority((server.room for server in read), max(size, len(servers)))
+    readable = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in readable), default=_SERVERS)
+    return room_of_majority((server.room for server in readable), max(size, len(servers)))
 
 
 def rooms_of(servers: Sequence[ServerState]) -> dict[str, int]:
@@ -283,5 +283,5 @@ def _fetch(url: str, tls: SSLContext | None) -> bytes:
     secure = urllib.request.HTTPSHandler(context=tls)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), secure)
     with opener.open(url, timeout=_TIMEOUT_S) as answer:
-        read: bytes = answer.read()
-        return read
+        content: bytes = answer.read()
+        return content

@@ -74,7 +74,7 @@ class JetStreamInspector:
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
         async with _in_time(ANSWER_S):
-            registry = await self._registry()
+            registry = await self._open_registry()
             if registry is None:
                 return {}
             records = {key: await registry.get(key) for key in await registry.list(prefix)}
@@ -83,7 +83,7 @@ class JetStreamInspector:
     async def health(self) -> EngineHealth:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`. The leader is that of
         the first shard's stream, if that exists."""
-        states = await self._states()
+        states = await self._read_states()
         read = [state for state in states if not state.failure]
         size = max((state.cluster_size for state in read), default=len(states))
         leader, lag = next((state.leader for state in read if state.leader), ""), 0
@@ -118,23 +118,23 @@ class JetStreamInspector:
                 room=None if state.failure else state.room,
                 failure=state.failure,
             )
-            for state in await self._states()
+            for state in await self._read_states()
         ]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.checks`."""
-        states = await self._states()
+        states = await self._read_states()
         read = [state for state in states if not state.failure]
         names = ", ".join(state.name for state in read)
         versions = ", ".join(sorted({state.version for state in read}))
         return [
             _servers(states),
-            *_check_each("version", states, guard.check_version, found=f"NATS {versions}"),
+            *_check_each("version", states, guard.check_version, success=f"NATS {versions}"),
             *_check_each(
-                "sync", states, guard.check_sync, found=f"sync_interval: always on {names}"
+                "sync", states, guard.check_sync, success=f"sync_interval: always on {names}"
             ),
             *_check_each(
-                "replicas", states, guard.check_number, found="three servers have each stream"
+                "replicas", states, guard.check_number, success="three servers have each stream"
             ),
             *await self._check_contents(shard),
         ]
@@ -162,17 +162,17 @@ class JetStreamInspector:
             return [EngineCheck(name="connection", finding=f"{error}", is_ok=False)]
         return await together(
             [
-                _waited("streams", self._check_streams(shard)),
-                _waited("history", self._compare_mark(shard)),
+                _checked_in_time("streams", self._check_streams(shard)),
+                _checked_in_time("history", self._compare_mark(shard)),
                 self._check_copies(shard),
             ]
         )
 
     async def _check_copies(self, shard: int) -> EngineCheck:
-        check = await _waited("copies", self._verify(shard), READ_S)
+        check = await _checked_in_time("copies", self._verify(shard), READ_S)
         if not check.is_ok:
             return check
-        silent = [state.monitor for state in await self._states() if state.failure]
+        silent = [state.monitor for state in await self._read_states() if state.failure]
         return replace(check, not_checked=tuple(silent))
 
     async def _first_shard(self) -> tuple[StreamInfo | None, bool]:
@@ -190,7 +190,7 @@ class JetStreamInspector:
 
     async def _check_streams(self, shard: int) -> str:
         connection = await self._connected()
-        journal = await self._journal(shard)
+        journal = await self._open_journal(shard)
         registry = BucketRegistry(connection, self._name)
         blobs = StreamBlobs(connection, f"{self._name}-blobs-{shard}", self._clock)
         names = []
@@ -204,62 +204,62 @@ class JetStreamInspector:
                 names.append(stream.name)
         if not names:
             return f"the engine has no stream of a cluster {self._name!r} yet"
-        return f"{', '.join(names)} have the settings they were made with"
+        return f"{', '.join(names)} have the settings with which they were created"
 
     async def _compare_mark(self, shard: int) -> str:
-        if await self._registry() is None:
-            if await (await self._stream(f"shard-{shard}")).exists():
+        if await self._open_registry() is None:
+            if await (await self._open_stream(f"shard-{shard}")).exists():
                 raise Unavailable(
                     f"the register of cluster {self._name!r} is missing, but its events exist. To "
                     f"change: restore stream KV_{self._name} from a backup of the engine"
                 )
             return f"the engine has no cluster {self._name!r} yet"
-        if not await (await self._journal(shard)).compare_mark():
+        if not await (await self._open_journal(shard)).compare_mark():
             return "nothing was stored yet"
-        return "the stream is the one that its owner has left, and as new"
+        return "the stream contains everything that its owner has stored"
 
     async def _verify(self, shard: int) -> str:
         async with _in_time(ANSWER_S):
-            stream = await self._stream(f"shard-{shard}")
-            is_there = await self._registry() is not None and await stream.exists()
-            if is_there:  # fails soon if the stream is unreadable, instead of after READ_S
+            stream = await self._open_stream(f"shard-{shard}")
+            exists = await self._open_registry() is not None and await stream.exists()
+            if exists:  # fails soon if the stream is unreadable, instead of after READ_S
                 await stream.message(max(1, (await stream.info()).state.last_seq))
-        if not is_there:
+        if not exists:
             return "nothing was stored yet"
-        blocks = await (await self._journal(shard)).verify()
+        blocks = await (await self._open_journal(shard)).verify()
         if holes := await self._holes(shard):
             raise Damaged(f"{'; '.join(holes)}. To change: {_REPLACE}")
-        return f"{blocks:,} blocks have their checksums, and no copy that was seen has a hole"
+        return f"the checksums of {blocks:,} blocks match, and no readable copy lacks messages"
 
     async def _holes(self, shard: int) -> list[str]:
         stream = f"{self._name}-shard-{shard}"
-        copies = await together(self._copy(monitor, stream) for monitor in self._monitors)
+        copies = await together(self._read_copy(monitor, stream) for monitor in self._monitors)
         return [
             f"the copy of stream {stream} on the server at {monitor} lacks {copy.holes} messages"
             for monitor, copy in zip(self._monitors, copies, strict=True)
             if copy is not None and copy.holes
         ]
 
-    async def _states(self) -> list[ServerState]:
-        return await together(self._state(monitor) for monitor in self._monitors)
+    async def _read_states(self) -> list[ServerState]:
+        return await together(self._read_state(monitor) for monitor in self._monitors)
 
-    async def _state(self, monitor: str) -> ServerState:
+    async def _read_state(self, monitor: str) -> ServerState:
         return await self._offload(partial(guard.read_server, monitor, self._tls))
 
-    async def _copy(self, monitor: str, stream: str) -> StreamCopy | None:
+    async def _read_copy(self, monitor: str, stream: str) -> StreamCopy | None:
         return await self._offload(partial(guard.read_copy, monitor, stream, self._tls))
 
-    async def _registry(self) -> BucketRegistry | None:
+    async def _open_registry(self) -> BucketRegistry | None:
         registry = BucketRegistry(await self._connected(), self._name)
         return registry if await registry.stream.exists() else None
 
-    async def _stream(self, part: str) -> NatsStream:
+    async def _open_stream(self, part: str) -> NatsStream:
         return NatsStream(await self._connected(), f"{self._name}-{part}")
 
-    async def _journal(self, shard: int) -> JetStreamJournal:
+    async def _open_journal(self, shard: int) -> JetStreamJournal:
         marks = BucketRegistry(await self._connected(), self._name, "marks")
         return JetStreamJournal(
-            await self._stream(f"shard-{shard}"),
+            await self._open_stream(f"shard-{shard}"),
             RegistryMarks(marks, f"{shard}"),
             _ANY_EPOCH,
             clock=self._clock,
@@ -294,12 +294,12 @@ async def _in_time(seconds: float) -> AsyncIterator[None]:
         ) from None
 
 
-def _checked(name: str, check: Callable[[], None], found: str) -> EngineCheck:
+def _checked(name: str, check: Callable[[], None], success: str) -> EngineCheck:
     try:
         check()
     except Unavailable as error:
         return EngineCheck(name=name, finding=f"{error}", is_ok=False)
-    return EngineCheck(name=name, finding=found, is_ok=True)
+    return EngineCheck(name=name, finding=success, is_ok=True)
 
 
 def _servers(states: Sequence[ServerState]) -> EngineCheck:
@@ -318,20 +318,24 @@ def _servers(states: Sequence[ServerState]) -> EngineCheck:
 
 
 def _check_each(
-    name: str, states: Sequence[ServerState], check: Callable[[ServerState], None], found: str
+    name: str, states: Sequence[ServerState], check: Callable[[ServerState], None], success: str
 ) -> Iterator[EngineCheck]:
     """Yield one check for each misconfigured server, or one for all."""
     read = [state for state in states if not state.failure]
     silent = tuple(state.monitor for state in states if state.failure)
-    results = [_checked(name, partial(check, state), found) for state in read]
+    results = [_checked(name, partial(check, state), success) for state in read]
     wrong = [result for result in results if not result.is_ok]
     if wrong:
         yield from wrong
     else:
-        yield EngineCheck(name=name, finding=found if read else "", is_ok=True, not_checked=silent)
+        yield EngineCheck(
+            name=name, finding=success if read else "", is_ok=True, not_checked=silent
+        )
 
 
-async def _waited(name: str, check: Awaitable[str], seconds: float = ANSWER_S) -> EngineCheck:
+async def _checked_in_time(
+    name: str, check: Awaitable[str], seconds: float = ANSWER_S
+) -> EngineCheck:
     try:
         async with _in_time(seconds):
             return EngineCheck(name=name, finding=await check, is_ok=True)

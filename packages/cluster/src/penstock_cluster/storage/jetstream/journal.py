@@ -58,11 +58,11 @@ from penstock_server.storage.journal_arguments import check_read, check_room, ch
 _SENT_AT_ONCE: Final = 8
 """Unanswered frames at a time. With many more, answers come so late that all frames are sent again,
 without end."""
-_KEPT_BYTES_MAX: Final = 64 << 20
+_CACHED_BYTES_MAX: Final = 64 << 20
 """Bytes of blocks that stay in memory after opening: recovery reads them next."""
-LOOKING: Final = 1 << 62
+READ_ONLY_EPOCH: Final = 1 << 62
 """Epoch of a reader, which no owner's epoch exceeds."""
-_LOOKS_MAX: Final = 100
+_POLLS_MAX: Final = 100
 """Polls of a stream that does not show an acknowledged frame, before this counts as damage."""
 _RESTORE: Final = (
     "Data that its owner had acknowledged is missing. To change: restore the stream from a backup "
@@ -91,9 +91,9 @@ class JetStreamJournal:
         self._frame_bytes = frame_bytes
         self._room = room
         self._index = FrameIndex()
-        self._kept: dict[int, bytes] = {}
-        self._kept_bytes = 0
-        self._begun: list[BlockFrame] = []
+        self._cached_blocks: dict[int, bytes] = {}
+        self._cached_bytes = 0
+        self._block_frames: list[BlockFrame] = []
         """Frames of the block that is being read while opening."""
         self._incarnation = ""
         self._mark: Mark | None = None
@@ -107,7 +107,7 @@ class JetStreamJournal:
         :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
         self._mark = mark = await self._marks.read()
         if mark is not None and not await self.stream.exists():
-            self._check_there(mark)
+            self._check_was_never_created(mark)
         info = await self.stream.make(self._settings())
         self._incarnation = info.incarnation
         self._check_mark(info, mark)
@@ -121,7 +121,7 @@ class JetStreamJournal:
         the stream exists. Raises ``Unavailable`` and ``Damaged``."""
         self._mark = mark = await self._marks.read()
         if not await self.stream.exists():
-            self._check_there(mark)
+            self._check_was_never_created(mark)
             return False
         info = await self.stream.info()
         self._incarnation = info.incarnation
@@ -145,7 +145,7 @@ class JetStreamJournal:
         stream exists. Raises ``Unavailable``."""
         mark = await self._marks.read()
         if not await self.stream.exists():
-            self._check_there(mark)
+            self._check_was_never_created(mark)
             return False
         self._check_mark(await self.stream.info(), mark)
         return True
@@ -155,7 +155,7 @@ class JetStreamJournal:
         the number of blocks. No server steps down. Raises ``Damaged``."""
         self._incarnation = (await self.stream.info()).incarnation
         await self._read_all()
-        self._forget_kept()
+        self._clear_cache()
         return self._index.tail - self._index.floor
 
     async def inspect(self) -> None:
@@ -163,7 +163,7 @@ class JetStreamJournal:
         ``Unavailable``, with the line to change."""
         mark = await self._marks.read()
         if not await self.stream.exists():
-            self._check_there(mark)
+            self._check_was_never_created(mark)
             return
         info = await self.stream.info()
         check_settings(info, self._settings())
@@ -176,7 +176,7 @@ class JetStreamJournal:
             self._check_usable()
             data = b"".join(block)
             if expected != self._index.tail:
-                return await self._look_up(expected, data)
+                return await self._find_appended(expected, data)
             frames = encode_block(
                 data,
                 self._frame_bytes,
@@ -187,7 +187,7 @@ class JetStreamJournal:
             )
             await self._store(frames)
             # Recovery, which reads the kept blocks, is over once the owner appends.
-            self._forget_kept()
+            self._clear_cache()
             return expected + 1
 
     async def reserve(self, size: int) -> None:
@@ -204,12 +204,14 @@ class JetStreamJournal:
         self._check_open()
         check_read(first, limit, floor=self._index.floor)
         chosen = self._choose(first, limit, bytes_max)
-        bodies = {block: self._release(block) for block in chosen if block in self._kept}
+        bodies = {
+            block: self._take_cached(block) for block in chosen if block in self._cached_blocks
+        }
         damaged: dict[int, Damaged] = {}
         try:
             bodies |= await self._read_blocks([block for block in chosen if block not in bodies])
         except Damaged:
-            damaged = await self._read_around(chosen, bodies)
+            damaged = await self._read_from_copies(chosen, bodies)
         except Trimmed:
             # Only an older owner removes blocks that are not trimmed here.
             self._index.trim_below((await self.stream.info()).state.first_seq)
@@ -239,10 +241,10 @@ class JetStreamJournal:
             if through == tail:
                 # An empty stream would forget the number of its newest block.
                 await self._store(iter([self._encode(FrameKind.FLOOR)]))
-            kept = self._index.keeps_from(through)
+            first_kept = self._index.keeps_from(through)
             # The mark comes first: a stream that begins after its mark is damaged, not trimmed.
-            await self._renew_mark(kept)
-            await self.stream.purge(below=kept)
+            await self._renew_mark(first_kept)
+            await self.stream.purge(below=first_kept)
             self._index.trim(through)
 
     def info(self) -> JournalInfo:
@@ -289,7 +291,7 @@ class JetStreamJournal:
             "metadata": {INCARNATION: secrets.token_hex(16)},
         }
 
-    def _check_there(self, mark: Mark | None) -> None:
+    def _check_was_never_created(self, mark: Mark | None) -> None:
         if mark is not None:
             raise Unavailable(f"stream {self.stream.name} is missing. {_RESTORE}")
 
@@ -308,8 +310,8 @@ class JetStreamJournal:
     async def _read_all(self) -> None:
         """Read the stream from its beginning; once more if an older owner trims it meanwhile."""
         while True:
-            self._index, self._begun = FrameIndex(), []
-            self._forget_kept()
+            self._index, self._block_frames = FrameIndex(), []
+            self._clear_cache()
             state = (await self.stream.info()).state
             # Read after the state: an older owner writes its mark before it trims.
             mark = await self._marks.read() or Mark(self._incarnation)
@@ -327,41 +329,41 @@ class JetStreamJournal:
         for start in range(first, last + 1, UNDER_WAY_MAX):
             sequences = range(start, min(last + 1, start + UNDER_WAY_MAX))
             for frame in await together(self._frame(sequence) for sequence in sequences):
-                self._take(frame)
+                self._add_frame(frame)
                 is_marked = mark is not None and frame.sequence == mark.sequence
                 if is_marked and mark is not None and frame.checksum != mark.checksum:
                     raise Damaged(f"sequence {frame.sequence} is not what its owner had stored")
 
-    def _take(self, frame: BlockFrame) -> None:
+    def _add_frame(self, frame: BlockFrame) -> None:
         if frame.epoch > self._epoch:
             raise Deposed(
                 f"stream {self.stream.name}: epoch {frame.epoch} has begun; this is {self._epoch}"
             )
         completed = self._index.take(frame)
         if frame.kind is not FrameKind.DATA or not frame.part:
-            self._begun = []
+            self._block_frames = []
         if frame.kind is FrameKind.DATA:
-            self._begun.append(frame)
+            self._block_frames.append(frame)
         if completed is not None:
-            self._keep(completed, join_block(self._begun, completed))
-            self._begun = []
+            self._cache(completed, join_block(self._block_frames, completed))
+            self._block_frames = []
 
-    def _keep(self, block: int, data: bytes) -> None:
+    def _cache(self, block: int, data: bytes) -> None:
         """Keep a block in memory, and drop the oldest ones: recovery begins at a snapshot, not at
         the first block."""
-        self._kept[block] = data
-        self._kept_bytes += len(data)
-        while self._kept_bytes > _KEPT_BYTES_MAX:
-            self._release(next(iter(self._kept)))
+        self._cached_blocks[block] = data
+        self._cached_bytes += len(data)
+        while self._cached_bytes > _CACHED_BYTES_MAX:
+            self._take_cached(next(iter(self._cached_blocks)))
 
-    def _release(self, block: int) -> bytes:
-        data = self._kept.pop(block)
-        self._kept_bytes -= len(data)
+    def _take_cached(self, block: int) -> bytes:
+        data = self._cached_blocks.pop(block)
+        self._cached_bytes -= len(data)
         return data
 
-    def _forget_kept(self) -> None:
-        self._kept.clear()
-        self._kept_bytes = 0
+    def _clear_cache(self) -> None:
+        self._cached_blocks.clear()
+        self._cached_bytes = 0
 
     async def _fence(self, begins: int) -> None:
         if not self._index.last:
@@ -376,7 +378,7 @@ class JetStreamJournal:
                 # Another owner was faster; its frames show whether it is older than this one.
                 await self._read_on(self._index.last + 1, state.last_seq)
             else:
-                self._take(decode_frame(raw))
+                self._add_frame(decode_frame(raw))
                 return
 
     def _encode(self, kind: FrameKind, data: bytes = b"") -> bytes:
@@ -408,8 +410,8 @@ class JetStreamJournal:
             with self._appends.under_way():
                 newest = await self._send(frames)
         except BaseException as failure:
-            only = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
-            ended = self._ended_by(only)
+            error = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            ended = self._ended_by(error)
             if ended is failure or isinstance(failure, asyncio.CancelledError):
                 raise
             raise ended from None
@@ -456,7 +458,7 @@ class JetStreamJournal:
         up to ``stored`` are known to be stored."""
         headers = {"Nats-Expected-Last-Sequence": f"{expected}"}
         self._room.note_sent(len(raw))
-        odd = 0
+        inconsistent_polls = 0
         for pause in pauses():
             try:
                 sequence = await self.stream.publish(self.subject, raw, headers)
@@ -467,8 +469,8 @@ class JetStreamJournal:
                     last = await self._last_unless_stored(raw, expected + 1)
                     if last is None:
                         return
-                    odd = 0 if stored <= last <= expected else odd + 1
-                    if odd > _LOOKS_MAX:
+                    inconsistent_polls = 0 if stored <= last <= expected else inconsistent_polls + 1
+                    if inconsistent_polls > _POLLS_MAX:
                         unseen = stored if last < stored else expected + 1
                         raise Damaged(
                             f"stream {self.stream.name} ends at sequence {last}, and does not "
@@ -494,7 +496,7 @@ class JetStreamJournal:
             )
         return state.last_seq
 
-    async def _look_up(self, expected: int, data: bytes) -> int:
+    async def _find_appended(self, expected: int, data: bytes) -> int:
         """Return the number of a block that was appended before. Raises ``Deposed`` otherwise."""
         if self._index.floor <= expected < self._index.tail:
             (stored,) = await self.read(expected + 1, 1)
@@ -531,7 +533,7 @@ class JetStreamJournal:
             for block, (start, parts, _) in extents.items()
         }
 
-    async def _read_around(
+    async def _read_from_copies(
         self, blocks: Sequence[int], bodies: dict[int, bytes]
     ) -> dict[int, Damaged]:
         """Add to ``bodies`` the blocks that any copy holds. Returns the blocks that none holds."""

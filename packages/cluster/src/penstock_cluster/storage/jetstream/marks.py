@@ -12,7 +12,7 @@ from penstock_core.vocabulary.errors import Conflict, Deposed
 
 
 class Mark(Struct, frozen=True):
-    """A place in a stream that its owner has seen. A later owner compares it: a stream that was
+    """A position in a stream that its owner has seen. A later owner compares it: a stream that was
     re-created, or is an older copy, does not contain it."""
 
     incarnation: str
@@ -52,11 +52,11 @@ class RegistryMarks:
             record = await self.registry.get(self.key)
             version = 0
             if record is not None:
-                held = msgspec.json.decode(record.value, type=Mark)
+                stored = msgspec.json.decode(record.value, type=Mark)
                 version = record.version
-                if held.epoch > mark.epoch:
-                    raise Deposed(f"epoch {held.epoch} has begun; this is {mark.epoch}")
-                mark = msgspec.structs.replace(mark, kept=max(mark.kept, held.kept))
+                if stored.epoch > mark.epoch:
+                    raise Deposed(f"epoch {stored.epoch} has begun; this is {mark.epoch}")
+                mark = msgspec.structs.replace(mark, kept=max(mark.kept, stored.kept))
             try:
                 await self.registry.cas(self.key, version, msgspec.json.encode(mark))
             except Conflict:

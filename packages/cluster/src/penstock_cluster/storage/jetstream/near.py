@@ -28,15 +28,15 @@ class NearConnections:
         self._reach: Final = reach
         self._shared = shared
         self._open: dict[str, NatsConnection] = {}
-        self._nowhere: set[str] = set()
+        self._unknown_leaders: set[str] = set()
         """Leaders that are not among the configured servers."""
-        self._looking: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
-    def start_looking(self, streams: Sequence[NatsStream]) -> None:
-        """Find the leaders of these streams in the background, and connect to them. Appends go on
-        meanwhile over the shared connection."""
-        if self._looking is None or self._looking.done():
-            self._looking = start_task(self._connect_leaders(streams), name="engine-near")
+    def start_connecting(self, streams: Sequence[NatsStream]) -> None:
+        """Find the leaders of these streams in the background, and connect to them. Appends use the
+        shared connection meanwhile."""
+        if self._connecting is None or self._connecting.done():
+            self._connecting = start_task(self._connect_leaders(streams), name="engine-near")
 
     async def _connect_leaders(self, streams: Sequence[NatsStream]) -> None:
         for stream in streams:
@@ -50,18 +50,18 @@ class NearConnections:
         nothing changes; if the leader cannot be reached, the shared connection is used."""
         leader = await stream.led_by()
         if leader:
-            stream.append_by(await self._to(leader))
+            stream.append_by(await self._connection_to(leader))
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         connections, self._open = list(self._open.values()), {}
         for connection in connections:
             await connection.close()
 
-    async def _to(self, leader: str) -> NatsConnection | None:
-        if leader in self._nowhere or self._shared.server == leader:
+    async def _connection_to(self, leader: str) -> NatsConnection | None:
+        if leader in self._unknown_leaders or self._shared.server == leader:
             return None
         connection = self._open.pop(leader, None)
         if connection is not None:
@@ -69,17 +69,17 @@ class NearConnections:
                 self._open[leader] = connection
                 return connection
             await connection.close()  # it has reconnected to another one
-        has_asked_all = True
+        has_reached_all = True
         for server in self._servers:
             try:
                 connection = await self._reach(server)
             except Unavailable:
-                has_asked_all = False
+                has_reached_all = False
                 continue
             if connection.server == leader:
                 self._open[leader] = connection
                 return connection
             await connection.close()
-        if has_asked_all:
-            self._nowhere.add(leader)
+        if has_reached_all:
+            self._unknown_leaders.add(leader)
         return None

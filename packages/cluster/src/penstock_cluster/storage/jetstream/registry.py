@@ -50,7 +50,7 @@ class BucketRegistry:
         self._root = f"$KV.{bucket}."
         self._prefix = f"{self._root}{prefix}."
         self._watches = Watches()
-        self._noted: dict[str, int] = {}
+        self._notified_revisions: dict[str, int] = {}
         """Newest revision of each key that watchers were notified of."""
 
     @property
@@ -77,7 +77,7 @@ class BucketRegistry:
         return self
 
     async def get(self, key: str) -> VersionedRecord | None:
-        return (await self._held(key)).record
+        return (await self._read_state(key)).record
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
@@ -98,9 +98,9 @@ class BucketRegistry:
         present: list[str] = []
         for start in range(0, len(keys), UNDER_WAY_MAX):
             batch = keys[start : start + UNDER_WAY_MAX]
-            held = await together(self._held(key) for key in batch)
+            states = await together(self._read_state(key) for key in batch)
             present += [
-                key for key, state in zip(batch, held, strict=True) if state.record is not None
+                key for key, state in zip(batch, states, strict=True) if state.record is not None
             ]
         return sorted(present)
 
@@ -110,43 +110,43 @@ class BucketRegistry:
 
     async def _change(self, key: str, expected: int, record: VersionedRecord | None) -> int:
         """Store a record, or a marker of a deletion. Returns the revision of the bucket."""
-        held = await self._held_at(key, expected)
-        if record is None and held.record is None:
+        state = await self._read_state_at(key, expected)
+        if record is None and state.record is None:
             return 0
-        named = {_MESSAGE_ID: secrets.token_hex(16), _EXPECTED: f"{held.revision}"}
+        headers = {_MESSAGE_ID: secrets.token_hex(16), _EXPECTED: f"{state.revision}"}
         data = b""
         if record is None:
-            named[_OPERATION] = _DELETED
+            headers[_OPERATION] = _DELETED
         else:
             data = _VERSION.pack(record.version) + record.value
         for pause in pauses():
             try:
                 # With the message id the server acknowledges a repeated change without storing it.
-                revision = await self.stream.publish(self._subject(key), data, named)
+                revision = await self.stream.publish(self._subject(key), data, headers)
             except Unanswered:
                 pass
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
-                    now = await self._held(key)
-                    if now.written_as == named[_MESSAGE_ID]:
-                        return self._note(key, now.revision, record)
-                    if now.revision != held.revision:
+                    current = await self._read_state(key)
+                    if current.written_as == headers[_MESSAGE_ID]:
+                        return self._note(key, current.revision, record)
+                    if current.revision != state.revision:
                         raise Conflict(f"{key!r} was changed by another writer") from refusal
             else:
                 return self._note(key, revision, record)
             await self.stream.pause(pause)
         raise AssertionError("pauses never end")
 
-    async def _held_at(self, key: str, expected: int) -> _KeyState:
+    async def _read_state_at(self, key: str, expected: int) -> _KeyState:
         if not key:
             raise InvalidArgument("a registry key has at least one character")
-        held = await self._held(key)
-        version = held.record.version if held.record is not None else 0
+        state = await self._read_state(key)
+        version = state.record.version if state.record is not None else 0
         if version != expected:
             raise Conflict(f"{key!r} is at version {version}, not {expected}")
-        return held
+        return state
 
-    async def _held(self, key: str) -> _KeyState:
+    async def _read_state(self, key: str) -> _KeyState:
         message = await self.stream.newest(self._subject(key))
         if message is None:
             return _KeyState(0, None)
@@ -160,8 +160,8 @@ class BucketRegistry:
 
     def _note(self, key: str, revision: int, record: VersionedRecord | None) -> int:
         # A change by this node is noted twice: at its answer, and when it is followed.
-        if revision > self._noted.get(key, 0):
-            self._noted[key] = revision
+        if revision > self._notified_revisions.get(key, 0):
+            self._notified_revisions[key] = revision
             self._watches.note(key, record)
         return revision
 

@@ -28,7 +28,7 @@ class EngineRoom:
         """``refresh`` is called before the room is checked, and may read the servers again."""
         self._refresh = refresh
         self._reported: int | None = None
-        self._sent_by_then = 0
+        self._sent_before_report = 0
         self._sent = 0
 
     @property
@@ -36,7 +36,7 @@ class EngineRoom:
         """Bytes of room; None before a majority of the servers has reported its room."""
         if self._reported is None:
             return None
-        return max(0, self._reported - (self._sent - self._sent_by_then))
+        return max(0, self._reported - (self._sent - self._sent_before_report))
 
     @property
     def sent(self) -> int:
@@ -47,19 +47,19 @@ class EngineRoom:
         """Count a message that is sent to be stored."""
         self._sent += data_bytes + MESSAGE_BYTES
 
-    def note_said(self, room: int | None, sent_by_then: int) -> None:
-        """Take over the reported room of the servers. ``sent_by_then`` bytes had been sent when
+    def note_reported(self, room: int | None, sent_before: int) -> None:
+        """Take over the reported room of the servers. ``sent_before`` bytes had been sent when
         that read began. ``room`` is None if too few servers answered."""
         if room is not None:
-            self._reported, self._sent_by_then = room, sent_by_then
+            self._reported, self._sent_before_report = room, sent_before
 
-    def check(self, size: int, keep: int) -> None:
-        """Raise ``StorageFailed`` unless ``size`` bytes leave room for ``keep``."""
+    def check(self, size: int, reserve: int) -> None:
+        """Raise ``StorageFailed`` unless ``size`` bytes leave room for ``reserve``."""
         self._refresh()
         room = self.free_bytes
-        if room is not None and size + keep > room:
+        if room is not None and size + reserve > room:
             raise StorageFailed(
-                f"the engine has room for {room} bytes, not for {size} and the {keep} that are "
+                f"the engine has room for {room} bytes, not for {size} and the {reserve} that are "
                 f"kept free. To change: a larger max_file_store within jetstream {{ ... }} of "
                 f"nats-server.conf, or a larger disk"
             )

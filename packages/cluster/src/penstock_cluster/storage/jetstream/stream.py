@@ -35,9 +35,9 @@ _NO_PEERS: Final = 10005
 _REPLICAS: Final = 3
 _PAUSES_S: Final = (0.01, 0.03, 0.1, 0.2)
 _LONGEST_PAUSE_S: Final = 0.3
-_LOOKS_FOR_A_STREAM: Final = 5
-_LOOKS_FOR_A_LEADER: Final = 100
-_LOOKS_FOR_ROOM: Final = 40
+_STREAM_POLLS_MAX: Final = 5
+_LEADER_POLLS_MAX: Final = 100
+_PEERS_POLLS_MAX: Final = 40
 
 REPLICATED: Final[Mapping[str, object]] = {
     "retention": "limits",
@@ -126,7 +126,7 @@ class StoredMessage(Struct):
     time: str = ""
 
 
-class _Got(Struct):
+class _FetchedMessage(Struct):
     message: StoredMessage
 
 
@@ -144,9 +144,9 @@ class NatsStream:
         self.was_seen = False
         """Whether it was created or found here; from then on it has to exist."""
         self._connection = connection
-        self._nearer: NatsConnection | None = None
+        self._leader_connection: NatsConnection | None = None
         """Connection to the leader, while it is used."""
-        self._next_nearer: NatsConnection | None = None
+        self._next_leader_connection: NatsConnection | None = None
         self._closed = asyncio.Event()
 
     async def make(self, settings: Mapping[str, object]) -> StreamInfo:
@@ -154,7 +154,7 @@ class NatsStream:
         cannot create it, or if it has other settings, which the message names."""
         config = {name: value for name, value in settings.items() if value is not None}
         request = msgspec.json.encode({"name": self.name, **config})
-        lacking = 0
+        refusals = 0
         for pause in pauses():
             try:
                 answer = await self._connection.ask(f"$JS.API.STREAM.CREATE.{self.name}", request)
@@ -168,8 +168,8 @@ class NatsStream:
                     check_settings(info, settings)
                     self.was_seen = True
                     return info
-                lacking += 1
-                if error.number != _NO_PEERS or lacking > _LOOKS_FOR_ROOM:
+                refusals += 1
+                if error.number != _NO_PEERS or refusals > _PEERS_POLLS_MAX:
                     raise Unavailable(f"stream {self.name} cannot be created: {error}") from error
             else:
                 info = msgspec.json.decode(answer, type=StreamInfo)
@@ -197,9 +197,9 @@ class NatsStream:
     async def exists(self) -> bool:
         """Return whether the stream exists. A negative answer is checked several times, because
         servers that have just elected a leader may not know all streams yet."""
-        for _ in range(_LOOKS_FOR_A_STREAM):
+        for _ in range(_STREAM_POLLS_MAX):
             try:
-                await self._insist(f"$JS.API.STREAM.INFO.{self.name}", {})
+                await self._ask_repeatedly(f"$JS.API.STREAM.INFO.{self.name}", {})
             except JetStreamRefusal as error:
                 if error.number != _NO_STREAM:
                     raise Unavailable(f"stream {self.name}: {error}") from error
@@ -230,31 +230,35 @@ class NatsStream:
     async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Send one request to store a message, and return its sequence. Raises ``Unanswered`` and
         ``JetStreamRefusal``."""
-        named = {**headers, "Nats-Expected-Stream": self.name}
-        nearer = self._nearer
-        if nearer is None or not nearer.server:
-            answer = await self._connection.ask(subject, data, named)
+        all_headers = {**headers, "Nats-Expected-Stream": self.name}
+        leader_connection = self._leader_connection
+        if leader_connection is None or not leader_connection.server:
+            answer = await self._connection.ask(subject, data, all_headers)
         else:
             try:
-                answer = await nearer.ask(subject, data, named)
+                answer = await leader_connection.ask(subject, data, all_headers)
             except Unanswered:  # another one may lead now
-                self._nearer = self._next_nearer = None
+                self._leader_connection = self._next_leader_connection = None
                 raise
         return msgspec.json.decode(answer, type=_Ack).seq
 
-    def append_by(self, nearer: NatsConnection | None) -> None:
+    def append_by(self, leader_connection: NatsConnection | None) -> None:
         """Publish over a connection to the leader from the next :meth:`begin_block` on, until a
         request on it has no answer. None: publish over the shared connection."""
-        self._next_nearer = nearer
+        self._next_leader_connection = leader_connection
 
     @property
     def nearest(self) -> str:
         """Name of the server that the newest block was sent to."""
-        return self._connection.server if self._nearer is None else self._nearer.server
+        return (
+            self._connection.server
+            if self._leader_connection is None
+            else self._leader_connection.server
+        )
 
     def begin_block(self) -> None:
         """Begin a block, whose messages are published over one connection, in order."""
-        self._nearer = self._next_nearer
+        self._leader_connection = self._next_leader_connection
 
     async def led_by(self) -> str:
         """Return the name of the leader after a single request; empty if unknown."""
@@ -271,7 +275,7 @@ class NatsStream:
             request["filter"] = subject
         assert request, "a whole stream is never purged"
         try:
-            await self._insist(f"$JS.API.STREAM.PURGE.{self.name}", request)
+            await self._ask_repeatedly(f"$JS.API.STREAM.PURGE.{self.name}", request)
         except JetStreamRefusal as error:
             raise Unavailable(f"stream {self.name}: {error}") from error
 
@@ -325,21 +329,21 @@ class NatsStream:
 
     async def _info(self, request: dict[str, object]) -> StreamInfo:
         try:
-            answer = await self._insist(f"$JS.API.STREAM.INFO.{self.name}", request)
+            answer = await self._ask_repeatedly(f"$JS.API.STREAM.INFO.{self.name}", request)
         except JetStreamRefusal as error:
             raise Unavailable(f"stream {self.name}: {error}") from error
         return msgspec.json.decode(answer, type=StreamInfo)
 
     async def _fetch(self, request: dict[str, object]) -> StoredMessage | None:
         try:
-            answer = await self._insist(f"$JS.API.STREAM.MSG.GET.{self.name}", request)
+            answer = await self._ask_repeatedly(f"$JS.API.STREAM.MSG.GET.{self.name}", request)
         except JetStreamRefusal as error:
             if error.number == _NO_MESSAGE:
                 return None
             raise Unavailable(f"stream {self.name}: {error}") from error
-        return msgspec.json.decode(answer, type=_Got).message
+        return msgspec.json.decode(answer, type=_FetchedMessage).message
 
-    async def _insist(self, subject: str, request: dict[str, object]) -> bytes:
+    async def _ask_repeatedly(self, subject: str, request: dict[str, object]) -> bytes:
         encoded = msgspec.json.encode(request)
         for pause in pauses():
             try:
@@ -364,10 +368,10 @@ class NatsStream:
         for name in ready:
             request: dict[str, object] = {"placement": {"preferred": name}}
             try:
-                await self._insist(f"$JS.API.STREAM.LEADER.STEPDOWN.{self.name}", request)
+                await self._ask_repeatedly(f"$JS.API.STREAM.LEADER.STEPDOWN.{self.name}", request)
             except JetStreamRefusal:
                 continue
-            for _ in range(_LOOKS_FOR_A_LEADER):
+            for _ in range(_LEADER_POLLS_MAX):
                 leader = await self._leader()
                 if leader not in damaged:
                     return None
@@ -387,12 +391,12 @@ def pauses() -> Iterator[float]:
     return chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S))
 
 
-def check_settings(info: StreamInfo, wanted: Mapping[str, object]) -> None:
+def check_settings(info: StreamInfo, expected: Mapping[str, object]) -> None:
     """Raise ``Unavailable``, with the lines to change, unless a stream has these settings."""
     name = info.config.get("name", "")
     wrong = [
         (setting, _setting(info.config, setting), value)
-        for setting, value in wanted.items()
+        for setting, value in expected.items()
         if setting not in _UNCOMPARED and _setting(info.config, setting) != value
     ]
     if not wrong:
@@ -400,7 +404,7 @@ def check_settings(info: StreamInfo, wanted: Mapping[str, object]) -> None:
     differences = "; ".join(
         f"{setting} is {present}, not {value}" for setting, present, value in wrong
     )
-    edits = [f"{_OPTIONS[s]}={_written(value)}" for s, _, value in wrong if s in _OPTIONS]
+    edits = [f"{_OPTIONS[s]}={_option_value(value)}" for s, _, value in wrong if s in _OPTIONS]
     others = [setting for setting, _, _ in wrong if setting not in _OPTIONS]
     changes = [f"nats stream edit {name} {' '.join(edits)}"] if edits else []
     changes += [f"{', '.join(others)} in the configuration of the stream"] if others else []
@@ -419,5 +423,5 @@ def _setting(config: Mapping[str, Any], name: str) -> object:
     return value
 
 
-def _written(value: object) -> str:
+def _option_value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"

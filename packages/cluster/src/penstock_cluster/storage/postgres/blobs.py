@@ -119,15 +119,15 @@ class PostgresBlobs(FixedBlobs):
 
 def parts_of(chunks: Sequence[Buffer]) -> Iterator[bytes]:
     """Yield the bytes of all chunks in parts of ``PART_BYTES``, the last one shorter."""
-    held = bytearray()
+    buffer = bytearray()
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         while view:
-            took = PART_BYTES - len(held)
-            held += view[:took]
-            view = view[took:]
-            if len(held) == PART_BYTES:
-                yield bytes(held)
-                held.clear()
-    if held:
-        yield bytes(held)
+            count = PART_BYTES - len(buffer)
+            buffer += view[:count]
+            view = view[count:]
+            if len(buffer) == PART_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
+    if buffer:
+        yield bytes(buffer)

@@ -52,7 +52,7 @@ class PostgresEngine:
     async def check(self, shard: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`. The wait for a server is
         short."""
-        async with self._briefly() as servers:
+        async with self._temporary_servers() as servers:
             try:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
                     await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
@@ -89,7 +89,7 @@ class PostgresEngine:
 
     async def health(self) -> EngineHealth:
         """Return the present state of the primary and its standbys."""
-        async with self._briefly() as servers:
+        async with self._temporary_servers() as servers:
             try:
                 return await servers.try_once(
                     lambda c: health_of(c, len(self._urls), servers.leader)
@@ -113,7 +113,7 @@ class PostgresEngine:
         self._opened.clear()
 
     @asynccontextmanager
-    async def _briefly(self) -> AsyncIterator[Servers]:
+    async def _temporary_servers(self) -> AsyncIterator[Servers]:
         """Open a connection for one request."""
         servers = self._servers()
         try:
@@ -123,9 +123,9 @@ class PostgresEngine:
             self._opened.remove(servers)
 
     def _servers(self) -> Servers:
-        opened = self._connect(self._urls)
-        self._opened.append(opened)
-        return opened
+        servers = self._connect(self._urls)
+        self._opened.append(servers)
+        return servers
 
 
 async def health_of(connection: Any, servers: int, leader: str) -> EngineHealth:
@@ -136,7 +136,7 @@ async def health_of(connection: Any, servers: int, leader: str) -> EngineHealth:
     return EngineHealth(
         kind="postgresql",
         version=settings["version"].split()[0],
-        has_quorum=standbys["present"] >= guard.standbys_wanted(settings["names"]),
+        has_quorum=standbys["present"] >= guard.standbys_required(settings["names"]),
         servers=servers,
         present=1 + standbys["present"],
         leader=leader,

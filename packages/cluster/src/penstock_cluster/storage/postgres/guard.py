@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock_core.vocabulary.errors import NoQuorum, Unavailable
 
 VERSION_MIN: Final = 140000
-ON: Final = {
+REQUIRED_ON: Final = {
     "fsync": "a power cut loses acknowledged data",
     "full_page_writes": "a power cut may leave half a page",
 }
@@ -44,10 +44,10 @@ async def check_version(connection: Any, server: str) -> None:
 
 async def check_writes(connection: Any, server: str) -> None:
     """Raise ``Unavailable`` if a power cut could destroy data on the server's disk."""
-    for name, danger in ON.items():
+    for name, danger in REQUIRED_ON.items():
         value = await _setting(connection, name)
         if value != "on":
-            raise _wrong(server, name, value, wanted="on", danger=danger)
+            raise _wrong(server, name, value, required="on", danger=danger)
 
 
 async def check_commit(connection: Any, server: str) -> None:
@@ -55,7 +55,7 @@ async def check_commit(connection: Any, server: str) -> None:
     waits = await _setting(connection, "synchronous_commit")
     if waits not in WAITS:
         danger = "a commit is answered before it is on a standby's disk"
-        raise _wrong(server, "synchronous_commit", waits, wanted="on", danger=danger)
+        raise _wrong(server, "synchronous_commit", waits, required="on", danger=danger)
 
 
 async def check_checksums(connection: Any, server: str) -> None:
@@ -74,7 +74,7 @@ async def check_standby_names(connection: Any, server: str) -> None:
             server,
             "synchronous_standby_names",
             "''",
-            wanted="'ANY 1 (s1, s2)'",
+            required="'ANY 1 (s1, s2)'",
             danger="acknowledged data is on one machine alone",
         )
 
@@ -85,17 +85,17 @@ async def check_standbys(connection: Any, server: str) -> None:
     Checked when a shard is opened. Later a commit waits for its standby without a limit.
     """
     names = await _setting(connection, "synchronous_standby_names")
-    wanted = standbys_wanted(names)
+    required = standbys_required(names)
     present = await connection.fetchval(STANDBYS)
-    if present < wanted:
+    if present < required:
         raise NoQuorum(
             f"PostgreSQL at {server} has {present} synchronous standbys connected, and "
-            f"synchronous_standby_names = {names!r} waits for {wanted}: start the standbys, each "
+            f"synchronous_standby_names = {names!r} waits for {required}: start the standbys, each "
             f"with an application_name in its primary_conninfo that the setting names"
         )
 
 
-def standbys_wanted(names: str) -> int:
+def standbys_required(names: str) -> int:
     """Return the number of standbys that a commit waits for with this
     ``synchronous_standby_names``."""
     match = re.match(r"\s*(?:ANY|FIRST)?\s*(\d+)\s*\(", names, re.IGNORECASE)
@@ -107,8 +107,9 @@ async def _setting(connection: Any, name: str) -> str:
     return str(value)
 
 
-def _wrong(server: str, name: str, found: str, wanted: str, danger: str) -> Unavailable:
+def _wrong(server: str, name: str, actual: str, required: str, danger: str) -> Unavailable:
     return Unavailable(
-        f"PostgreSQL at {server} has {name} = {found}, so {danger}; set {name} = {wanted} in its "
+        f"PostgreSQL at {server} has {name} = {actual}, so {danger}; set {name} = {required} in "
+        "its "
         f"postgresql.conf"
     )

@@ -21,11 +21,11 @@ from penstock_core.vocabulary.ports import EngineCheck, EngineHealth, EngineServ
 ANSWER_S: Final = 10.0
 """Seconds within which a server has to answer."""
 READ_ONLY: Final = {**SESSION, "default_transaction_read_only": "on"}
-_REGISTER_IS_THERE: Final = "SELECT to_regclass('penstock_register') IS NOT NULL"
+_REGISTER_EXISTS: Final = "SELECT to_regclass('penstock_register') IS NOT NULL"
 _CLUSTERS: Final = (
     "SELECT DISTINCT register FROM penstock_register WHERE key = 'shard/0' ORDER BY register"
 )
-_ABOUT: Final = """
+_DESCRIBE: Final = """
 SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_standby
 """
 
@@ -42,7 +42,7 @@ class PostgresInspector:
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
         async with self._primary() as (primary, _):
-            if not await primary.fetchval(_REGISTER_IS_THERE):
+            if not await primary.fetchval(_REGISTER_EXISTS):
                 return {}
             rows = await primary.fetch(CONTENTS, self._cluster, prefix)
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
@@ -55,7 +55,7 @@ class PostgresInspector:
     async def servers(self) -> Sequence[EngineServer]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.servers`."""
         async with asyncio.TaskGroup() as tasks:
-            tasks_by_url = [tasks.create_task(_about(url)) for url in self._urls]
+            tasks_by_url = [tasks.create_task(_describe_server(url)) for url in self._urls]
         return [task.result() for task in tasks_by_url]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
@@ -79,7 +79,7 @@ class PostgresInspector:
 
     async def _check_history(self, primary: Any, server: str, shard: int) -> EngineCheck:
         async def compare(connection: Any, leader: str) -> None:
-            if await connection.fetchval(_REGISTER_IS_THERE):
+            if await connection.fetchval(_REGISTER_EXISTS):
                 await compare_with_head(connection, leader, f"{self._cluster}/{shard}")
 
         result = "every block that was acknowledged has its row"
@@ -88,7 +88,7 @@ class PostgresInspector:
     async def clusters(self) -> Sequence[str]:
         """See :meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`."""
         async with self._primary() as (primary, _):
-            if not await primary.fetchval(_REGISTER_IS_THERE):
+            if not await primary.fetchval(_REGISTER_EXISTS):
                 return []
             rows = await primary.fetch(_CLUSTERS)
         return [row["register"] for row in rows]
@@ -125,13 +125,13 @@ async def _connected(url: str) -> Any:
     )
 
 
-async def _about(url: str) -> EngineServer:
+async def _describe_server(url: str) -> EngineServer:
     try:
         connection = await _connected(url)
     except (*NO_ANSWER, *REFUSED, asyncpg.TooManyConnectionsError) as error:
         return EngineServer(name="", address=shown(url), failure=f"{error}" or type(error).__name__)
     try:
-        row = await connection.fetchrow(_ABOUT)
+        row = await connection.fetchrow(_DESCRIBE)
     except NO_ANSWER as error:
         return EngineServer(name="", address=shown(url), failure=f"{error!r}")
     finally:
@@ -166,10 +166,10 @@ _CHECKS: Final[Sequence[tuple[str, Check, str]]] = (
 
 
 async def _checked(
-    name: str, check: Check, found: str, connection: Any, server: str
+    name: str, check: Check, success: str, connection: Any, server: str
 ) -> EngineCheck:
     try:
         await check(connection, server)
     except (Unavailable, Damaged) as error:
         return EngineCheck(name=name, finding=f"{error}", is_ok=False)
-    return EngineCheck(name=name, finding=found, is_ok=True)
+    return EngineCheck(name=name, finding=success, is_ok=True)

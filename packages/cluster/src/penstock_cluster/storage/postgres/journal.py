@@ -186,11 +186,11 @@ class PostgresJournal:
                 f"a block of {len(body)} bytes; PostgreSQL takes {BLOCK_BYTES_MAX} at most"
             )
         if expected != self._tail:
-            return await self._append_again(expected, body)
+            return await self._find_appended(expected, body)
         self._check_is_owner()
         checksum = chained(body, self._last_checksum)
         # It stays set if the call is cancelled: only reopening shows whether the block is stored.
-        self._unknown = f"the append of block {expected + 1} was broken off: its outcome is unknown"
+        self._unknown = f"the append of block {expected + 1} was cancelled: its outcome is unknown"
         try:
             with self._appends.under_way():
                 await self._insert(expected, body, checksum, sync=sync)
@@ -206,27 +206,27 @@ class PostgresJournal:
         """Store a block, and return once that is certain. Raises ``Deposed`` or ``Unknown``."""
         waits = "on" if sync else "local"
         arguments = (self._name, expected, self._writer, checksum, self._last_checksum, body, waits)
-        is_open = False
+        has_unanswered = False
         while True:
             try:
                 added = await self._servers.try_once(
                     lambda c: c.fetchval(APPEND, *arguments), size=len(body)
                 )
             except OutcomeUnknown as error:
-                is_open = True
+                has_unanswered = True
                 self._appends.unanswered()
                 await self._pause(error)
                 continue
             if added is None:
-                await self._resolve(expected, body, is_open=is_open)
+                await self._resolve(expected, body, has_unanswered=has_unanswered)
             return
 
-    async def _resolve(self, expected: int, body: bytes, *, is_open: bool) -> None:
+    async def _resolve(self, expected: int, body: bytes, *, has_unanswered: bool) -> None:
         """Decide why the tail has moved: an earlier attempt has stored this block, or another
         process owns the journal, which raises ``Deposed``."""
         row = await self._servers.ask(lambda c: c.fetchrow(STORED, self._name, expected + 1))
-        is_mine = is_open and row is not None and row["writer"] == self._writer
-        if not is_mine or row["body"] != body:
+        is_own = has_unanswered and row is not None and row["writer"] == self._writer
+        if not is_own or row["body"] != body:
             raise self._depose(f"block {expected + 1} is not what this owner has written")
         # The row may be visible before a standby has it; this commit waits for that, too.
         await self._confirm()
@@ -236,7 +236,7 @@ class PostgresJournal:
         if row is None:
             raise self._depose("a newer epoch has fenced")
 
-    async def _append_again(self, expected: int, body: bytes) -> int:
+    async def _find_appended(self, expected: int, body: bytes) -> int:
         if self._floor <= expected < self._tail:
             (stored,) = await self.read(expected + 1, 1)
             if isinstance(stored, Block) and stored.data == body:
@@ -297,7 +297,7 @@ class PostgresJournal:
         """Return the blocks in order, with a ``DamagedBlock`` for each that is missing or fails its
         checksum."""
         if rows and max(rows) < last:
-            last = max(rows)  # the rest did not fit
+            last = max(rows)  # the later rows exceeded `bytes_max`
         if first not in rows and await self._is_trimmed(first):
             raise Trimmed(f"block {first} was removed: the journal starts after {self._floor}")
         blocks: list[Block | DamagedBlock] = []

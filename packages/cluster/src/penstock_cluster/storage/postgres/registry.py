@@ -63,9 +63,9 @@ class PostgresRegistry:
             arguments: tuple[Any, ...] = (CREATE, self._register, key, stored.value)
         else:
             arguments = (CHANGE, self._register, key, stored.value, expected)
-        row, is_open = await self._until_known(arguments)
+        row, has_unanswered = await self._change_until_answered(arguments)
         if row is None:
-            if not is_open or await self.get(key) != stored:
+            if not has_unanswered or await self.get(key) != stored:
                 raise Conflict(f"{key!r} is not at version {expected}")
             await self._servers.ask(lambda c: c.execute(CONFIRM))
         self._note(key, stored)
@@ -73,9 +73,11 @@ class PostgresRegistry:
 
     async def delete(self, key: str, expected: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
-        row, is_open = await self._until_known((DELETE, self._register, key, expected))
+        row, has_unanswered = await self._change_until_answered(
+            (DELETE, self._register, key, expected)
+        )
         if row is None:
-            if await self.get(key) is not None or not (is_open or expected == 0):
+            if await self.get(key) is not None or not (has_unanswered or expected == 0):
                 raise Conflict(f"{key!r} is not at version {expected}")
             await self._servers.ask(lambda c: c.execute(CONFIRM))
         self._note(key, None)
@@ -94,15 +96,17 @@ class PostgresRegistry:
         for watch in list(self._watches):
             watch.note(key, record)
 
-    async def _until_known(self, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
+    async def _change_until_answered(self, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
         """Return the row of the change, or None if the last attempt has not made it; and whether an
         earlier attempt may have made it."""
-        is_open = False
+        has_unanswered = False
         while True:
             try:
-                return await self._servers.try_once(lambda c: c.fetchrow(*arguments)), is_open
+                return await self._servers.try_once(
+                    lambda c: c.fetchrow(*arguments)
+                ), has_unanswered
             except OutcomeUnknown as error:
-                is_open = True
+                has_unanswered = True
                 if self._servers.is_closed:
                     raise NoQuorum(f"the register was closed without an answer: {error}") from None
                 await self._servers.pause(PAUSE_S)
@@ -117,57 +121,57 @@ class PostgresWatch:
 
     def __init__(self, servers: Servers, register: str, prefix: str) -> None:
         self._servers = servers
-        self._given = (register, prefix)
-        self._known: dict[str, VersionedRecord] | None = None
-        self._waiting: dict[str, VersionedRecord | None] = {}
+        self._arguments = (register, prefix)
+        self._contents_before: dict[str, VersionedRecord] | None = None
+        self._unreported: dict[str, VersionedRecord | None] = {}
         self._changed = asyncio.Event()
         self._listener: Any = None
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
         """Report a change that this node has made."""
-        if key.startswith(self._given[1]):
-            self._waiting[key] = record
-            if self._known is not None:
-                self._known.pop(key, None)
+        if key.startswith(self._arguments[1]):
+            self._unreported[key] = record
+            if self._contents_before is not None:
+                self._contents_before.pop(key, None)
                 if record is not None:
-                    self._known[key] = record
+                    self._contents_before[key] = record
             self._changed.set()
 
     def __aiter__(self) -> PostgresWatch:
         return self
 
     async def __anext__(self) -> Change:
-        while not self._waiting:
+        while not self._unreported:
             await self._listen()
             self._changed.clear()
             self._compare(await self._contents())
-            if self._waiting:
+            if self._unreported:
                 break
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._changed.wait()
-        key = next(iter(self._waiting))
-        return key, self._waiting.pop(key)
+        key = next(iter(self._unreported))
+        return key, self._unreported.pop(key)
 
     async def _contents(self) -> dict[str, VersionedRecord]:
-        rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._given))
+        rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._arguments))
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
 
     def _compare(self, contents: dict[str, VersionedRecord]) -> None:
-        before = contents if self._known is None else self._known
-        for key in before.keys() - contents.keys():
-            self._waiting[key] = None
+        previous = contents if self._contents_before is None else self._contents_before
+        for key in previous.keys() - contents.keys():
+            self._unreported[key] = None
         for key, record in contents.items():
-            if before.get(key) != record:
-                self._waiting[key] = record
-        self._known = contents
+            if previous.get(key) != record:
+                self._unreported[key] = record
+        self._contents_before = contents
 
     async def _listen(self) -> None:
         if self._listener is not None and not self._listener.is_closed():
             return
         with suppress(OutcomeUnknown):  # polling finds changes anyway
-            self._listener = await self._servers.listening(CHANNEL, self._hear)
+            self._listener = await self._servers.listening(CHANNEL, self._on_notification)
 
-    def _hear(self, *notification: Any) -> None:
-        if notification[-1] == self._given[0]:
+    def _on_notification(self, *notification: Any) -> None:
+        if notification[-1] == self._arguments[0]:
             self._changed.set()

@@ -51,7 +51,7 @@ REFUSED: Final = (
     asyncpg.InsufficientPrivilegeError,
 )
 """Errors that every other attempt would get, too."""
-PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
+TEMPORARY: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
 """Prefixes of the SQLSTATE of errors that may not recur at the next attempt, or on another server:
 connections, read-only servers, rollbacks, resources, states, shutdowns, I/O, internal."""
 
@@ -145,7 +145,7 @@ class Servers:
                     self._connection = await self._connected()
                 self._warned = False
                 async with asyncio.timeout(self._answer_s + size / BYTES_PER_S):
-                    done = await call(self._connection)
+                    result = await call(self._connection)
             except NO_ANSWER as error:
                 self._drop()
                 self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
@@ -153,7 +153,7 @@ class Servers:
             except (PenstockError, asyncpg.DataCorruptedError):
                 raise  # an answer: the connection can serve the next call
             except asyncpg.PostgresError as error:
-                if not _is_passing(error):
+                if not _is_temporary(error):
                     raise StorageFailed(f"PostgreSQL refuses: {error}") from error
                 self._drop()
                 self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
@@ -164,7 +164,7 @@ class Servers:
             if self._warned:
                 self._last_failure = "a commit did not wait for its standby"
                 raise OutcomeUnknown(self._last_failure)
-            return done
+            return result
 
     async def close(self) -> None:
         """Close the connection; a call that waits for a server ends with ``NoQuorum``."""
@@ -174,9 +174,9 @@ class Servers:
         async with self._lock:
             self._drop()
 
-    async def listening(self, channel: str, hear: Callable[..., None]) -> Any:
-        """Return a separate connection that calls ``hear`` for each notification on ``channel``.
-        Raises ``OutcomeUnknown``."""
+    async def listening(self, channel: str, on_notification: Callable[..., None]) -> Any:
+        """Return a separate connection that calls ``on_notification`` for each notification on
+        ``channel``. Raises ``OutcomeUnknown``."""
         self._listening = [
             connection for connection in self._listening if not connection.is_closed()
         ]
@@ -185,7 +185,7 @@ class Servers:
             self._listening.append(connection)
             try:
                 async with asyncio.timeout(self._answer_s):
-                    await connection.add_listener(channel, hear)
+                    await connection.add_listener(channel, on_notification)
             except BaseException:
                 connection.terminate()  # a connection without the listener must not be used
                 raise
@@ -203,7 +203,7 @@ class Servers:
             try:
                 connection = await self._connected_to(url)
             except (*NO_ANSWER, asyncpg.PostgresError) as error:
-                if not isinstance(error, NO_ANSWER) and not _is_passing(error):
+                if not isinstance(error, NO_ANSWER) and not _is_temporary(error):
                     raise
                 self._last_failure = f"{shown(url)}: {f'{error}' or type(error).__name__}"
                 continue  # another server may take writes, whatever this one does
@@ -236,8 +236,8 @@ class Servers:
 
     def complaint(self) -> str:
         """Return why no request is possible at the moment."""
-        every = ", ".join(map(shown, self.urls))
-        return f"no PostgreSQL server of {every} takes writes ({self._last_failure})"
+        addresses = ", ".join(map(shown, self.urls))
+        return f"no PostgreSQL server of {addresses} takes writes ({self._last_failure})"
 
     async def pause(self, delay_s: float) -> None:
         """Wait, or until closed."""
@@ -252,11 +252,11 @@ class Servers:
         return True
 
 
-def _is_passing(error: asyncpg.PostgresError) -> bool:
+def _is_temporary(error: asyncpg.PostgresError) -> bool:
     """Return whether another attempt may succeed. A full disk is reported at once: nothing was
     stored."""
     is_full = isinstance(error, asyncpg.DiskFullError)
-    return not is_full and str(error.sqlstate or "").startswith(PASSING)
+    return not is_full and str(error.sqlstate or "").startswith(TEMPORARY)
 
 
 async def make_tables(connection: Any, server: str) -> None:
