@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock_amqp import standby as amqp
-from penstock_cluster.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock_cluster.relay import RelayChooser, Relays, WantsRelay, relay_before_tls
 from penstock_core.wire.relay_preface import secret_name
 from penstock_mqtt import standby as mqtt
 from penstock_server.frontends.http import standby as http
@@ -31,7 +31,7 @@ from penstock_server.runtime.writer.clock import SystemClock
 PATIENT_S: Final = 3_600.0
 _SECRET: Final = b"s" * 32
 _PROCESS: Final = "start 1"
-_WANTS: Final[dict[str, Wants]] = {
+_WANTS: Final[dict[str, WantsRelay]] = {
     # AMQP is spoken at the native port, too
     "native": lambda data: amqp.wants_relay(data) or native.wants_relay(data),
     "amqp": amqp.wants_relay,

@@ -59,9 +59,11 @@ async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -
     known = LastKnownRights(registry)
 
     with pytest.raises(Unavailable, match="no users are known yet"):
-        await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
+        await open_history(SETTINGS, tmp_path, "i", rights=known.records, on_failure=lambda: None)
     await known.refresh()
-    history = await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
+    history = await open_history(
+        SETTINGS, tmp_path, "i", rights=known.records, on_failure=lambda: None
+    )
     shown = history.realm.access
     ann = await shown.password("ann", "a long password", "127.0.0.1", secure=True)
     with pytest.raises(AuthenticationFailed):

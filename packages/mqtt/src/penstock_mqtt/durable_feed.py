@@ -262,7 +262,7 @@ class DurableFeed:
                 sources.append(MessageSource(text, event_id, channel=channel))
         self.acknowledge(refused)
         if accepted:
-            self._client.outbox.give(accepted, (topic_filter,), sources=sources)
+            self._client.outbox.send_messages(accepted, (topic_filter,), sources=sources)
 
     def _read_messages(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
         counts = self._mqtt.counts

@@ -177,7 +177,7 @@ def _send(
     messages: Sequence[TopicMessage], connection: ClientConnection, filters: Sequence[Filter]
 ) -> None:
     try:
-        filters[0].outbox.give(messages, filters)
+        filters[0].outbox.send_messages(messages, filters)
     except Exception:  # noqa: BLE001  the other receivers do not share it
         _fail(connection)
 

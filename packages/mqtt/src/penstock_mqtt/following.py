@@ -168,7 +168,7 @@ class FollowedChannels:
 
     async def _renew(self, *, is_first: bool) -> None:
         topics = self._mqtt.topics
-        channels = topics.channels
+        channels = topics.all_channels
         for number in [followed for followed in self._followers if followed not in channels]:
             self._followers.pop(number).close()
         for number, channel in list(channels.items()):

@@ -17,9 +17,9 @@ from penstock_core.vocabulary.errors import (
     Unavailable,
 )
 from penstock_mqtt.connection import MqttConnection
+from penstock_mqtt.following import FollowedChannels
 from penstock_mqtt.held_bytes import HeldMessages, UserBytes
 from penstock_mqtt.mqtt_realm import MqttRealm
-from penstock_mqtt.next_key import FollowedChannels
 from penstock_mqtt.session import ClientKey, MqttSession, turn_of
 from penstock_mqtt.session_store import NEVER
 from penstock_mqtt.sessions import MqttSessions, SessionConnection

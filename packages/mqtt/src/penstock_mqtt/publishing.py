@@ -85,7 +85,7 @@ class MessagePublisher:
         plain = [message for message in messages if isinstance(message, GatheredTogether)]
         if (
             len(plain) < len(messages)
-            or self._topics.every
+            or self._topics.all_channels
             or not self._submit_plain(publisher, plain)
         ):
             self.submit(publisher, one_by_one(messages))
@@ -178,7 +178,7 @@ class MessagePublisher:
     def _events_of(
         self, received: Sequence[Received]
     ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
-        if not self._topics.every:
+        if not self._topics.all_channels:
             return [(self._topics.channel_id(), [body_from(body_of_messages(received))])], {}
         publishes: list[tuple[ChannelId, list[Body]]] = []
         refused: dict[int, MqttViolation] = {}

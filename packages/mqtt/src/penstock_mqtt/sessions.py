@@ -192,7 +192,7 @@ class MqttSessions:
         for channel, name in existing:
             if name not in names:
                 await self._mqtt.realm.subscriptions.delete_durable(channel, name)
-        if self._mqtt.topics.all_sessions:
+        if self._mqtt.topics.all_channels:
             for session in list(self._stored_sessions.values()):
                 await self._make_durables(session, existing)
 

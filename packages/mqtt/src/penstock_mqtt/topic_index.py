@@ -17,7 +17,7 @@ MATCHES_MAX: Final = 1_000_000
 
 
 class _Level(Generic[T]):
-    __slots__ = ("below", "every", "own")
+    __slots__ = ("below", "exact", "multi_level")
 
     def __init__(self) -> None:
         self.below: dict[str, _Level[T]] = {}

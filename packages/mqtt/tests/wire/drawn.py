@@ -41,11 +41,11 @@ def _values(known: Property) -> st.SearchStrategy[Any]:
     }
     if known.name == "response_topic":
         return NAMES
-    whole = st.integers(known.least, known.most)
+    whole = st.integers(known.minimum, known.maximum)
     found = kinds.get(known.type, whole)
     if found is not whole and known.type in (PROPERTIES[0].type, PROPERTIES[8].type):
-        found = found.filter(lambda value: known.least <= value <= known.most)
-    if known.most == 1:
+        found = found.filter(lambda value: known.minimum <= value <= known.maximum)
+    if known.maximum == 1:
         found = st.integers(0, 1)
     return found
 

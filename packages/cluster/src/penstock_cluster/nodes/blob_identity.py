@@ -202,4 +202,4 @@ def token_of(node: str, nonce: str, epoch: int) -> str:
 def _identity_in(key: str, record: VersionedRecord | None) -> BlobIdentity | None:
     if record is None:
         return None
-    return read_record(key, record, BlobIdentity, what="identity of blobs")
+    return read_record(key, record, BlobIdentity, description="identity of blobs")

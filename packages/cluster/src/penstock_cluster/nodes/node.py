@@ -563,7 +563,7 @@ def orders_of(record: VersionedRecord | None) -> Orders:
     """Decode a record of orders; empty without a record. Raises ``Damaged``."""
     if record is None:
         return Orders()
-    return read_record(ORDERS_KEY, record, Orders, what="record of orders")
+    return read_record(ORDERS_KEY, record, Orders, description="record of orders")
 
 
 def _shard_of(write: RegisterWrite) -> int:

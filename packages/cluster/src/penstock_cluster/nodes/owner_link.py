@@ -111,8 +111,8 @@ class OwnerLink:
     def lost(self, link: Link, reason: BaseException | None) -> None:
         """See :class:`~penstock.client.connection.transport.Receiver`."""
         if self._lost is None:
-            reason = f"the connection to node {self._name} was lost: {reason_of(reason)}"
-            self._lost = self._goodbye or ConnectionLost(reason)
+            text = f"the connection to node {self._name} was lost: {reason_of(reason)}"
+            self._lost = self._goodbye or ConnectionLost(text)
             self._failed(self._lost)
 
     def _answered(self, answer: Any) -> None:

@@ -85,7 +85,7 @@ class StandbyListener:
                     if kind.name in self._places
                 }
                 make = self._with_sniffer(make, protocols) if protocols else make
-            await self._listen(name, place, make, wants_relay=wants_relay)
+            await self._listen(name, place, make, wants=wants_relay)
 
     def close(self) -> None:
         """Close the ports, so that the realm can listen there."""

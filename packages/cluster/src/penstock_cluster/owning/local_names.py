@@ -117,4 +117,4 @@ def local_names_of(record: VersionedRecord | None) -> LocalNames:
     """Decode the record of local names; empty without a record. Raises ``Damaged``."""
     if record is None:
         return LocalNames()
-    return read_record(LOCAL_NAMES_KEY, record, LocalNames, what="record of local names")
+    return read_record(LOCAL_NAMES_KEY, record, LocalNames, description="record of local names")

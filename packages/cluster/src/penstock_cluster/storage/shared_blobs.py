@@ -125,10 +125,10 @@ class CachedBlobs(CheckedBlobs):
         async with self._lock(name):
             if name in await self._loaded_sizes() and not await self._has_right_bytes(name):
                 await self._drop(name)
-            is_there = name in self._sizes
-            self.copies.hits += is_there
-            self.copies.misses += not is_there
-            if not is_there:
+            is_cached = name in self._sizes
+            self.copies.hits += is_cached
+            self.copies.misses += not is_cached
+            if not is_cached:
                 if await self._size(name) > self._bytes_max:
                     return await self._remote.get(name, offset, length)
                 data = await self._remote.get(name)
