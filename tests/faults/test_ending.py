@@ -23,7 +23,7 @@ def test_a_server_whose_start_is_interrupted_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ServerProcess(tmp_path, program=NEVER_LISTENS)
-    monkeypatch.setattr(server, "_settled", Interrupted())
+    monkeypatch.setattr(server, "_started_or_ended", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         server.start()
 

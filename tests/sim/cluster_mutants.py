@@ -48,7 +48,9 @@ def retry_at_the_tail(patch: pytest.MonkeyPatch) -> None:
             try:
                 await journal.requests.once(partial(journal.log.append, at, frame))
             except NoAnswer:
-                journal.last = await journal.requests.until_answered(lambda: journal.log.last)
+                journal._newest_seen = await journal.requests.until_answered(
+                    lambda: journal.log.last
+                )
                 continue
             except Conflict as error:
                 raise Deposed(str(error)) from error
@@ -101,9 +103,9 @@ def talking(patch: pytest.MonkeyPatch) -> None:
 
 def torn_for_whole(patch: pytest.MonkeyPatch) -> None:
     """What an owner has begun to append and could not finish is taken for a block."""
-    whole = ShardLog.held
+    whole = ShardLog.snapshot
 
-    def held(log: ShardLog) -> tuple[int, list[LogFrame]]:
+    def snapshot(log: ShardLog) -> tuple[int, list[LogFrame]]:
         before, frames = whole(log)
         for at, frame in enumerate(frames):
             goes_on = at + 1 < len(frames) and frames[at + 1].part == frame.part + 1
@@ -111,14 +113,14 @@ def torn_for_whole(patch: pytest.MonkeyPatch) -> None:
                 frames[at] = structs.replace(frame, parts=frame.part + 1)
         return before, frames
 
-    patch.setattr(ShardLog, "held", held)
+    patch.setattr(ShardLog, "snapshot", snapshot)
 
 
 def floor_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A journal that is opened again counts its blocks from 1, whatever was trimmed before."""
-    whole = ShardLog.held
+    whole = ShardLog.snapshot
 
-    def held(log: ShardLog) -> tuple[int, list[LogFrame]]:
+    def snapshot(log: ShardLog) -> tuple[int, list[LogFrame]]:
         before, frames = whole(log)
         block = 0
         for at, frame in enumerate(frames):
@@ -127,7 +129,7 @@ def floor_forgotten(patch: pytest.MonkeyPatch) -> None:
             block += is_data and frame.part + 1 == frame.parts
         return before, frames
 
-    patch.setattr(ShardLog, "held", held)
+    patch.setattr(ShardLog, "snapshot", snapshot)
 
 
 def by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,10 @@ from penstock_server.runtime.writer.clock import SystemClock
 
 READ_EVENTS = 10_000
 """Events read at a time."""
-SEEN = sorted(name for name, part in vars(Event).items() if isinstance(part, property))
-"""Names of the properties that a reader sees of an event."""
+READABLE_PROPERTIES = sorted(
+    name for name, part in vars(Event).items() if isinstance(part, property)
+)
+"""Names of the properties of an event that a client can read."""
 
 Contents = Mapping[str, Any]
 """The contents of a realm: stores by name, and its other parts by their names."""
@@ -56,6 +58,7 @@ async def contents_of(
         events = xxh3_64()
         count = 0
         remaining = channel.state.stored.copy()
+        # Read in batches, so that a large channel does not have to fit into memory
         while remaining and (span := remaining.take(READ_EVENTS)) is not None:
             rows, damage = await dispatch.read(store, (Span(*span),))
             if damage.reasons:
@@ -67,7 +70,7 @@ async def contents_of(
             "number": number,
             **_comparable(channel.snapshot()),
             "events": count,
-            "their content": events.hexdigest(),
+            "checksum of the events": events.hexdigest(),
         }
     return contents
 
@@ -92,9 +95,9 @@ def _comparable(state: Restored) -> dict[str, Any]:
     durables = {durable.name: durable for durable in durables_of(definition, state.durables)}
     comparable = replace(state, definition=definition, durables=())
     counters = msgspec.structs.asdict(state.counters)
-    parts: dict[str, Any] = msgspec.structs.asdict(comparable)
-    parts |= {"durables": durables, "counters": counters}
-    return parts
+    fields: dict[str, Any] = msgspec.structs.asdict(comparable)
+    fields |= {"durables": durables, "counters": counters}
+    return fields
 
 
 def _lines(rows: Sequence[OutgoingBatch]) -> Sequence[bytes]:
@@ -103,8 +106,8 @@ def _lines(rows: Sequence[OutgoingBatch]) -> Sequence[bytes]:
         table = Rows(part.batch)
         for row in range(part.batch.num_rows):
             event = Event.received(table, row)
-            seen = [getattr(event, name) for name in SEEN]
-            line = (*seen, _publisher(part, event.event_id or 0))
+            values = [getattr(event, name) for name in READABLE_PROPERTIES]
+            line = (*values, _publisher(part, event.event_id or 0))
             lines.append(f"{line!r}\n".encode())
     return lines
 

@@ -50,36 +50,37 @@ class _File:
         self.pending.append(change)
 
     def shorten(self, size: int) -> None:
-        self.settle()
+        # The file is cut on the disk itself, so earlier writes to it must not be lost later
+        self.make_durable()
         self.live, self.durable = self.live[:size], self.durable[:size]
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         for change in self.pending:
             _apply(self.durable, change)
         self.pending.clear()
 
     def cut(self, random: Random, faults: Counter[str]) -> None:
-        fate = random.choice(("none", "all", "some", "some"))
-        is_behind = False
+        outcome = random.choice(("none", "all", "some", "some"))
+        is_earlier_lost = False
         """Whether an earlier change was lost."""
         for change in self.pending:
             if isinstance(change, _Resize):
-                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                if outcome == "all" or (outcome == "some" and random.random() < 0.5):
                     _apply(self.durable, change)
                 else:
                     faults["unsynced length lost"] += 1
                 continue
-            sectors, kept, jumps = _sectors(change), 0, 0
+            sectors, written_sectors, reordered_sectors = _sectors(change), 0, 0
             for sector in sectors:
-                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                if outcome == "all" or (outcome == "some" and random.random() < 0.5):
                     _apply(self.durable, sector)
-                    kept += 1
-                    jumps += is_behind
+                    written_sectors += 1
+                    reordered_sectors += is_earlier_lost
                 else:
-                    is_behind = True
-            if kept < len(sectors):
-                faults["unsynced write torn" if kept else "unsynced write lost"] += 1
-            if jumps:
+                    is_earlier_lost = True
+            if written_sectors < len(sectors):
+                faults["unsynced write torn" if written_sectors else "unsynced write lost"] += 1
+            if reordered_sectors:
                 faults["unsynced write out of order: kept, what came before it not"] += 1
         self.pending.clear()
         self.live = bytearray(self.durable)
@@ -95,14 +96,14 @@ class _Directory:
         _rename(self.live, change)
         self.pending.append(change)
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         self.durable = dict(self.live)
         self.pending.clear()
 
     def cut(self, random: Random, faults: Counter[str]) -> None:
-        fate = random.choice(("none", "all", "some", "some"))
+        outcome = random.choice(("none", "all", "some", "some"))
         for change in self.pending:
-            if fate == "all" or (fate == "some" and random.random() < 0.5):
+            if outcome == "all" or (outcome == "some" and random.random() < 0.5):
                 _rename(self.durable, change)
             else:
                 faults["unsynced change of a name lost"] += 1
@@ -227,10 +228,10 @@ class FaultyDisk:
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
         node = self._node(file)
-        wanted = b"".join(chunks)
-        room = self._take_room(node, offset + len(wanted))
-        if room < 0:  # a full disk writes as much as fits
-            written = wanted[: max(len(wanted) + room, 0)]
+        data = b"".join(chunks)
+        free_after = self._reserve_bytes(node, offset + len(data))
+        if free_after < 0:  # a full disk writes as much as fits
+            written = data[: max(len(data) + free_after, 0)]
             node.apply(_Write(offset, written))
             self.free_bytes = 0
             self.faults["no room for a write"] += 1
@@ -238,9 +239,9 @@ class FaultyDisk:
         if self._writes_to_fail:
             self._writes_to_fail -= 1
             self.faults["write failed half-way"] += 1
-            node.apply(_Write(offset, wanted[: self._random.randrange(len(wanted) + 1)]))
+            node.apply(_Write(offset, data[: self._random.randrange(len(data) + 1)]))
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        node.apply(_Write(offset, wanted))
+        node.apply(_Write(offset, data))
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
         node = self._node(file)
@@ -258,10 +259,12 @@ class FaultyDisk:
             self._calls_left = self._calls_left if self._syncs_left else 1
         node = self._node(file)
         self.syncs += 1
-        if self._fails_sync():
+        if self._is_sync_failing():
+            # As on Linux: the kernel marks the failed pages clean, so the next sync succeeds
+            # without them
             node.pending.clear()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        node.settle()
+        node.make_durable()
 
     def truncate(self, file: int, size: int) -> None:
         node = self._node(file)
@@ -272,7 +275,7 @@ class FaultyDisk:
     def allocate(self, file: int, offset: int, size: int) -> None:
         node = self._node(file)
         end = max(offset + size, len(node.live))
-        if self._take_room(node, end) < 0:
+        if self._reserve_bytes(node, end) < 0:
             self.faults["no room for a reservation"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         node.apply(_Resize(end))
@@ -283,6 +286,7 @@ class FaultyDisk:
     def rename(self, old: str, new: str, *, replace: bool) -> None:
         directory, name = self._parent(old)
         target, new_name = self._parent(new)
+        # One change has both names, so a power cut keeps or loses the move as a whole
         assert target is directory, "files are only moved within a directory"
         node = self._file(old)
         if not replace and new_name in directory.live:
@@ -315,19 +319,19 @@ class FaultyDisk:
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
-        if self._fails_sync():
+        if self._is_sync_failing():
             directory.pending.clear()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        directory.settle()
+        directory.make_durable()
 
     def lock(self, path: str, holder: str) -> int:
         directory, name = self._parent(path)
         if name not in directory.live:
             directory.apply({name: _File()})
         node = self._file(path)
-        for held, text in self._locks.values():
-            if held is node:
-                raise LockHeld(text)
+        for locked, lock_holder in self._locks.values():
+            if locked is node:
+                raise LockHeld(lock_holder)
         number = self._handle(node)
         self._locks[number] = (node, holder)
         return number
@@ -376,8 +380,8 @@ class FaultyDisk:
         return node
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
-        above, _, name = path.rpartition("/")
-        return self._directory(above), name
+        parent_path, _, name = path.rpartition("/")
+        return self._directory(parent_path), name
 
     def _file(self, path: str) -> _File:
         directory, name = self._parent(path)
@@ -386,7 +390,7 @@ class FaultyDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node
 
-    def _take_room(self, node: _File, end: int) -> int:
+    def _reserve_bytes(self, node: _File, end: int) -> int:
         """Reserve space for growing a file to ``end``, and return the remaining free bytes; a
         negative result is the number of missing bytes, and reserves nothing."""
         growth = max(end - len(node.live), 0)
@@ -397,7 +401,7 @@ class FaultyDisk:
             self.free_bytes = free_bytes
         return free_bytes
 
-    def _fails_sync(self) -> bool:
+    def _is_sync_failing(self) -> bool:
         if self._on_sync is not None:
             self._on_sync()
         if not self._syncs_to_fail:

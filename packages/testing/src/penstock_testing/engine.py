@@ -52,8 +52,8 @@ T = TypeVar("T")
 FRAME_BYTES_MAX: Final = 1 << 20
 RETRY_S: Final = 0.05
 """Pause before an unanswered request is repeated."""
-LOOKING: Final = 1 << 62
-"""Epoch of a handle that only reads; no epoch is newer."""
+READ_ONLY_EPOCH: Final = 1 << 62
+"""Epoch of a handle that only reads. No owner reaches it, so the handle is never deposed."""
 
 
 FrameKind = Literal["epoch", "floor", "data"]
@@ -94,7 +94,7 @@ class ShardLog:
             raise Conflict(f"the newest frame is {self.last}, not {expected}")
         self.frames.append(frame)
 
-    def held(self) -> tuple[int, list[LogFrame]]:
+    def snapshot(self) -> tuple[int, list[LogFrame]]:
         """Return the sequence before the first frame, and all frames."""
         return self.purged, list(self.frames)
 
@@ -105,7 +105,7 @@ class ShardLog:
         begin = first - self.purged - 1
         return self.frames[begin : begin + parts]
 
-    def holds(self, sequence: int, frame: LogFrame) -> bool:
+    def contains(self, sequence: int, frame: LogFrame) -> bool:
         """Whether ``frame`` is the frame with that sequence."""
         index = sequence - self.purged - 1
         return 0 <= index < len(self.frames) and self.frames[index] == frame
@@ -183,14 +183,14 @@ class MemoryEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> EngineJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
         log = self.servers.log(shard)
         if not log.last:
             return None
         journal = self.journals(
             log,
             self.requests,
-            epoch=LOOKING,
+            epoch=READ_ONLY_EPOCH,
             writer=0,
             begins=0,
             frame_bytes_max=self._frame_bytes_max,
@@ -323,8 +323,8 @@ class EngineJournal:
         self._waiting_since: float | None = None
         self._appends = Timings()
         self._closed = False
-        self._deposed = ""
-        self._unknown = ""
+        self._deposed_reason = ""
+        self._unknown_reason = ""
 
     async def fence(self) -> None:
         """Read the log and append the mark of this epoch. Raises ``Deposed`` if the log has a newer
@@ -341,7 +341,7 @@ class EngineJournal:
     async def read_log(self) -> None:
         """Read the log for a handle that does not write."""
         await self.catch_up()
-        self._deposed = "this journal was opened to be read only"
+        self._deposed_reason = "this journal was opened to be read only"
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Journal.append`; every append is synced."""
@@ -349,13 +349,15 @@ class EngineJournal:
         data = b"".join(block)
         if expected != self.tail:
             return await self._repeat_append(expected, data)
-        if self._deposed:
-            raise Deposed(self._deposed)
-        if self._unknown:
-            raise Unknown(self._unknown)
+        if self._deposed_reason:
+            raise Deposed(self._deposed_reason)
+        if self._unknown_reason:
+            raise Unknown(self._unknown_reason)
         size, first = self._frame_bytes_max, self.last + 1
         parts = max(1, -(-len(data) // size))
-        self._unknown = (
+        # Set before the first request: if the caller is cancelled, it stays set, and later appends
+        # are refused
+        self._unknown_reason = (
             f"it is unknown whether block {expected + 1} is stored: its append was interrupted"
         )
         now = asyncio.get_running_loop().time
@@ -365,12 +367,12 @@ class EngineJournal:
                 chunk = data[part * size : (part + 1) * size]
                 await self.publish(self.frame("data", expected + 1, part, parts=parts, data=chunk))
         except Deposed as error:
-            self._deposed = str(error)
+            self._deposed_reason = str(error)
             raise
         finally:
             self._waiting_since = None
         self._appends.note(int((now() - began) * 1_000_000))
-        self._unknown = ""
+        self._unknown_reason = ""
         self.places[expected + 1] = first, parts, len(data)
         self.tail = expected + 1
         return self.tail
@@ -413,10 +415,10 @@ class EngineJournal:
             return
         if through == self.tail:  # an empty log would lose the number of the newest block
             await self.publish(self.frame("floor", through))
-            kept = self.last
+            first_kept = self.last
         else:
-            kept = self.places[through + 1][0]
-        await self.requests.until_answered(lambda: self.log.purge(kept))
+            first_kept = self.places[through + 1][0]
+        await self.requests.until_answered(lambda: self.log.purge(first_kept))
         for block in range(self.floor + 1, through + 1):
             del self.places[block]
         self.floor = through
@@ -461,7 +463,9 @@ class EngineJournal:
                 await self.requests.pause()
                 continue
             except Conflict as error:
-                if await self.requests.until_answered(lambda: self.log.holds(newest + 1, frame)):
+                if await self.requests.until_answered(
+                    lambda: self.log.contains(newest + 1, frame)
+                ):
                     break
                 raise Deposed(
                     f"another writer has written after frame {newest}: {error}"
@@ -471,27 +475,32 @@ class EngineJournal:
 
     async def catch_up(self) -> None:
         """Read the whole log. Raises ``Deposed`` if it has a newer epoch."""
-        before, frames = await self.requests.until_answered(self.log.held)
-        self.last = before + len(frames)
+        purged, frames = await self.requests.until_answered(self.log.snapshot)
+        self.last = purged + len(frames)
         self.places.clear()
         if frames:
+            # The first frame of a trimmed log is a mark of its newest block, or the first block
+            # itself
             self.floor = self.tail = frames[0].block - (frames[0].kind == "data")
-        begun = 0
+        block_frames = 0
         """Number of frames of the current incomplete block."""
-        for sequence, frame in enumerate(frames, before + 1):
+        for sequence, frame in enumerate(frames, purged + 1):
             if frame.epoch > self.epoch:
                 raise Deposed(
-                    f"epoch {frame.epoch} of this journal has begun; {self.epoch} is over"
+                    f"epoch {frame.epoch} has begun; the epoch of this journal is {self.epoch}"
                 )
             if frame.kind != "data":
-                begun = 0  # a block that an older owner left incomplete does not count
+                block_frames = 0  # a block that an older owner left incomplete does not count
                 continue
-            begun = begun + 1 if frame.part else 1
+            block_frames = block_frames + 1 if frame.part else 1
             if frame.part + 1 == frame.parts:
                 if frame.block != self.tail + 1:
                     raise Damaged(f"block {frame.block} follows block {self.tail}")
-                size = sum(len(part.data) for part in frames[sequence - before - begun :][:begun])
-                self.places[frame.block] = sequence - begun + 1, begun, size
+                size = sum(
+                    len(part.data)
+                    for part in frames[sequence - purged - block_frames :][:block_frames]
+                )
+                self._locations[frame.block] = sequence - block_frames + 1, block_frames, size
                 self.tail = frame.block
 
     async def _repeat_append(self, expected: int, data: bytes) -> int:
@@ -499,7 +508,7 @@ class EngineJournal:
             (block,) = await self.read(expected + 1, 1)
             if isinstance(block, Block) and block.data == data:
                 return expected + 1
-        raise Deposed(f"expected the tail to be {expected}, it is {self.tail}")
+        raise Deposed(f"expected the tail to be {expected}, but it is {self.tail}")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -518,17 +527,19 @@ class EngineRegistry:
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
-        may_be_done = False
+        may_be_executed = False
         while True:
             try:
                 return await self.requests.once(
                     lambda: at_once(self._records.cas(key, expected, value))
                 )
             except NoAnswer:
-                may_be_done = True
+                may_be_executed = True
                 await self.requests.pause()
             except Conflict:
-                if may_be_done and await self.get(key) == VersionedRecord(
+                # The conflict may be with the own request, which was executed although its answer
+                # was lost
+                if may_be_executed and await self.get(key) == VersionedRecord(
                     expected + 1, bytes(value)
                 ):
                     return expected + 1
@@ -536,17 +547,18 @@ class EngineRegistry:
 
     async def delete(self, key: str, expected: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
-        may_be_done = False
+        may_be_executed = False
         while True:
             try:
                 return await self.requests.once(
                     lambda: at_once(self._records.delete(key, expected))
                 )
             except NoAnswer:
-                may_be_done = True
+                may_be_executed = True
                 await self.requests.pause()
             except Conflict:
-                if may_be_done and await self.get(key) is None:
+                # As in `cas`: the own request may have deleted the key
+                if may_be_executed and await self.get(key) is None:
                     return None
                 raise
 

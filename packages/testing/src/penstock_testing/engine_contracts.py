@@ -65,16 +65,16 @@ class Fates:
     def __init__(self) -> None:
         self.requested = asyncio.Event()
         """Set at each request; :meth:`draw` clears it."""
-        self._waiting: list[Fate] = []
-        self._then: Fate = "done"
+        self._next_fates: list[Fate] = []
+        self._later_fate: Fate = "done"
 
     def draw(self, fates: Sequence[Fate], then: Fate = "done") -> None:
-        self._waiting, self._then = list(fates), then
+        self._next_fates, self._later_fate = list(fates), then
         self.requested.clear()
 
     def next(self) -> Fate:
         self.requested.set()
-        return self._waiting.pop(0) if self._waiting else self._then
+        return self._next_fates.pop(0) if self._next_fates else self._later_fate
 
 
 class ReopenedJournalContract(ABC):
@@ -325,7 +325,7 @@ class EngineContract(ABC):
         for number, drawn in enumerate(FATES):
             written.append(b"%d: " % number + b"x" * 100 * number)
             fates.draw(drawn)
-            assert await _soon(journal.append(number, [written[-1]])) == number + 1, drawn
+            assert await _in_time(journal.append(number, [written[-1]])) == number + 1, drawn
             assert journal.info().tail == number + 1, drawn
         fates.draw(())
         assert await blocks_of(journal, 1) == list(enumerate(written, 1))
@@ -342,7 +342,7 @@ class EngineContract(ABC):
                 append = group.create_task(_outcome(old, 1, b"open"))
                 await fates.requested.wait()
                 new = await (await self.engine()).journal(shard, 2)
-            await _soon(new.append(new.info().tail, [b"behind"]))
+            await _in_time(new.append(new.info().tail, [b"behind"]))
             stored = [data for _, data in await blocks_of(new, 1)]
             assert stored in ([b"before", b"behind"], [b"before", b"open", b"behind"]), drawn
             if append.result() is not None:
@@ -355,7 +355,7 @@ class EngineContract(ABC):
             fates = Fates()
             engine = await self.engine(fates)
             fates.draw(drawn)
-            new = await _soon(engine.journal(shard, 2))
+            new = await _in_time(engine.journal(shard, 2))
             fates.draw(())
             await raises(Deposed, old.append(1, [b"late"]))
             assert await new.append(1, [b"two"]) == 2
@@ -366,7 +366,7 @@ class EngineContract(ABC):
         journal = await (await self.engine(fates)).journal(0, 1)
         fates.draw((), then="lost")
         async with asyncio.TaskGroup() as group:
-            append = group.create_task(raises(Unknown, _soon(journal.append(0, [b"open"]))))
+            append = group.create_task(raises(Unknown, _in_time(journal.append(0, [b"open"]))))
             await fates.requested.wait()
             await journal.close()
         assert append.result().code == "unknown"
@@ -378,13 +378,13 @@ class EngineContract(ABC):
         for number, drawn in enumerate(FATES):
             key, value = f"test/{number}", b"mine %d" % number
             fates.draw(drawn)
-            assert await _soon(registry.cas(key, 0, value)) == 1, drawn
+            assert await _in_time(registry.cas(key, 0, value)) == 1, drawn
             assert await second.get(key) == VersionedRecord(1, value), drawn
             fates.draw(drawn)
-            assert await _soon(registry.cas(key, 1, value)) == 2, drawn
+            assert await _in_time(registry.cas(key, 1, value)) == 2, drawn
             assert await second.get(key) == VersionedRecord(2, value), drawn
             fates.draw(drawn)
-            await _soon(registry.delete(key, 2))
+            await _in_time(registry.delete(key, 2))
             assert await second.get(key) is None, drawn
 
     async def check_a_change_that_came_too_late_is_a_conflict_without_an_answer_too(self) -> None:
@@ -395,9 +395,9 @@ class EngineContract(ABC):
             key = f"test/{number}"
             await second.cas(key, 0, b"theirs")
             fates.draw(drawn)
-            await raises(Conflict, _soon(registry.cas(key, 0, b"mine")))
+            await raises(Conflict, _in_time(registry.cas(key, 0, b"mine")))
             fates.draw(drawn)
-            await raises(Conflict, _soon(registry.delete(key, 7)))
+            await raises(Conflict, _in_time(registry.delete(key, 7)))
             assert await second.get(key) == VersionedRecord(1, b"theirs"), drawn
 
     async def check_health_and_durability_are_reported(self) -> None:
@@ -440,11 +440,11 @@ async def _race(registries: Sequence[Registry], key: str, version: int) -> bytes
 async def _outcome(journal: Journal, expected: int, data: bytes) -> int | None:
     """Append a block, and return its number, or None if the owner was deposed."""
     try:
-        return await _soon(journal.append(expected, [data]))
+        return await _in_time(journal.append(expected, [data]))
     except Deposed:
         return None
 
 
-async def _soon(call: Awaitable[T]) -> T:
+async def _in_time(call: Awaitable[T]) -> T:
     async with asyncio.timeout(PATIENCE_S):
         return await call

@@ -62,11 +62,13 @@ class _SimTask(asyncio.Task[Any]):
     """A task whose hash is its creation number, so that the order of sets of tasks does not depend
     on memory addresses."""
 
-    def __init__(self, work: Any, *, loop: SimLoop, **more: Any) -> None:
+    def __init__(self, work: Any, *, loop: SimLoop, **arguments: Any) -> None:
         self.number = loop.number()
-        self.machine = more["context"].get(MACHINE, "") if "context" in more else MACHINE.get()
+        self.machine = (
+            arguments["context"].get(MACHINE, "") if "context" in arguments else MACHINE.get()
+        )
         """The simulated machine on which the task runs."""
-        super().__init__(work, loop=loop, **more)
+        super().__init__(work, loop=loop, **arguments)
 
     def __hash__(self) -> int:
         return self.number
@@ -144,7 +146,7 @@ class SimLoop(VirtualTimeLoop):
         for task in [task for task in self.tasks if task.machine == machine]:
             task.cancel()
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Draw the next number."""
         self._numbers += 1
         return self._numbers
@@ -182,33 +184,33 @@ class SimLoop(VirtualTimeLoop):
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
             self._rounds = 0  # the runner still has to cancel the tasks
-            busy = ", ".join(sorted({_wakes(handle) for handle in self._ready}))
+            busy = ", ".join(sorted({_callback_name(handle) for handle in self._ready}))
             raise Livelock(
                 f"time does not pass after {ROUNDS_MAX:,} rounds at {self.elapsed_s:.6f} s; "
                 f"busy: {busy}"
             )
 
 
-def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **arguments: Any) -> asyncio.Task[Any]:
     assert isinstance(loop, SimLoop), "only SimLoop uses this factory"
-    task = _SimTask(work, loop=loop, **more)
+    task = _SimTask(work, loop=loop, **arguments)
     loop.tasks[task] = None
-    task.add_done_callback(lambda done: _ended(task, loop))
+    task.add_done_callback(lambda done: _forget_task(task, loop))
     return task
 
 
-def _ended(task: _SimTask, loop: SimLoop) -> None:
+def _forget_task(task: _SimTask, loop: SimLoop) -> None:
     loop.tasks.pop(task, None)
-    if _unheard(task):
+    if _has_unretrieved_error(task):
         loop.failed.append(task)
 
 
-def _unheard(task: _SimTask) -> bool:
+def _has_unretrieved_error(task: _SimTask) -> bool:
     """Whether a task failed and its exception was not retrieved."""
     return bool(task._log_traceback)
 
 
-def _wakes(handle: asyncio.Handle) -> str:
+def _callback_name(handle: asyncio.Handle) -> str:
     """Return the name of the coroutine or callback that a handle runs."""
     callback: Any = handle._callback  # type: ignore[attr-defined]  # asyncio shows it in repr only
     task = getattr(callback, "__self__", None)
@@ -255,11 +257,11 @@ def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
     loop = SimLoop(random)
     with (
         _cpu_time_limited(),
-        _any_machine(random),
+        _machine_hidden(random),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
         result = runner.run(life)
-    for task in filter(_unheard, loop.failed):
+    for task in filter(_has_unretrieved_error, loop.failed):
         raise Unheard(f"{task} failed in the background") from task.exception()
     return result
 
@@ -281,17 +283,17 @@ def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 @contextlib.contextmanager
-def _any_machine(random: Random) -> Iterator[None]:
+def _machine_hidden(random: Random) -> Iterator[None]:
     """Draw identities from the seed, and hide the names of the real machine and user."""
     draw = Random(random.getrandbits(64))
-    before = uuid.uuid4, socket.gethostname, getpass.getuser
+    saved = uuid.uuid4, socket.gethostname, getpass.getuser
     uuid.uuid4 = lambda: uuid.UUID(int=draw.getrandbits(128), version=4)
     socket.gethostname = lambda: "simulated"
     getpass.getuser = lambda: "somebody"
     try:
         yield
     finally:
-        uuid.uuid4, socket.gethostname, getpass.getuser = before
+        uuid.uuid4, socket.gethostname, getpass.getuser = saved
 
 
 @contextlib.contextmanager
@@ -305,10 +307,10 @@ def _cpu_time_limited() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Livelock(f"the simulation did not end within {CPU_S_MAX} s of processor time")
 
-    before = signal.signal(signal.SIGVTALRM, stop)
+    saved_handler = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S_MAX)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, saved_handler)

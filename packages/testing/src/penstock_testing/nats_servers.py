@@ -108,9 +108,9 @@ class NatsServers:
             sync=sync,
         )
         if len(self._numbers) > 1:
-            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._route_ports[number])
-            more = ONLY_LINKS.format(unused=self._unused_port) if self._has_links else ""
-            text += CLUSTER.format(route=self._routes[number], routes=others, more=more)
+            route_urls = ", ".join(f"nats://127.0.0.1:{port}" for port in self._route_ports[number])
+            options = ONLY_LINKS.format(unused=self._unused_port) if self._has_links else ""
+            text += CLUSTER.format(route=self._routes[number], routes=route_urls, options=options)
         self._configuration(number).write_text(text)
 
     def commands(self) -> list[list[str]]:
@@ -193,12 +193,13 @@ class NatsServers:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different loopback ports that are not in use."""
     ports: list[int] = []
-    with ExitStack() as held:
+    with ExitStack() as open_sockets:
         # Not from `random`: tests seed it, and two test processes would choose the same ports.
         for port in SystemRandom().sample(PORTS, len(PORTS)):
             if len(ports) == count:
                 return ports
-            probe = held.enter_context(socket.socket())
+            # The probes stay open until the end, so that no port is returned twice
+            probe = open_sockets.enter_context(socket.socket())
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:

@@ -77,7 +77,7 @@ class SimTransport(asyncio.Transport):
         self._window_bytes = 0
         """Bytes that this end sent and the other end has not read."""
         self._in_flight: deque[object] = deque()
-        self._due_s = 0.0
+        self._last_arrival_s = 0.0
         self._inbox: deque[object] = deque()
         """Received pieces that the program has not read."""
         self._is_reading = True
@@ -109,7 +109,7 @@ class SimTransport(asyncio.Transport):
             return
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
-        self._push()
+        self._send_unsent()
         if self._unsent_bytes > self._high_water and not self._is_write_paused and self.protocol:
             self._is_write_paused = True
             self.protocol.pause_writing()
@@ -128,7 +128,7 @@ class SimTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._is_reading = True
-        self._network.loop.call_soon(self._take, context=self._context)
+        self._network.loop.call_soon(self._deliver_inbox, context=self._context)
 
     def close(self) -> None:
         if self.is_closing():
@@ -165,7 +165,7 @@ class SimTransport(asyncio.Transport):
     def is_open(self) -> bool:
         return not (self._is_lost or self.is_dead)
 
-    def _push(self) -> None:
+    def _send_unsent(self) -> None:
         while self._unsent and self._window_bytes < WINDOW_BYTES:
             chunk = self._unsent.popleft()
             self._unsent_bytes -= len(chunk)
@@ -198,9 +198,12 @@ class SimTransport(asyncio.Transport):
         now_s = network.loop.time()
         if self.held_until_s > now_s:
             network.faults["held up on its way"] += 1
-        self._due_s = max(self._due_s, now_s + network.delay_s(), self.held_until_s)
+        # Never before the previous piece: TCP keeps the order of the bytes of a connection
+        self._last_arrival_s = max(
+            self._last_arrival_s, now_s + network.delay_s(), self.held_until_s
+        )
         self._in_flight.append(piece)
-        network.loop.call_at(self._due_s, self._arrive, context=self.peer._context)
+        network.loop.call_at(self._last_arrival_s, self._arrive, context=self.peer._context)
 
     def _arrive(self) -> None:
         """Deliver the next piece in flight, unless the connection has fallen silent."""
@@ -228,9 +231,9 @@ class SimTransport(asyncio.Transport):
             self.reset()
             return
         self._inbox.append(piece)
-        self._take()
+        self._deliver_inbox()
 
-    def _take(self) -> None:
+    def _deliver_inbox(self) -> None:
         # A server may send before the client's end has a protocol: the bytes wait, as in a socket.
         while self._inbox and self._is_reading and self.protocol and not self.is_closing():
             segment = self._inbox.popleft()
@@ -243,21 +246,21 @@ class SimTransport(asyncio.Transport):
             self.peer._release_window(len(segment))
 
     def _pass_to_protocol(self, piece: bytes) -> None:
-        rest = memoryview(piece)
-        while rest and self.protocol is not None and not self.is_closing():
+        unread = memoryview(piece)
+        while unread and self.protocol is not None and not self.is_closing():
             if isinstance(self.protocol, asyncio.Protocol):
-                self.protocol.data_received(bytes(rest))
+                self.protocol.data_received(bytes(unread))
                 return
-            room = memoryview(cast("bytearray", self.protocol.get_buffer(-1)))
-            part = rest[: len(room)]
-            room[: len(part)] = part
+            buffer = memoryview(cast("bytearray", self.protocol.get_buffer(-1)))
+            part = unread[: len(buffer)]
+            buffer[: len(part)] = part
             self.protocol.buffer_updated(len(part))
-            rest = rest[len(part) :]
+            unread = unread[len(part) :]
 
     def _release_window(self, count: int) -> None:
         self._window_bytes -= count
         if self.is_open:
-            self._context.copy().run(self._push)
+            self._context.copy().run(self._send_unsent)
 
     def _lose(self, reason: Exception | None) -> None:
         if self._is_lost or self.is_dead:
@@ -335,30 +338,32 @@ class SimNetwork:
             door = self.doors.get((host, port))
         if door is None:
             raise ConnectionRefusedError(111, "Connection refused")
-        near = self._create_ends(MACHINE.get(), door)
+        client_end = self._create_ends(MACHINE.get(), door)
         await asyncio.sleep(self.delay_s())
         protocol = make()
-        near.protocol = protocol
-        protocol.connection_made(near)
-        if near._is_lost:  # the other side closed it before this end had a program to be called
+        client_end.protocol = protocol
+        protocol.connection_made(client_end)
+        if (
+            client_end._is_lost
+        ):  # the other side closed it before this end had a program to be called
             reason = ConnectionResetError("Connection reset by peer")
-            self.loop.call_soon(near._report_loss, reason, context=near._context)
-        self.loop.call_soon(near._take)
-        return near, protocol
+            self.loop.call_soon(client_end._report_loss, reason, context=client_end._context)
+        self.loop.call_soon(client_end._deliver_inbox)
+        return client_end, protocol
 
     def _create_ends(self, machine: str, door: Door) -> SimTransport:
         """Create both ends of a connection, pass one to the listener, and return the other."""
         host, own_host = (self.hosts.get(name, "127.0.0.1") for name in (door.machine, machine))
-        near = SimTransport(self, host, own_host, context=_context_on(machine))
-        far = SimTransport(self, own_host, host, context=door.context.copy())
-        near.peer, far.peer = far, near
-        self.ends |= {near: None, far: None}
-        door.context.copy().run(self._accept, door, far)
-        return near
+        client_end = SimTransport(self, host, own_host, context=_context_on(machine))
+        listener_end = SimTransport(self, own_host, host, context=door.context.copy())
+        client_end.peer, listener_end.peer = listener_end, client_end
+        self.ends |= {client_end: None, listener_end: None}
+        door.context.copy().run(self._accept, door, listener_end)
+        return client_end
 
-    def _accept(self, door: Door, far: SimTransport) -> None:
-        far.protocol = door.make()
-        far.protocol.connection_made(far)
+    def _accept(self, door: Door, listener_end: SimTransport) -> None:
+        listener_end.protocol = door.make()
+        listener_end.protocol.connection_made(listener_end)
 
     # --- faults --------------------------------------------------------------------------
 
@@ -368,10 +373,10 @@ class SimNetwork:
         if door is None or self.is_shut:
             return
         self.faults["said twice, over a connection of its own"] += 1
-        near = self._create_ends("a ghost", door)
-        near.write(said)
-        near.is_dead = True
-        self.forget(near)
+        client_end = self._create_ends("a ghost", door)
+        client_end.write(said)
+        client_end.is_dead = True
+        self.forget(client_end)
 
     def shut(self, *, shut: bool) -> None:
         """Separate all machines, or reconnect them. Existing connections silently lose their bytes

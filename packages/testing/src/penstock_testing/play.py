@@ -84,17 +84,17 @@ class Play:
             self._decide(EndRelay())
         return effects
 
-    def _find_lanes(self, wanted: FindLanes) -> None:
+    def _find_lanes(self, effect: FindLanes) -> None:
         lanes: dict[Hashable, list[int]] = {}
-        for event_id in events(wanted.spans):
+        for event_id in events(effect.spans):
             lanes.setdefault(self.lane_of(event_id), []).append(event_id)
         ids: list[int] = []
         ends = []
         for lane in lanes.values():
             ids += lane
             ends.append(len(ids))
-        through = wanted.spans[-1].end
-        command = AssignLanes(wanted.durable, through, list(lanes), ends=ends, ids=array("q", ids))
+        through = effect.spans[-1].end
+        command = AssignLanes(effect.durable, through, list(lanes), ends=ends, ids=array("q", ids))
         self.channel.attend(command, self.now_us)
 
     def restart(self) -> None:
@@ -126,8 +126,8 @@ class Play:
             if recorded is not None:
                 self.recorded.append(recorded)
             if isinstance(fact, Removed) and fact.cause is Cause.RELAYED:
-                if passed := self.channel.state.relayed.overlap(IdSet(fact.spans)):
-                    self.removed.append(Removed(passed.spans, fact.cause))
+                if relayed := self.channel.state.relayed.overlap(IdSet(fact.spans)):
+                    self.removed.append(Removed(relayed.spans, fact.cause))
             elif isinstance(fact, Removed):
                 self.removed.append(fact)
             elif isinstance(fact, Replaced):
@@ -144,10 +144,12 @@ class Play:
         self.channel.recovered()
 
 
-def publish(count: int = 1, *, superseded: Spans = (), **more: object) -> Publish:
-    """Return a publish of ``count`` small events; ``more`` are fields of its digest."""
+def publish(count: int = 1, *, superseded: Spans = (), **digest_fields: object) -> Publish:
+    """Return a publish of ``count`` small events; ``digest_fields`` are fields of its digest."""
     replaced = listed(IdSet(superseded)) if superseded else b""
-    digest = Digest(count=count, size=100 * count, largest=100, superseded=replaced, **more)  # type: ignore[arg-type]  # named by the caller
+    digest = Digest(
+        count=count, size=100 * count, largest=100, superseded=replaced, **digest_fields
+    )  # type: ignore[arg-type]  # named by the caller
     return Publish(digest)
 
 

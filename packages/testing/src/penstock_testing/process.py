@@ -27,7 +27,7 @@ START_TIMEOUT_S = 60.0
 busy."""
 END_TIMEOUT_S = 60.0
 _READY = ("realm.listening", "realm.standing_by")
-_ENDS_OWNING = ("shard.lost", "shard.given_up", "shard.not_served")
+_OWNERSHIP_ENDS = ("shard.lost", "shard.given_up", "shard.not_served")
 
 
 class ServerDidNotStart(AssertionError):
@@ -69,7 +69,7 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self.lines: list[str] = []
-        self._settled = threading.Event()
+        self._started_or_ended = threading.Event()
         """Set when the server listens or has ended."""
         self._reader: threading.Thread | None = None
 
@@ -93,11 +93,11 @@ class ServerProcess:
         process ends before, or after ``START_TIMEOUT_S``."""
         self.begin()
         try:
-            is_settled = self._settled.wait(START_TIMEOUT_S)
+            has_started = self._started_or_ended.wait(START_TIMEOUT_S)
         except BaseException:  # the caller is being ended and will not end the process itself
             self._reap()
             raise
-        if not is_settled or not self.url:
+        if not has_started or not self.url:
             self._reap()
             status = self._running.returncode
             raise ServerDidNotStart(f"exit status {status}, log:\n{self.log}")
@@ -110,8 +110,8 @@ class ServerProcess:
             self.lines.append(line)
             if not self.url and any(f'"{event}"' in line for event in _READY):
                 self.url = str(_entry(line).get("url", ""))
-                self._settled.set()
-        self._settled.set()
+                self._started_or_ended.set()
+        self._started_or_ended.set()
 
     @property
     def pid(self) -> int:
@@ -153,7 +153,7 @@ class ServerProcess:
         """The epoch in which the node believes that it serves its realm; 0 if it does not
         serve."""
         claimed = served = 0
-        events = ("shard.claimed", "realm.listening", *_ENDS_OWNING)
+        events = ("shard.claimed", "realm.listening", *_OWNERSHIP_ENDS)
         for line in list(self.lines):
             if not any(f'"{event}"' in line for event in events):
                 continue
@@ -162,7 +162,7 @@ class ServerProcess:
                 claimed, served = int(entry["epoch"]), 0
             elif entry.get("event") == "realm.listening":
                 served = claimed
-            elif entry.get("event") in _ENDS_OWNING:
+            elif entry.get("event") in _OWNERSHIP_ENDS:
                 served = 0
         return served
 

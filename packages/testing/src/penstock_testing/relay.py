@@ -30,9 +30,9 @@ class Relay:
         """Bytes that clients sent to the realm, over all connections."""
         self.dropped = 0
         """Connections that were closed at once because the relay was closed for new ones."""
-        self._door_is_open = True
-        self._answers = threading.Event()
-        self._answers.set()
+        self._is_accepting = True
+        self._may_answer = threading.Event()
+        self._may_answer.set()
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -46,17 +46,17 @@ class Relay:
 
     def hold_answers(self) -> None:
         """Hold back all bytes from the realm to clients; the other direction stays open."""
-        self._answers.clear()
+        self._may_answer.clear()
 
     def release_answers(self) -> None:
-        self._answers.set()
+        self._may_answer.set()
 
     def close_door(self) -> None:
         """Close new connections at once."""
-        self._door_is_open = False
+        self._is_accepting = False
 
     def open_door(self) -> None:
-        self._door_is_open = True
+        self._is_accepting = True
 
     def cut(self) -> None:
         """Close all connections now; bytes in flight are lost."""
@@ -68,7 +68,8 @@ class Relay:
     def close(self) -> None:
         _end(self._listener)
         self.cut()
-        self._answers.set()
+        # Wakes the threads that hold back answers, which are joined next
+        self._may_answer.set()
         for thread in self._threads:
             thread.join()
 
@@ -83,7 +84,7 @@ class Relay:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._door_is_open:
+            if not self._is_accepting:
                 _end(client)
                 self.dropped += 1
                 continue
@@ -102,7 +103,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while chunk := source.recv(_PIECE_BYTES):
                 if answers:
-                    self._answers.wait()
+                    self._may_answer.wait()
                 sink.sendall(chunk)
                 if not answers:
                     self.asked_bytes += len(chunk)

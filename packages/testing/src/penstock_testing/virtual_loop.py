@@ -221,7 +221,7 @@ class LeapingThread(LoopThread):
             name = name or getattr(work, "__qualname__", "a call")
             waiting = self._await_with_patience(work, patience_s, name)
         elif _job.loop is self._leaping:
-            waiting = self._await_in_job(work)
+            waiting = self._await_as_job(work)
         else:
             return super().call(work)
         try:
@@ -248,6 +248,6 @@ class LeapingThread(LoopThread):
             "pass a timeout"
         )
 
-    async def _await_in_job(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _await_as_job(self, work: Coroutine[Any, Any, T]) -> T:
         with self._leaping.job_waits():
             return await work

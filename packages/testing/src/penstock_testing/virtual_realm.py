@@ -171,7 +171,7 @@ class VirtualRealm(Realm):
                 "as run(story, 1)"
             )
         outcome: T | _Raised = self._thread.call(
-            _outcome(work), patience_s=STORY_S, name=work.__qualname__
+            _result_or_error(work), patience_s=STORY_S, name=work.__qualname__
         )
         if isinstance(outcome, _Raised):
             raise outcome.error
@@ -261,7 +261,7 @@ class _Raised(NamedTuple):
     error: BaseException
 
 
-async def _outcome(work: Coroutine[Any, Any, T]) -> T | _Raised:
+async def _result_or_error(work: Coroutine[Any, Any, T]) -> T | _Raised:
     try:
         return await work
     except (asyncio.CancelledError, GeneratorExit):

@@ -15,14 +15,14 @@ from rich.console import Console
 import penstock
 from penstock.client.sync.sync import Channel, Queue
 from penstock_testing.stores import StillClock
-from penstock_tools.cli.rates import DurableLine, RealmRates, Sampler, StoreLine, between
+from penstock_tools.cli.rates import DurableLine, RealmRates, Sampler, StoreLine, rates_between
 from penstock_tools.cli.top import View
 from tests.commands import Run
 
 
 def picture(view: View, rates: RealmRates, rows: int = 40, *, columns: int = 120) -> str:
     console = Console(file=io.StringIO(), width=columns, color_system=None)
-    console.print(view.drawn(rates, rows))
+    console.print(view.render(rates, rows))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -37,7 +37,7 @@ def rates_of(session: penstock.Session, orders: Channel, work: Queue) -> RealmRa
     for _ in range(2):
         assert work.pop(timeout=5) is not None
     clock.advance(2_000_000)
-    return between(before, looker.take_sample())
+    return rates_between(before, looker.take_sample())
 
 
 def test_rates_are_what_changed_between_two_looks(
@@ -75,9 +75,9 @@ def test_space_holds_and_q_ends() -> None:
     view = View()
 
     view.press(" ")
-    assert view.is_held
+    assert view.is_paused
     view.press(" ")
-    assert not view.is_held
+    assert not view.is_paused
     view.press("q")
     assert view.is_ended
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
         session.channels.create(f"channel-{number}")
     look = Sampler(session, StillClock()).take_sample()
 
-    shown = picture(View(), between(look, look), rows=12)
+    shown = picture(View(), rates_between(look, look), rows=12)
 
     assert "16 more not shown" in shown
     assert len(shown.splitlines()) <= 12

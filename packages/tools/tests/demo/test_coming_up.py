@@ -25,7 +25,7 @@ class Told:
 
     def show(self, picture: Picture) -> None: ...
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         self.lines.append(text)
 
     def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None: ...

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from penstock_tools.demo.actions import Action, ProcessTarget
-from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, drawn, line
+from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, render, line
 
 PICTURE = Picture(
     at_s=12.04,
@@ -41,7 +41,7 @@ PICTURE = Picture(
 
 def screen(picture: Picture, chooser: Chooser | None = None) -> str:
     console = Console(file=io.StringIO(), width=110, color_system=None)
-    console.print(drawn(picture, (chooser or Chooser()).chosen))
+    console.print(render(picture, (chooser or Chooser()).chosen))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -53,7 +53,7 @@ def test_the_screen_has_all_there_is_to_see() -> None:
         "owner n2",
         "epoch 3",
         "1,310 acknowledgements/s",
-        "0.0 s without",
+        "0.0 s without one",
         "published 15,000",
         "delivered 14,998",
         "lost 0",
@@ -61,7 +61,7 @@ def test_the_screen_has_all_there_is_to_see() -> None:
         "penstock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
         "http://127.0.0.1:4",
         "5.0 s  kill node 1 (owner): 1.8 s without acknowledgements at most",
-        "k kills, f freezes, c cuts off the owner; t thaws, h heals, s starts again; 1-3 choose",
+        "k kills, f freezes, c cuts off the owner; t thaws, h heals, s restarts it; 1-3 choose",
         "penstock cluster status --settings /var/demo/penstock.toml",
     ):
         assert text in shown
@@ -90,8 +90,8 @@ def test_the_newest_deeds_are_shown() -> None:
 def test_a_line_has_the_state_of_each_process_and_the_counts() -> None:
     assert line(PICTURE) == (
         "  12.0 s  owner n2, epoch 3; n1 killed, n2 owner, n3 stands by; engine 1 leads, engine 2 "
-        "frozen, engine 3 up; 1310 acknowledgements/s, 0.0 s without; published 15,000, delivered "
-        "14,998, lost 0, twice 0"
+        "frozen, engine 3 up; 1310 acknowledgements/s, 0.0 s without one; published "
+        "15,000, delivered 14,998, lost 0, twice 0"
     )
     assert "owner none, epoch 3" in line(replace(PICTURE, owner=""))
     assert "lost 3, twice 1" in line(replace(PICTURE, lost=3, twice=1))

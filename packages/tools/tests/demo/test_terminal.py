@@ -107,7 +107,7 @@ def test_keys_kill_and_cut_and_the_screen_shows_it_with_nothing_lost(tmp_path: P
         terminal.press("lc")
         terminal.until(r"cut engine \d \(leader\): \d")
         terminal.until(r"engine \d +cut off")
-        terminal.until(r" [1-9]\d* acknowledgements/s +0\.\d s without")
+        terminal.until(r" [1-9]\d* acknowledgements/s +0\.\d s without one")
         terminal.press("q")
 
         assert terminal.end() == 0, terminal.told[-2_000:]

@@ -185,7 +185,7 @@ def test_a_durable_or_join_of_another_kind_cannot_be_changed_in_place(session: S
     ).immovable
 
     assert durable.details == ("type 'serial' -> 'shared'", "strict_order true -> false")
-    assert durable.loses == "its position, and which 1 events are outstanding"
+    assert durable.loses == "its position, and the list of its 1 outstanding events"
     assert durable.remedy == "penstock durable delete orders billing"
     assert join.details == ("selector 'price > 5' -> ''",)
 

@@ -107,7 +107,7 @@ def test_a_file_says_what_a_realm_consists_of() -> None:
 
 def test_an_empty_file_is_a_realm_with_nothing_in_it() -> None:
     assert parse("").stores == ()
-    assert not parse("").tells_access
+    assert not parse("").lists_access
 
 
 @pytest.mark.parametrize(

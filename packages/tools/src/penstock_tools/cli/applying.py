@@ -67,11 +67,12 @@ def apply(
     """
     from penstock_tools import topology
 
-    wanted = topology.load(file)
+    file_topology = topology.load(file)
     with session(url) as realm:
-        existing = topology.look(realm, wanted)
-        check_pipelines(wanted, existing)
-        plan = topology.plan(wanted, existing, prune=prune)
+        existing = topology.look(realm, file_topology)
+        # Before the plan: a missing channel is then an error of the file, and nothing is changed
+        check_pipelines(file_topology, existing)
+        plan = topology.plan(file_topology, existing, prune=prune)
         if format == "json":
             write_json(_document(plan))
         else:
@@ -83,7 +84,7 @@ def apply(
         if not plan.steps:
             return
         if plan.losses:
-            _ask(plan, yes=yes)
+            _confirm_losses(plan, yes=yes)
         topology.apply(realm, plan, done=lambda step: note(f"{_VERBS[step.sign]}d {step.what}"))
 
 
@@ -108,6 +109,7 @@ def export(
       penstock export --topology shop.toml
       penstock export --topology | diff shop.toml -
     """
+    # Without the option, a user who wants events would get a file that has none
     if not topology:
         raise typer.BadParameter(
             "--topology is missing; use penstock channel export or penstock queue export to export "
@@ -169,7 +171,7 @@ def _summary(plan: Plan) -> str:
     return ", ".join(f"{signs.count(sign)} to {_VERBS[sign]}" for sign in _VERBS if sign in signs)
 
 
-def _ask(plan: Plan, *, yes: bool) -> None:
+def _confirm_losses(plan: Plan, *, yes: bool) -> None:
     deleted = [step.what for step in plan.losses if step.sign == "-"]
     changed = [step.what for step in plan.losses if step.sign != "-"]
     questions = [f"Delete {', '.join(deleted)}"] if deleted else []
@@ -206,18 +208,20 @@ def _step(step: PlannedStep) -> dict[str, Any]:
 # --- pipelines ----------------------------------------------------------------------------
 
 
-def check_pipelines(wanted: Topology, existing: Found) -> None:
+def check_pipelines(file_topology: Topology, existing: Found) -> None:
     """Raise ``InvalidArgument`` if the definition of a pipeline is invalid, or if it needs a
     channel, queue or durable that is neither in the file nor in the realm."""
-    stores = {(store.kind, store.name) for store in wanted.stores}
+    stores = {(store.kind, store.name) for store in file_topology.stores}
     stores |= {(store.kind, name) for name, store in existing.stores.items()}
-    durables = {(store.name, durable.name) for store in wanted.stores for durable in store.durables}
+    durables = {
+        (store.name, durable.name) for store in file_topology.stores for durable in store.durables
+    }
     durables |= {
         (name, durable) for name, store in existing.stores.items() for durable in store.durables
     }
-    for pipeline in wanted.pipelines:
-        with wanted.naming((*pipeline.place, "file"), "pipeline"):
-            for kind, name, durable in _needs(pipeline.path):
+    for pipeline in file_topology.pipelines:
+        with file_topology.naming((*pipeline.place, "file"), "pipeline"):
+            for kind, name, durable in _stores_of_pipeline(pipeline.path):
                 if (kind, name) not in stores:
                     raise InvalidArgument(
                         f"{pipeline.path} needs {kind} {name}; add a [[{kind}]] of that name"
@@ -229,7 +233,7 @@ def check_pipelines(wanted: Topology, existing: Found) -> None:
                     )
 
 
-def _needs(path: Path) -> Iterator[tuple[str, str, str]]:
+def _stores_of_pipeline(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and durable of each channel and queue that a pipeline names."""
     with from_package("penstock_spark"):
         from penstock_spark.pipelines import load  # needs no Spark

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock_tools.demo.actions import Action
     from penstock_tools.demo.screen import Chooser, Picture
 
-FOUND: Final = 1
+EVENTS_WRONG: Final = 1
 """Exit status if events were lost, duplicated or not delivered."""
 _SCREEN_S: Final = 0.25
 _LINE_S: Final = 1.0
@@ -75,7 +75,7 @@ def demo(
             "cluster was not available then"
         )
     if last.lost or last.twice or last.outstanding:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(EVENTS_WRONG)
 
 
 class LineDisplay:
@@ -89,7 +89,7 @@ class LineDisplay:
         write(line(picture))
         sys.stdout.flush()
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         write(text)
         sys.stdout.flush()
 
@@ -107,11 +107,11 @@ class ScreenDisplay:
         self._chooser = chooser
 
     def show(self, picture: Picture) -> None:
-        from penstock_tools.demo.screen import drawn
+        from penstock_tools.demo.screen import render
 
-        self._live.update(drawn(picture, self._chooser.chosen), refresh=True)
+        self._live.update(render(picture, self._chooser.chosen), refresh=True)
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         from rich.text import Text
 
         self._live.update(Text(plain(text)), refresh=True)
@@ -120,7 +120,7 @@ class ScreenDisplay:
         """Call ``act`` and ``end`` when keys are pressed."""
         import asyncio
 
-        def pressed() -> None:
+        def read_keys() -> None:
             for key in os.read(terminal, _KEYS_MAX).decode(errors="replace"):
                 action = self._chooser.press(key)
                 if self._chooser.is_ended:
@@ -130,7 +130,7 @@ class ScreenDisplay:
                     act(action)
 
         terminal = sys.stdin.fileno()
-        asyncio.get_running_loop().add_reader(terminal, pressed)
+        asyncio.get_running_loop().add_reader(terminal, read_keys)
 
 
 @contextmanager
@@ -146,10 +146,10 @@ def _screen() -> Iterator[ScreenDisplay]:
     from penstock_tools.demo.screen import Chooser
 
     terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
+    saved_settings = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:
         with Live(screen=True, auto_refresh=False) as live:
             yield ScreenDisplay(live, Chooser())
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, saved_settings)

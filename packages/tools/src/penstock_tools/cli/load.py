@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from penstock_tools.cli.load_plan import LoadPlan
     from penstock_tools.cli.load_run import LatencyLine, LoadPicture, LoadReport, LoadSetup
 
-FOUND: Final = 1
+EVENTS_WRONG: Final = 1
 """Exit status if an event was lost, delivered twice, refused or not delivered."""
 INTERRUPTED: Final = 130
-_ENDS: Final = (signal.SIGINT, signal.SIGTERM)
+_END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LATENCIES: Final = ("events", "p50", "p90", "p99", "p99.9", "max")
 
 
@@ -131,7 +131,7 @@ def load(
         keep=keep,
         reconnect_s=parsers.milliseconds(reconnect) / 1_000,
     )
-    _end(_run(plan, setup), setup, format)
+    _write_result(_run(plan, setup), setup, format)
 
 
 def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
@@ -142,13 +142,13 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
 
     async def run() -> LoadReport:
         ending, loop = Ending(), asyncio.get_running_loop()
-        for number in _ENDS:
+        for number in _END_SIGNALS:
             loop.add_signal_handler(number, ending.request)
         try:
             load_run = LoadRun(plan, setup, SystemClock(), ending=ending)
             return await load_run.run(_draw if is_visible() else None)
         finally:
-            for number in _ENDS:
+            for number in _END_SIGNALS:
                 loop.remove_signal_handler(number)
             if is_visible():
                 _erase()
@@ -156,7 +156,7 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
     return asyncio.run(run())
 
 
-def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
+def _write_result(report: LoadReport, setup: LoadSetup, format: str) -> None:
     if format == "json":
         write_json(report)
     else:
@@ -171,7 +171,7 @@ def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
     if report.ended == "interrupted" and not (report.lost or report.twice):
         raise typer.Exit(INTERRUPTED)
     if not report.is_right:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(EVENTS_WRONG)
 
 
 # --- output -------------------------------------------------------------------------------
@@ -213,20 +213,22 @@ def _print(report: LoadReport, setup: LoadSetup) -> None:
     events = f"{report.planned:,} planned, {report.acknowledged:,} safe"
     if setup.consumers:
         events += f", {report.delivered:,} delivered"
-    facts = [
+    summary = [
         ("channel", f"{report.channel}, {'kept' if report.is_kept else 'removed'}"),
         ("ended", f"{report.ended}, after {report.seconds:.1f} s"),
         ("events", events),
     ]
     if report.rolled_back or report.redelivered:
-        facts.append(("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} redelivered"))
+        summary.append(
+            ("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} redelivered")
+        )
     for name, number in (("refused", report.refused), ("unanswered", report.unanswered)):
         if number:
-            facts.append((name, f"{number:,}"))
+            summary.append((name, f"{number:,}"))
     if report.outstanding:
-        facts.append(("outstanding", f"{report.outstanding:,} safe but not delivered by the end"))
-    facts += [("lost", f"{report.lost:,}"), ("twice", f"{report.twice:,}")]
-    write_facts(facts)
+        summary.append(("outstanding", f"{report.outstanding:,} safe but not delivered by the end"))
+    summary += [("lost", f"{report.lost:,}"), ("twice", f"{report.twice:,}")]
+    write_facts(summary)
     rows: list[list[object]] = []
     for step in report.steps:
         for name, latencies in (("safe", step.publish), ("delivered", step.delivery)):

@@ -54,7 +54,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
             )
 
     @cached_property
-    def _firsts(self) -> list[int]:
+    def _first_numbers(self) -> list[int]:
         """Number of the first event of each step; the last item is the number of events."""
         counts = [round(rate * self.step_s) for rate in self.rates]
         return [0, *np.cumsum(counts).tolist()]
@@ -62,7 +62,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def count(self) -> int:
         """Number of events."""
-        return self._firsts[-1]
+        return self._first_numbers[-1]
 
     @property
     def batch_events(self) -> int:
@@ -71,16 +71,18 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     def steps_of(self, numbers: Int64s) -> Int64s:
         """Return the step of each event."""
-        steps: Int64s = np.searchsorted(np.array(self._firsts[1:]), numbers, side="right")
+        steps: Int64s = np.searchsorted(np.array(self._first_numbers[1:]), numbers, side="right")
         return steps
 
     def due_us(self, numbers: Int64s) -> Int64s:
         """Return the due time of each event."""
         steps = self.steps_of(numbers)
-        within = (
-            (numbers - np.array(self._firsts)[steps]) * _SECOND_US / np.array(self.rates)[steps]
+        offsets_us = (
+            (numbers - np.array(self._first_numbers)[steps])
+            * _SECOND_US
+            / np.array(self.rates)[steps]
         )
-        due: Int64s = (steps * self.step_s * _SECOND_US + within).astype(np.int64)
+        due: Int64s = (steps * self.step_s * _SECOND_US + offsets_us).astype(np.int64)
         return due
 
     def due_by(self, at_us: int) -> int:
@@ -91,8 +93,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
         if step >= len(self.rates):
             return self.count
         within_us = at_us - step * self.step_s * _SECOND_US
-        due = self._firsts[step] + int(within_us * self.rates[step] / _SECOND_US) + 1
-        return min(due, self._firsts[step + 1])
+        due = self._first_numbers[step] + int(within_us * self.rates[step] / _SECOND_US) + 1
+        return min(due, self._first_numbers[step + 1])
 
     def sizes_of(self, numbers: Int64s) -> Int64s:
         """Return the bytes of data of each event."""
@@ -101,13 +103,15 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     def rolls_back(self, numbers: Int64s) -> Mask:
         """Return which events are rolled back at their first delivery; they are spread evenly."""
-        chosen: Mask = np.floor((numbers + 1) * self.rollback) > np.floor(numbers * self.rollback)
-        return chosen
+        is_rolled_back: Mask = np.floor((numbers + 1) * self.rollback) > np.floor(
+            numbers * self.rollback
+        )
+        return is_rolled_back
 
 
 _FINE_BITS: Final = 7
-"""Latencies are stored with a precision of 1/128."""
-_FINE: Final = 1 << _FINE_BITS
+"""The histogram has 2**7 buckets for each power of two, which is a precision of 1/128."""
+_BUCKETS_PER_OCTAVE: Final = 1 << _FINE_BITS
 
 
 class Latencies:
@@ -117,7 +121,9 @@ class Latencies:
     def __init__(self) -> None:
         self.count = 0
         self.max_us = 0
-        self._counts = np.zeros((64 - _FINE_BITS) * _FINE + _FINE, dtype=np.int64)
+        self._counts = np.zeros(
+            (64 - _FINE_BITS) * _BUCKETS_PER_OCTAVE + _BUCKETS_PER_OCTAVE, dtype=np.int64
+        )
 
     def add(self, latencies_us: Int64s) -> None:
         """Add latencies; a negative one counts as 0."""
@@ -128,7 +134,7 @@ class Latencies:
         self.max_us = max(self.max_us, int(values.max()))
         _, bits = np.frexp(values.astype(np.float64))
         shifts = np.maximum(bits - (_FINE_BITS + 1), 0)
-        np.add.at(self._counts, shifts * _FINE + (values >> shifts), 1)
+        np.add.at(self._counts, shifts * _BUCKETS_PER_OCTAVE + (values >> shifts), 1)
 
     def percentile(self, percent: float) -> int:
         """Return the latency in microseconds that ``percent`` of all do not exceed; 0 if the
@@ -137,8 +143,8 @@ class Latencies:
             return 0
         rank = max(1, int(np.ceil(self.count * percent / 100)))
         bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
-        shift = max(0, bucket // _FINE - 1)
-        top = ((bucket - shift * _FINE + 1) << shift) - 1
+        shift = max(0, bucket // _BUCKETS_PER_OCTAVE - 1)
+        top = ((bucket - shift * _BUCKETS_PER_OCTAVE + 1) << shift) - 1
         return min(top, self.max_us)
 
 

@@ -38,7 +38,7 @@ CLEANUP_S: Final = 10.0
 SHOW_S: Final = 1.0
 SECOND_US: Final = 1_000_000
 _BYTES: Final = 1 << 20
-"""Size of the random bytes that the data of events is taken from."""
+"""Number of random bytes from which the data of events is copied."""
 
 
 class LoadSetup(Struct, frozen=True, kw_only=True):
@@ -162,8 +162,8 @@ class LoadRun:
         self._problem = ""
         self._failure: PenstockError | None = None
         self._is_kept = False
-        self._outstanding = self._lost = self._surplus = 0
-        self._shown = (0, 0, 0)
+        self._outstanding = self._lost = self._stored_twice = 0
+        self._last_counts = (0, 0, 0)
 
     async def run(self, show: Callable[[LoadPicture], None] | None = None) -> LoadReport:
         """Create the channel, publish and consume, and delete the channel. Errors during the run
@@ -201,29 +201,29 @@ class LoadRun:
         try:
             async with AsyncExitStack() as sessions:
                 if setup.consumers:
-                    await self._make_durable(channel)
+                    await self._create_durable(channel)
                 clients = [
                     await (await self._connected(sessions)).channels.get(setup.channel)
                     for _ in range(setup.publishers + setup.consumers)
                 ]
                 self._began_us = self._delivered_us = self._clock.steady_us()
-                async with asyncio.TaskGroup() as others:
+                async with asyncio.TaskGroup() as tasks:
                     companions = [
-                        others.create_task(self._consume(client))
+                        tasks.create_task(self._consume(client))
                         for client in clients[setup.publishers :]
                     ]
                     if show is not None:
-                        companions.append(others.create_task(self._show(show)))
+                        companions.append(tasks.create_task(self._show(show)))
                     publishing = self._publish_and_drain(clients[: setup.publishers])
-                    await _unless(self._ending.hurried, publishing)
+                    await _run_until_set(self._ending.hurried, publishing)
                     for task in companions:
                         task.cancel()
         except* PenstockError as failures:
             self._failure = _first_of(failures)
-            self._note(self._failure)
+            self._record_problem(self._failure)
         self._ended_us = self._clock.steady_us()
 
-    async def _make_durable(self, channel: aio.Channel) -> None:
+    async def _create_durable(self, channel: aio.Channel) -> None:
         if self._setup.by_key:
             await channel.durables.create(DURABLE, type="serial", order_by="key")
         else:
@@ -232,30 +232,36 @@ class LoadRun:
     # --- publishing -----------------------------------------------------------------------
 
     async def _publish_and_drain(self, publishers: list[aio.Channel]) -> None:
-        async with asyncio.TaskGroup() as under_way:
-            await _unless(self._ending.requested, self._pace(publishers, under_way))
+        async with asyncio.TaskGroup() as publishing_tasks:
+            await _run_until_set(
+                self._ending.requested, self._publish_when_due(publishers, publishing_tasks)
+            )
         if self._setup.consumers:
             await self._drain()
 
-    async def _pace(self, publishers: list[aio.Channel], under_way: asyncio.TaskGroup) -> None:
+    async def _publish_when_due(
+        self, publishers: list[aio.Channel], publishing_tasks: asyncio.TaskGroup
+    ) -> None:
         """Publish events when they are due, without waiting for answers to earlier publishes."""
-        plan, turn = self.plan, 0
-        room = asyncio.Semaphore(UNANSWERED_MAX * len(publishers))
+        plan, publish_count = self.plan, 0
+        unanswered_slots = asyncio.Semaphore(UNANSWERED_MAX * len(publishers))
         while self._sent < plan.count:
-            await room.acquire()
+            await unanswered_slots.acquire()
             next_us = int(plan.due_us(np.array([self._sent]))[0])
             await asyncio.sleep(max(PAUSE_S, (next_us - self.at_us()) / SECOND_US))
             first = self._sent
             end = min(plan.due_by(self.at_us()), first + plan.batch_events)
             if end <= first:
-                room.release()
+                unanswered_slots.release()
                 continue
             self._sent = end
-            publisher = publishers[turn % len(publishers)]
-            under_way.create_task(self.publish(publisher, np.arange(first, end), room))
-            turn += 1
+            publisher = publishers[publish_count % len(publishers)]
+            publishing_tasks.create_task(
+                self.publish(publisher, np.arange(first, end), unanswered_slots)
+            )
+            publish_count += 1
 
-    async def publish(self, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore) -> None:
+    async def publish(self, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore) -> None:
         """Publish events of these numbers in one batch, and count what becomes of them."""
         try:
             ids = await channel.publish_table(self._table(numbers))
@@ -263,16 +269,16 @@ class LoadRun:
             raise
         except Refused as error:
             self._refused += len(numbers)
-            self._note(error)
+            self._record_problem(error)
         except PenstockError as error:  # it is unknown whether the events are stored
-            self._note(error)
+            self._record_problem(error)
         else:
             at_us = self.at_us()
             self._ledger.record_published(int(numbers[0]), ids)
             self.count(self._publish_times, numbers, at_us)
             self._has_moved.set()
         finally:
-            room.release()
+            unanswered_slots.release()
 
     def _table(self, numbers: Int64s) -> pa.Table:
         ends = np.concatenate(([0], np.cumsum(self.plan.sizes_of(numbers)))).astype(np.int32)
@@ -356,9 +362,9 @@ class LoadRun:
                     self._lost = self._ledger.lost(outstanding)
                     self._outstanding -= self._lost
                 else:
-                    kept = (await channel.info()).counters.published
-                    self._lost = max(0, self._ledger.acknowledged - kept)
-                    self._surplus = max(0, kept - (self._sent - self._refused))
+                    published = (await channel.info()).counters.published
+                    self._lost = max(0, self._ledger.acknowledged - published)
+                    self._stored_twice = max(0, published - (self._sent - self._refused))
 
     async def _clean_up(self, owner: aio.Session) -> None:
         if self._setup.keep or self._is_unreachable:
@@ -372,7 +378,7 @@ class LoadRun:
                 or f"the deletion of the channel was not answered for {CLEANUP_S:.0f} s"
             )
         except PenstockError as error:
-            self._note(error)
+            self._record_problem(error)
         else:
             self._is_kept = False
 
@@ -391,8 +397,8 @@ class LoadRun:
         for step in np.unique(steps).tolist():
             times[step].add(latencies[steps == step])
 
-    def _note(self, error: PenstockError) -> None:
-        """Keep the error for the report, unless there was an earlier one."""
+    def _record_problem(self, error: PenstockError) -> None:
+        """Store the error for the report, unless it has an earlier one."""
         self._problem = self._problem or f"{error} [{error.code}]"
 
     async def _show(self, show: Callable[[LoadPicture], None]) -> None:
@@ -403,9 +409,9 @@ class LoadRun:
     def picture(self) -> LoadPicture:
         """Return the current progress; its rates cover the time since the last picture."""
         at_us, ledger = self.at_us(), self._ledger
-        before_us, acknowledged, delivered = self._shown
-        self._shown = (at_us, ledger.acknowledged, ledger.delivered)
-        seconds = max(1, at_us - before_us) / SECOND_US
+        last_us, acknowledged, delivered = self._last_counts
+        self._last_counts = (at_us, ledger.acknowledged, ledger.delivered)
+        seconds = max(1, at_us - last_us) / SECOND_US
         step = min(int(at_us / SECOND_US / self.plan.step_s), len(self.plan.rates) - 1)
         due = self._sent if self._ending.requested.is_set() else self.plan.due_by(at_us)
         return LoadPicture(
@@ -441,7 +447,7 @@ class LoadRun:
             redelivered=ledger.redelivered,
             outstanding=self._outstanding,
             lost=self._lost,
-            twice=ledger.twice + self._surplus,
+            twice=ledger.twice + self._stored_twice,
             steps=tuple(
                 StepLine(rate, _line(publish), _line(delivery))
                 for rate, publish, delivery in zip(
@@ -451,7 +457,7 @@ class LoadRun:
         )
 
 
-async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def _run_until_set(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Run ``work`` until it is done; cancel it when the event is set."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work), group.create_task(event.wait())]

@@ -88,17 +88,17 @@ class Sampler:
         meantime. Raises ``CannotConnect``."""
         session = self._session
         channels, queues = session.channels.list(), session.queues.list()
-        named = [*((name, True) for name in channels), *((name, False) for name in queues)]
+        stores_listed = [*((name, True) for name in channels), *((name, False) for name in queues)]
         stores: dict[str, ChannelInfo] = {}
         durables: dict[tuple[str, str], DurableInfo] = {}
-        for name, is_channel in named[:STORES_MAX]:
+        for name, is_channel in stores_listed[:STORES_MAX]:
             with suppress(AccessDenied, NameDoesNotExist):
                 store = self._open(name, is_channel=is_channel)
                 stores[name] = store.info()
                 for durable in self._durables(store, stores[name]):
                     durables[name, durable.name] = durable
         self._forget(set(channels) | set(queues))
-        left_out = max(0, len(named) - STORES_MAX)
+        left_out = max(0, len(stores_listed) - STORES_MAX)
         return Sample(
             self._clock.now_us(), session.info(), stores, durables=durables, left_out=left_out
         )
@@ -121,11 +121,12 @@ class Sampler:
         self._opened = {name: store for name, store in self._opened.items() if name in names}
 
 
-def between(before: Sample, now: Sample) -> RealmRates:
-    """Return the rates between two samples. The counters of a new store start at zero."""
-    seconds = max(now.at_us - before.at_us, 1) / 1_000_000
-    stores = tuple(_stores(before, now, seconds))
-    realm = now.realm
+def rates_between(earlier_sample: Sample, later_sample: Sample) -> RealmRates:
+    """Return the rates between two samples. A store that is missing from the earlier sample is new,
+    so all its events count."""
+    seconds = max(later_sample.at_us - earlier_sample.at_us, 1) / 1_000_000
+    stores = tuple(_stores(earlier_sample, later_sample, seconds))
+    realm = later_sample.realm
     return RealmRates(
         realm=realm.name,
         version=realm.version,
@@ -138,14 +139,14 @@ def between(before: Sample, now: Sample) -> RealmRates:
         published_per_s=sum(line.published_per_s for line in stores),
         left_per_s=sum(line.left_per_s for line in stores),
         stores=stores,
-        durables=tuple(_durables(before, now, seconds)),
-        left_out=now.left_out,
+        durables=tuple(_durables(earlier_sample, later_sample, seconds)),
+        left_out=later_sample.left_out,
     )
 
 
-def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
-    for name, info in now.stores.items():
-        earlier = before.stores.get(name)
+def _stores(earlier_sample: Sample, later_sample: Sample, seconds: float) -> Iterator[StoreLine]:
+    for name, info in later_sample.stores.items():
+        earlier = earlier_sample.stores.get(name)
         published, removed = info.counters.published, info.counters.departed_count
         if earlier is not None and earlier.counters.published <= published:
             published -= earlier.counters.published
@@ -162,9 +163,11 @@ def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
         )
 
 
-def _durables(before: Sample, now: Sample, seconds: float) -> Iterator[DurableLine]:
-    for key, info in now.durables.items():
-        earlier = before.durables.get(key)
+def _durables(
+    earlier_sample: Sample, later_sample: Sample, seconds: float
+) -> Iterator[DurableLine]:
+    for key, info in later_sample.durables.items():
+        earlier = earlier_sample.durables.get(key)
         offered = info.position - (info.position if earlier is None else earlier.position)
         yield DurableLine(
             channel=info.channel,

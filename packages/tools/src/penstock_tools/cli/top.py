@@ -37,11 +37,11 @@ _STORE_ORDERS: Final[dict[str, Callable[[StoreLine], Any]]] = {
 }
 """Sort keys of the upper table, by name."""
 KEYS: Final = {"p": "published", "l": "left", "e": "events", "b": "size", "n": "name"}
-"""Keyboard keys that choose the order; q ends, space freezes the screen."""
+"""Keyboard keys that choose the order; q quits, space pauses the display."""
 
 _NAME_MIN: Final = 8
 """Minimum width of a name in columns."""
-_ROWS_ASIDE: Final = 8
+_FIXED_LINES: Final = 8
 """Terminal lines needed for everything except the rows of the tables."""
 
 
@@ -50,35 +50,35 @@ class View:
 
     def __init__(self) -> None:
         self.order = "published"
-        self.is_held = False
+        self.is_paused = False
         self.is_ended = False
 
     def press(self, key: str) -> None:
-        """Handle a key: q ends, space freezes, :data:`KEYS` choose the order; others are
-        ignored."""
+        """Handle a key: q quits, space pauses the display, :data:`KEYS` choose the order; others
+        are ignored."""
         if key in ("q", "\x03"):
             self.is_ended = True
         elif key == " ":
-            self.is_held = not self.is_held
+            self.is_paused = not self.is_paused
         else:
             self.order = KEYS.get(key, self.order)
 
-    def drawn(self, rates: RealmRates, rows: int) -> Group:
+    def render(self, rates: RealmRates, rows: int) -> Group:
         """Return the screen with as many rows as fit, sorted by the chosen order."""
         from rich.console import Group
         from rich.text import Text
 
         stores = sorted(rates.stores, key=_STORE_ORDERS[self.order])
         durables = sorted(rates.durables, key=lambda line: (-line.outstanding, line.channel))
-        upper = max(3, rows - _ROWS_ASIDE - min(len(durables), rows // 3))
-        lower = max(2, rows - _ROWS_ASIDE - min(len(stores), upper))
-        left_out = rates.left_out + max(0, len(stores) - upper)
-        keys = "q ends  space holds  sort: p published, l left, e events, b bytes, n name"
+        store_rows = max(3, rows - _FIXED_LINES - min(len(durables), rows // 3))
+        durable_rows = max(2, rows - _FIXED_LINES - min(len(stores), store_rows))
+        left_out = rates.left_out + max(0, len(stores) - store_rows)
+        keys = "q quits  space pauses  sort: p published, l left, e events, b bytes, n name"
         more = f"  ({left_out} more not shown)" if left_out else ""
         return Group(
-            _head(rates, is_held=self.is_held),
-            _store_table(stores[:upper], self.order),
-            _durable_table(durables[:lower]),
+            _head(rates, is_paused=self.is_paused),
+            _store_table(stores[:store_rows], self.order),
+            _durable_table(durables[:durable_rows]),
             Text(keys + more, style="dim"),
         )
 
@@ -107,27 +107,27 @@ def top(
     if not once and format == "table" and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise typer.BadParameter("standard output is not a terminal; pass --once or --format json")
     from penstock_server.runtime.writer.clock import SystemClock
-    from penstock_tools.cli.rates import Sampler, between
+    from penstock_tools.cli.rates import Sampler, rates_between
 
     with session(url) as realm:
         sampler = Sampler(realm, SystemClock())
-        before = sampler.take_sample()
+        last_sample = sampler.take_sample()
 
-        def after(wait: Callable[[float], None]) -> RealmRates:
-            nonlocal before
+        def sample_rates(wait: Callable[[float], None]) -> RealmRates:
+            nonlocal last_sample
             wait(interval)
-            earlier, before = before, sampler.take_sample()
-            return between(earlier, before)
+            sample_before, last_sample = last_sample, sampler.take_sample()
+            return rates_between(sample_before, last_sample)
 
         if format == "json":
-            _write(after, once=once)
+            _write(sample_rates, once=once)
         elif once:
-            _print(after(_pause))
+            _print(sample_rates(_pause))
         else:
-            _live(after)
+            _live(sample_rates)
 
 
-After = Callable[[Callable[[float], None]], "RealmRates"]
+SampleRates = Callable[[Callable[[float], None]], "RealmRates"]
 """Waits with the function passed to it, and returns the rates up to the next sample."""
 
 
@@ -135,12 +135,12 @@ def _pause(seconds: float) -> None:
     select.select([], [], [], seconds)
 
 
-def _write(after: After, *, once: bool) -> None:
+def _write(sample_rates: SampleRates, *, once: bool) -> None:
     if once:
-        write_json(after(_pause))
+        write_json(sample_rates(_pause))
         return
     while True:
-        write_json_line(after(_pause))
+        write_json_line(sample_rates(_pause))
         sys.stdout.flush()
 
 
@@ -149,59 +149,61 @@ def _print(rates: RealmRates) -> None:
 
     # A file gets all rows, because its width and length are not limited by a screen.
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
-    console.print(View().drawn(rates, rows=10_000))
+    console.print(View().render(rates, rows=10_000))
 
 
-def _live(after: After) -> None:
+def _live(sample_rates: SampleRates) -> None:
     """Redraw until q or Ctrl-C."""
     from rich.live import Live
 
     view = View()
-    with _keys() as pressed, Live(screen=True, auto_refresh=False) as live:
-        rates = after(_pause)
+    with _keys() as read_key, Live(screen=True, auto_refresh=False) as live:
+        rates = sample_rates(_pause)
         while True:
-            live.update(view.drawn(rates, live.console.height), refresh=True)
+            live.update(view.render(rates, live.console.height), refresh=True)
             key = ""
 
             def wait(seconds: float) -> None:
                 nonlocal key
-                key = pressed(seconds)
+                key = read_key(seconds)
 
-            newer = after(wait)
+            # The display samples on while it is paused, so that its rates cover one interval
+            # afterwards
+            newer = sample_rates(wait)
             view.press(key)
             if view.is_ended:
                 return
-            rates = rates if view.is_held else newer
+            rates = rates if view.is_paused else newer
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """Yield a function that waits for a key; the terminal is restored at the end."""
     terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
+    saved_settings = termios.tcgetattr(terminal)
 
-    def pressed(seconds: float) -> str:
+    def read_key(seconds: float) -> str:
         ready, _, _ = select.select([terminal], [], [], seconds)
         return sys.stdin.read(1) if ready else ""
 
     tty.setcbreak(terminal)
     try:
-        yield pressed
+        yield read_key
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, saved_settings)
 
 
 # --- tables -------------------------------------------------------------------------------
 
 
-def _head(rates: RealmRates, *, is_held: bool) -> Table:
+def _head(rates: RealmRates, *, is_paused: bool) -> Table:
     from rich.table import Table
 
     head = Table.grid(padding=(0, 3))
     state = "publishing paused" if rates.publishing_paused else "publishing"
     head.add_row(
         _shortened(f"{rates.realm} {rates.version}", "bold"),
-        f"{state}{', held' if is_held else ''}",
+        f"{state}{', display paused' if is_paused else ''}",
         f"{rates.connections:,} connections",
     )
     head.add_row(
@@ -213,7 +215,7 @@ def _head(rates: RealmRates, *, is_held: bool) -> Table:
 
 
 def _store_table(lines: list[StoreLine], order: str) -> Table:
-    wanted = (
+    columns = (
         ("channel or queue", "name"),
         ("in/s", "published"),
         ("out/s", "left"),
@@ -222,7 +224,7 @@ def _store_table(lines: list[StoreLine], order: str) -> Table:
         ("readers", ""),
         ("durables", ""),
     )
-    table = _table([f"{text} v" if word == order else text for text, word in wanted])
+    table = _table([f"{text} v" if word == order else text for text, word in columns])
     for line in lines:
         table.add_row(
             _shortened(line.name if line.kind == "channel" else f"{line.name} (queue)"),
@@ -274,15 +276,15 @@ def _shortened(name: str, style: str = "") -> Any:
 
     class Shortened:
         def __rich_measure__(self, console: Any, options: Any) -> Measurement:
-            wide = cell_len(text)
-            return Measurement(min(wide, _NAME_MIN), wide)
+            cells = cell_len(text)
+            return Measurement(min(cells, _NAME_MIN), cells)
 
         def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
-            room = options.max_width
+            width = options.max_width
             shown = text
-            if cell_len(text) > room:
-                head = set_cell_size(text, room // 2).rstrip()
-                tail = set_cell_size(text[::-1], max(0, room - cell_len(head) - 1))[::-1].lstrip()
+            if cell_len(text) > width:
+                head = set_cell_size(text, width // 2).rstrip()
+                tail = set_cell_size(text[::-1], max(0, width - cell_len(head) - 1))[::-1].lstrip()
                 shown = f"{head}…{tail}"
             yield Text(shown, style=style, no_wrap=True)
 

@@ -34,8 +34,8 @@ class Ledger:
         self._delivered_as = array("q")
         self._progress = bytearray()
         self._newest = -1
-        self._settled = 0
-        """No event below this number is missing."""
+        self._checked_up_to = 0
+        """No event below this number is missing; :attr:`lost` does not check these again."""
 
     def next_number(self) -> int:
         """Return the number of the next event to publish."""
@@ -77,9 +77,9 @@ class Ledger:
     def lost(self) -> int:
         """Events that were acknowledged to the publisher but skipped by the consumer. Events of one
         publisher are delivered in order, so an event is lost once a later one is delivered."""
-        while self._settled < self._newest and not self._is_missing(self._settled):
-            self._settled += 1
-        return sum(map(self._is_missing, range(self._settled, self._newest)))
+        while self._checked_up_to < self._newest and not self._is_missing(self._checked_up_to):
+            self._checked_up_to += 1
+        return sum(map(self._is_missing, range(self._checked_up_to, self._newest)))
 
     def _is_missing(self, number: int) -> bool:
         return not self._progress[number] and self._ids[number] != _UNKNOWN

@@ -19,9 +19,9 @@ from penstock.client.connection.threads import fast_loop
 from penstock_core.tasks import start_task
 
 HOST: Final = "127.0.0.1"
-_HELD_BYTES_MAX: Final = 4 << 20
+_WAITING_BYTES_MAX: Final = 4 << 20
 
-Lost = Literal["all", "from", "to"]
+LostDirection = Literal["all", "from", "to"]
 """The bytes that a cut drops: all, those from the process, or those to it."""
 
 
@@ -32,7 +32,7 @@ class DemoLinks:
         self._loop = fast_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
-        self._cut: dict[str, Lost] = {}
+        self._cut: dict[str, LostDirection] = {}
         self._links: list[_DemoLink] = []
 
     def open(self, source: str, destination: str, port: int) -> int:
@@ -44,13 +44,13 @@ class DemoLinks:
         self._run(link.serve(listener))
         return int(listener.getsockname()[1])
 
-    def cut(self, name: str, lost: Lost = "all") -> None:
+    def cut(self, name: str, direction: LostDirection = "all") -> None:
         """Cut the process of this name off, in both directions or in one."""
-        self._cut[name] = lost
+        self._cut[name] = direction
         self._run(self._update_links())
 
     def heal(self, name: str) -> None:
-        """Reconnect the process of this name, and deliver the bytes held by the cut."""
+        """Reconnect the process of this name, and deliver the bytes that waited at the cut."""
         self._cut.pop(name, None)
         self._run(self._update_links())
 
@@ -69,10 +69,10 @@ class DemoLinks:
 
     async def _update_links(self) -> None:
         for link in self._links:
-            source_lost, destination_lost = (self._cut.get(end) for end in link.ends)
-            link.hold(
-                (source_lost in ("all", "from") or destination_lost in ("all", "to")),
-                (source_lost in ("all", "to") or destination_lost in ("all", "from")),
+            source_direction, destination_direction = (self._cut.get(end) for end in link.ends)
+            link.set_paused(
+                (source_direction in ("all", "from") or destination_direction in ("all", "to")),
+                (source_direction in ("all", "to") or destination_direction in ("all", "from")),
             )
 
     async def _end(self) -> None:
@@ -86,8 +86,9 @@ class _DemoLink:
     def __init__(self, ends: tuple[str, str], port: int) -> None:
         self.ends = ends
         self.port = port
-        self.is_held, self.is_return_held = False, False
-        """Whether bytes are held from source to destination, and from destination to source."""
+        self.is_paused, self.is_return_paused = False, False
+        """Whether bytes from source to destination wait at the cut, and bytes from destination to
+        source."""
         self.sides: set[_Side] = set()
         self.connecting: set[asyncio.Task[None]] = set()
         """Connection attempts to the destination."""
@@ -98,10 +99,10 @@ class _DemoLink:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Side(self, None), sock=listener)
 
-    def hold(self, is_held: bool, is_return_held: bool) -> None:
-        if (is_held, is_return_held) == (self.is_held, self.is_return_held):
+    def set_paused(self, is_paused: bool, is_return_paused: bool) -> None:
+        if (is_paused, is_return_paused) == (self.is_paused, self.is_return_paused):
             return
-        self.is_held, self.is_return_held = is_held, is_return_held
+        self.is_paused, self.is_return_paused = is_paused, is_return_paused
         for side in list(self.sides):
             side.update()
 
@@ -125,7 +126,7 @@ class _Side(asyncio.Protocol):
         self._is_first = peer is None
         """Whether this is the end at which the connection was accepted."""
         self._transport: asyncio.Transport | None = None
-        self._waiting = bytearray()
+        self._unsent = bytearray()
         self._is_connecting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,11 +140,11 @@ class _Side(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         link = self._link
-        if link.is_held if self._is_first else link.is_return_held:
+        if link.is_paused if self._is_first else link.is_return_paused:
             transport.pause_reading()
         else:
             transport.resume_reading()
-        if link.is_held or link.is_return_held:
+        if link.is_paused or link.is_return_paused:
             return
         if self._peer is None and not self._is_connecting:
             self._is_connecting = True
@@ -161,8 +162,8 @@ class _Side(asyncio.Protocol):
             self.abort()
             return
         self._peer = peer
-        peer.send(bytes(self._waiting))
-        self._waiting.clear()
+        peer.send(bytes(self._unsent))
+        self._unsent.clear()
         if self._transport is None:  # this end was closed in the meantime
             peer.abort()
 
@@ -172,8 +173,8 @@ class _Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._peer is None:
-            self._waiting += data
-            if len(self._waiting) > _HELD_BYTES_MAX:
+            self._unsent += data
+            if len(self._unsent) > _WAITING_BYTES_MAX:
                 self.abort()
         else:
             self._peer.send(data)

@@ -27,7 +27,7 @@ SETTINGS: Final = "penstock.toml"
 CLUSTER: Final = "demo"
 STREAM: Final = f"{CLUSTER}-shard-0"
 """The engine's stream that stores the facts of the owner."""
-_ENGINE_ROOM: Final = "1GB"
+_ENGINE_FILE_MAX: Final = "1GB"
 _TOML: Final = """[cluster]
 name = "{}"
 engine = "{}"
@@ -132,7 +132,7 @@ class DemoProcesses:
         self._blobs = blobs
         self.engine = NatsServers(
             folder / "engine",
-            max_file=_ENGINE_ROOM,
+            max_file=_ENGINE_FILE_MAX,
             name="engine-",
             between=lambda source, destination, port: self.links.open(
                 _server(source), _server(destination), port
@@ -220,27 +220,28 @@ class DemoProcesses:
         """Execute an action, and return a description of it, or the reason why it was not executed.
         ``target`` None is the target of the previous action; ``leader`` is the number of the
         leader among the engine's servers."""
-        wanted = self._last if target is None else target
-        if wanted is None:
-            return f"{verb} last: there was no action before"
-        resolved = self._resolve(wanted, leader)
-        if resolved is None:
-            return f"{verb}: there is no {'owner' if wanted.kind == 'node' else 'leader'} now"
-        self._last = resolved
-        name = _name(resolved)
-        condition = self._condition(resolved)
+        requested_target = self._last if target is None else target
+        if requested_target is None:
+            return f"{verb} last: there was no earlier action"
+        process_target = self._resolve(requested_target, leader)
+        if process_target is None:
+            role = "owner" if requested_target.kind == "node" else "leader"
+            return f"{verb}: there is no {role} now"
+        self._last = process_target
+        name = _name(process_target)
+        condition = self._condition(process_target)
         if condition not in _POSSIBLE[verb]:
-            return f"{verb} {name}: not done, it is {condition}"
+            return f"{verb} {name}: not executed, because the process is {condition}"
         if verb == "cut":
             self.links.cut(name)
         elif verb == "heal":
             self.links.heal(name)
-        elif resolved.kind == "node":
-            self._act_on_node(self.nodes[resolved.number - 1], verb)
+        elif process_target.kind == "node":
+            self._act_on_node(self.nodes[process_target.number - 1], verb)
         else:
-            self._act_on_engine(resolved.number - 1, verb)
+            self._act_on_engine(process_target.number - 1, verb)
         self._guard.set_pids(self.pids())
-        return f"{verb} {name}{_part(wanted)}"
+        return f"{verb} {name}{_role(requested_target)}"
 
     def _resolve(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
         if target.number:
@@ -310,10 +311,10 @@ def _server(index: int) -> str:
     return _name(ProcessTarget("engine", index + 1))
 
 
-def _part(wanted: ProcessTarget) -> str:
-    if wanted.number:
+def _role(requested_target: ProcessTarget) -> str:
+    if requested_target.number:
         return ""
-    return " (owner)" if wanted.kind == "node" else " (leader)"
+    return " (owner)" if requested_target.kind == "node" else " (leader)"
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ UP_S: Final = 120.0
 """Timeout of the start: seconds until the first event must be acknowledged."""
 DRAIN_S: Final = 20.0
 """Longest wait for the consumer at the end; a second request to end cuts it short."""
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _LEADER_S: Final = 1.0
-_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Display(Protocol):
@@ -36,7 +36,7 @@ class Display(Protocol):
 
     def show(self, picture: Picture) -> None: ...
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show a message: progress of the start, or an action."""
         ...
 
@@ -63,7 +63,7 @@ async def _run(
 ) -> Picture:
     ending = DemoEnding()
     loop = asyncio.get_running_loop()
-    for number in _ENDS:
+    for number in _END_SIGNALS:
         loop.add_signal_handler(number, ending.request)
     try:
         with demo_processes(folder) as processes:
@@ -72,7 +72,7 @@ async def _run(
                 processes, Traffic(processes.url, clock), display, clock=clock, ending=ending
             )
             async with asyncio.TaskGroup() as tasks:
-                others = [
+                demo_tasks = [
                     tasks.create_task(demo.traffic.run(), name="traffic"),
                     tasks.create_task(demo.follow_leader(), name="leader"),
                     tasks.create_task(demo.play(script, seconds), name="script"),
@@ -80,13 +80,13 @@ async def _run(
                 ]
                 await ending.requested.wait()
                 await demo.drain()
-                for task in others:
+                for task in demo_tasks:
                     task.cancel()
             return demo.picture()
     except* PenstockError as failures:
         raise failures.exceptions[0] from None
     finally:
-        for number in _ENDS:
+        for number in _END_SIGNALS:
             loop.remove_signal_handler(number)
 
 
@@ -184,7 +184,7 @@ class DemoRun:
 
     async def come_up(self) -> None:
         """Wait until the first event is acknowledged and the owner is known."""
-        self._display.tell("starting three engine servers and three nodes")
+        self._display.show_message("starting three engine servers and three nodes")
         started_us = self._clock.steady_us()
         with suppress(TimeoutError):
             async with asyncio.timeout(UP_S):
@@ -192,10 +192,10 @@ class DemoRun:
                 # the owner after its first client is answered, so both conditions are needed
                 while not (self.traffic.ledger.published and self._processes.owner):
                     self._check_nodes()
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
                 self._began_us = self._clock.steady_us()
                 up_s = (self._began_us - started_us) / 1e6
-                self._display.tell(
+                self._display.show_message(
                     f"the first event was acknowledged after {up_s:.1f} s; inspect the cluster "
                     f"with: penstock cluster status --settings {self._processes.settings}"
                 )
@@ -218,23 +218,23 @@ class DemoRun:
         description = self._processes.act(action.verb, action.target, self._leader)
         self._deeds.append(Deed(self._at_s, description, 0.0))
         self.traffic.acknowledgements.restart(now_us)
-        self._display.tell(f"{self._at_s:6.1f} s  {description}")
+        self._display.show_message(f"{self._at_s:6.1f} s  {description}")
 
     async def play(self, script: Sequence[TimedAction], seconds: float | None) -> None:
         """Execute the actions of the script, timed from the first acknowledgement, and end the run
         after ``seconds``."""
         for timed in script:
-            await self._until(timed.at_s)
+            await self._wait_until(timed.at_s)
             self.act(timed.action)
         if seconds is not None:
-            await self._until(seconds)
+            await self._wait_until(seconds)
             self._ending.requested.set()
 
-    async def _until(self, at_s: float) -> None:
+    async def _wait_until(self, at_s: float) -> None:
         while True:
             if self._began_us and self._at_s >= at_s:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def follow_leader(self) -> None:
         """Keep the number of the engine's leader up to date."""
@@ -249,9 +249,9 @@ class DemoRun:
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S if ledger.published else 0):
                 while True:
-                    if self._ending.is_hurried or not self._has_more():
+                    if self._ending.is_hurried or not self._is_behind():
                         return
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
 
-    def _has_more(self) -> bool:
+    def _is_behind(self) -> bool:
         return self.traffic.is_publishing or self.traffic.ledger.outstanding > 0

@@ -25,7 +25,7 @@ _KEYS: Final[dict[str, Verb]] = {
     "h": "heal",
     "s": "start",
 }
-_MENDS: Final = ("thaw", "heal", "start")
+_UNDOING_VERBS: Final = ("thaw", "heal", "start")
 """Verbs that act on the target of the previous action unless a number is selected. A node that was
 killed as the owner is not the owner any more, so the role cannot select it."""
 _DEEDS_SHOWN: Final = 6
@@ -111,7 +111,9 @@ class Chooser:
             self.target = ProcessTarget("engine", int(key) - MEMBERS)
         elif key in _KEYS:
             verb = _KEYS[key]
-            return Action(verb, None if verb in _MENDS and not self.target.number else self.target)
+            return Action(
+                verb, None if verb in _UNDOING_VERBS and not self.target.number else self.target
+            )
         return None
 
     @property
@@ -128,7 +130,7 @@ def line(picture: Picture) -> str:
     return plain(
         f"{picture.at_s:6.1f} s  owner {picture.owner or 'none'}, epoch {picture.epoch}; {nodes}; "
         f"{servers}; {picture.acknowledgements_per_s} acknowledgements/s, "
-        f"{picture.waiting_s:.1f} s without; {counts(picture)}"
+        f"{picture.waiting_s:.1f} s without one; {counts(picture)}"
     )
 
 
@@ -146,7 +148,7 @@ def deed_line(deed: Deed) -> str:
     )
 
 
-def drawn(picture: Picture, chosen: str) -> Group:
+def render(picture: Picture, chosen: str) -> Group:
     """Return the screen."""
     from rich.console import Group
     from rich.text import Text
@@ -156,7 +158,7 @@ def drawn(picture: Picture, chosen: str) -> Group:
     if picture.trouble:
         parts.append(Text(plain(picture.trouble), style="yellow"))
     keys = (
-        f"\nk kills, f freezes, c cuts off {chosen}; t thaws, h heals, s starts again; "
+        f"\nk kills, f freezes, c cuts off {chosen}; t thaws, h heals, s restarts it; "
         "1-3 choose a node, 4-6 an engine, o the owner, l the engine that leads; q ends"
     )
     return Group(*parts, Text(keys, style="dim"))
@@ -166,24 +168,24 @@ def _head(picture: Picture) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    wrong = "bold red" if picture.lost or picture.twice else "bold green"
+    count_style = "bold red" if picture.lost or picture.twice else "bold green"
     head = Table.grid(padding=(0, 3))
     head.add_row(
         Text(f"owner {picture.owner or 'none'}", style="bold"),
         f"epoch {picture.epoch}",
         f"{picture.acknowledgements_per_s:,} acknowledgements/s",
-        f"{picture.waiting_s:.1f} s without",
+        f"{picture.waiting_s:.1f} s without one",
     )
     head.add_row(
         f"published {picture.published:,}",
         f"delivered {picture.delivered:,}",
-        Text(f"lost {picture.lost:,}", style=wrong),
-        Text(f"twice {picture.twice:,}", style=wrong),
+        Text(f"lost {picture.lost:,}", style=count_style),
+        Text(f"twice {picture.twice:,}", style=count_style),
     )
     addresses = Table.grid(padding=(0, 3))
     addresses.add_row("for programs", picture.url)
-    addresses.add_row("console", picture.console or "when there is an owner")
-    addresses.add_row("look at it", f"penstock cluster status --settings {picture.settings}")
+    addresses.add_row("console", picture.console or "none while no node is the owner")
+    addresses.add_row("inspect it", f"penstock cluster status --settings {picture.settings}")
     layout = Table.grid()
     layout.add_row(head)
     layout.add_row(addresses)

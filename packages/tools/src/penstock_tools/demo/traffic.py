@@ -80,6 +80,8 @@ class Traffic:
         """Publish one event after the other. After a failure it is unknown whether the event is
         stored, so its number is not used again."""
         while not self._stopped.is_set():
+            # A new number for each attempt: a retry under the old one could store the event a
+            # second time
             number = self.ledger.next_number()
             self.is_publishing = True
             try:

@@ -60,20 +60,20 @@ def apply(
             f"the data listed in the plan, and apply the file again"
         )
     for step in plan.steps:
-        _do(session, step.act)
+        _execute(session, step.act)
         done(step)
 
 
-def _do(session: Session, act: Act) -> None:
+def _execute(session: Session, act: Act) -> None:
     if isinstance(act, ActOfStores):
-        _do_to_store(session, act)
+        _execute_on_store(session, act)
     elif isinstance(act, ActOfAccess):
-        _do_to_access(session, act)
+        _execute_on_access(session, act)
     else:
-        _do_to_join(session, act)
+        _execute_on_join(session, act)
 
 
-def _do_to_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
+def _execute_on_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
     match act:
         case JoinToCreate(join):
             session.joins.create(
@@ -85,7 +85,7 @@ def _do_to_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
             assert_never(act)
 
 
-def _do_to_store(session: Session, act: ActOfStores) -> None:
+def _execute_on_store(session: Session, act: ActOfStores) -> None:
     match act:
         case StoreToCreate(store):
             _stores(session, store.kind).create(store.name, **store_arguments(store))
@@ -106,7 +106,7 @@ def _do_to_store(session: Session, act: ActOfStores) -> None:
             assert_never(act)
 
 
-def _do_to_access(session: Session, act: ActOfAccess) -> None:
+def _execute_on_access(session: Session, act: ActOfAccess) -> None:
     access = session.access
     match act:
         case UserToCreate(name):

@@ -129,7 +129,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     """The :class:`TextOrigin`; None if the topology was read from a realm."""
 
     @property
-    def tells_access(self) -> bool:
+    def lists_access(self) -> bool:
         """Whether the topology lists users, groups or rights; if not, those of the realm stay
         unchanged."""
         return bool(self.users or self.groups or self.grants)

@@ -78,7 +78,7 @@ class Found(Struct, frozen=True, kw_only=True):
         stores have ``cluster_wide``."""
         return any(belongs_to_cluster(store.definition) for store in self.stores.values())
 
-    def gives(self, channel: str, durable: str) -> bool:
+    def is_from_pattern(self, channel: str, durable: str) -> bool:
         """Whether a durable of this name on the channel comes from a pattern."""
         return any(
             name == durable and choice_of(pattern).takes(channel) for pattern, name in self.durables
@@ -107,7 +107,7 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
             if not join.ending
         },
     )
-    if not existing.keeps_access or (wanted is not None and not wanted.tells_access):
+    if not existing.keeps_access or (wanted is not None and not wanted.lists_access):
         return existing
     resources = {("realm", ""), *_resources(existing.stores.values())}
     resources |= {("topic", name) for name in session.access.topics()}
@@ -196,7 +196,7 @@ def topology_of(existing: Found) -> Topology:
                 durables=tuple(
                     wanted_durable(durable, store.definition)
                     for _, durable in sorted(store.durables.items())
-                    if not existing.gives(name, durable.name)
+                    if not existing.is_from_pattern(name, durable.name)
                 ),
             )
             for name, store in sorted(existing.stores.items())
@@ -253,11 +253,11 @@ def _portable(definition: Definition) -> Definition:
 
 def wanted_durable(info: DurableInfo, definition: Definition) -> WantedDurable:
     """Return an existing durable as a topology describes it."""
-    usual = rules().types[definition.type].ids_survive
+    default_persistence = rules().types[definition.type].ids_survive
     return WantedDurable(
         name=info.name,
         type=info.type,
         selector=info.selector,
-        persistent=None if info.persistent == usual else info.persistent,
+        persistent=None if info.persistent == default_persistence else info.persistent,
         attributes=portable_attributes(durable_attributes(info), definition),
     )

@@ -51,7 +51,7 @@ FIXED = ("type", "engine", "keys", "start_event_id")
 """Attributes of a store that cannot be edited (SEM C3)."""
 _ADMINISTRATION = frozenset(("full", "manage_acl"))
 """Rights on the realm that allow granting other rights."""
-_JOIN_PAUSE = "nothing but the time in between, in which no events are copied"
+_JOIN_PAUSE = "only events published until it is created again: they are not copied"
 
 
 def plan(wanted: Topology, existing: Found, *, prune: bool = False) -> Plan:
@@ -69,7 +69,10 @@ def _without_internal(wanted: Topology, mqtt_channel: str) -> Topology:
         wanted,
         stores=tuple(
             replace(
-                store, durables=tuple(it for it in store.durables if not is_of_session(it.name))
+                store,
+                durables=tuple(
+                    durable for durable in store.durables if not is_of_session(durable.name)
+                ),
             )
             for store in wanted.stores
             if store.name not in names
@@ -85,7 +88,7 @@ class _Planning:
         self._prune = prune
         self._immovable: list[Immovable] = []
         self._unnamed: list[str] = []
-        self._kept: list[str] = []
+        self._protected: list[str] = []
 
     def plan(self) -> Plan:
         steps = [*self._store_steps()]
@@ -99,7 +102,7 @@ class _Planning:
             steps=(*steps, *access),
             immovable=tuple(self._immovable),
             unnamed=tuple(self._unnamed),
-            kept=tuple(self._kept) if self._prune else (),
+            kept=tuple(self._protected) if self._prune else (),
         )
 
     # --- stores --------------------------------------------------------------------------
@@ -243,8 +246,10 @@ class _Planning:
         """Yield the deletions of joins, durables and stores that the file does not name."""
         wanted = {store.name: store for store in self._wanted.stores}
         joins = {(join.source, join.destination) for join in self._wanted.joins}
-        kept = {self._existing.mqtt_channel}  # the realm creates it by itself
-        deleted_stores = {name for name in self._existing.stores if name not in wanted} - kept
+        never_deleted = {self._existing.mqtt_channel}  # the realm creates it by itself
+        deleted_stores = {
+            name for name in self._existing.stores if name not in wanted
+        } - never_deleted
         for pair in sorted(self._existing.joins):
             if pair not in joins and pair[0] not in deleted_stores:
                 what = f"join {pair[0]} -> {pair[1]}"
@@ -268,15 +273,17 @@ class _Planning:
                 continue
             if name not in wanted:
                 continue
-            named = {durable.name for durable in wanted[name].durables}
-            named |= {
+            named_durables = {durable.name for durable in wanted[name].durables}
+            named_durables |= {
                 durable.name
                 for durable in self._wanted.durables
                 if choice_of(durable.pattern).takes(name)
             }
-            named |= {key for key in existing_store.durables if self._existing.gives(name, key)}
+            named_durables |= {
+                key for key in existing_store.durables if self._existing.is_from_pattern(name, key)
+            }
             for key, info in sorted(existing_store.durables.items()):
-                if key not in named:
+                if key not in named_durables:
                     yield from self._delete_or_report(
                         f"durable {key} of {name}",
                         DurableToDelete(name, key),
@@ -293,7 +300,7 @@ class _Planning:
 
     def _access_steps(self) -> Iterator[PlannedStep]:
         wanted, existing = self._wanted, self._existing
-        if not wanted.tells_access:
+        if not wanted.lists_access:
             return
         if not existing.keeps_access:
             places = [user.place for user in wanted.users]
@@ -302,8 +309,7 @@ class _Planning:
             with wanted.naming(places[0], ""):
                 raise InvalidArgument(
                     "the realm keeps no users, groups and rights, because its access.mode is off; "
-                    "set that to optional or mandatory, or leave [[user]], [[group]] and [[grant]] "
-                    "out"
+                    "set it to optional or mandatory, or remove [[user]], [[group]] and [[grant]]"
                 )
         self._check_grants()
         yield from self._user_and_group_steps()
@@ -338,14 +344,16 @@ class _Planning:
             current, wanted = self._existing.grants.get(key, ()), grant.rights
             if add := tuple(right for right in wanted if right not in current):
                 details = (f"add {_join_rights(add)}",)
-                adding = RightsToAdd(*key, add)
+                addition = RightsToAdd(*key, add)
                 yield PlannedStep(
-                    sign="~" if current else "+", what=grant.what, act=adding, details=details
+                    sign="~" if current else "+", what=grant.what, act=addition, details=details
                 )
             if remove := tuple(right for right in current if right not in wanted):
-                details = (f"take {_join_rights(remove)}",)
-                taking = RightsToTake(*key, remove)
-                removals.append(PlannedStep(sign="~", what=grant.what, act=taking, details=details))
+                details = (f"revoke {_join_rights(remove)}",)
+                revocation = RightsToTake(*key, remove)
+                removals.append(
+                    PlannedStep(sign="~", what=grant.what, act=revocation, details=details)
+                )
         # Additions come first, so that no subject is without rights in between
         yield from removals
 
@@ -354,17 +362,19 @@ class _Planning:
         caller's own rights and at least one administrator are kept, so that the realm stays
         accessible."""
         wanted, existing, me = self._wanted, self._existing, self._existing.me
-        named = {(grant.kind, grant.name, grant.subject) for grant in wanted.grants}
+        named_grants = {(grant.kind, grant.name, grant.subject) for grant in wanted.grants}
         stores = {store.name for store in wanted.stores} | {existing.mqtt_channel}
         administers: set[str] = set()
         for key, rights in sorted(existing.grants.items()):
-            goes_with_its_store = self._prune and key[1] in existing.stores and key[1] not in stores
-            if key in named or goes_with_its_store:
+            is_removed_with_store = (
+                self._prune and key[1] in existing.stores and key[1] not in stores
+            )
+            if key in named_grants or is_removed_with_store:
                 continue
             grant = WantedGrant(kind=key[0], name=key[1], subject=key[2], rights=rights)
-            if self._is_kept(key, rights):
+            if self._is_protected(key, rights):
                 administers.add(parse_subject(key[2]).user)
-                self._kept.append(grant.what)
+                self._protected.append(grant.what)
             else:
                 yield from self._delete_or_report(
                     grant.what, RightsToTake(*key, rights), _join_rights(rights)
@@ -373,19 +383,19 @@ class _Planning:
         users = {user.name for user in wanted.users}
         for name in sorted({*existing.groups} - groups):
             if name in administers or name in me.groups:
-                self._kept.append(f"group {name}")
+                self._protected.append(f"group {name}")
             else:
                 yield from self._delete_or_report(
                     f"group {name}", GroupToDelete(name), "its rights"
                 )
         for name in sorted({*existing.users} - users):
             if name in administers or name == me.user:
-                self._kept.append(f"user {name}")
+                self._protected.append(f"user {name}")
             else:
                 loses = "its password; its sessions end"
                 yield from self._delete_or_report(f"user {name}", UserToDelete(name), loses)
 
-    def _is_kept(self, key: GrantKey, rights: Sequence[str]) -> bool:
+    def _is_protected(self, key: GrantKey, rights: Sequence[str]) -> bool:
         """Whether a grant that the file does not name is protected from pruning."""
         subject = parse_subject(key[2])
         caller_names = self._existing.me.groups if subject.is_group else (self._existing.me.user,)
@@ -416,7 +426,7 @@ class _Planning:
 
 
 Change = tuple[str, Any, Any]
-"""Name of an attribute, its value in the realm, and its wanted value."""
+"""Name of an attribute, its value in the realm, and its value in the file."""
 
 
 def definition_changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
@@ -500,8 +510,8 @@ def _describe_positions(channels: int) -> str:
 
 def _describe_position(info: DurableInfo) -> str:
     clients = len(info.clients)
-    lost = f"its position, and which {info.outstanding:,} events are outstanding"
-    return f"{lost}; {clients} of its clients lose it" if clients else lost
+    lost = f"its position, and the list of its {info.outstanding:,} outstanding events"
+    return f"{lost}; {clients} connected clients are disconnected from it" if clients else lost
 
 
 def _join_rights(rights: Sequence[str]) -> str:

@@ -106,8 +106,8 @@ class LineFinder:
         """Return ``file:line`` of the key that ``message`` is about, or of its table if the message
         names no key of it."""
         document = self._parse_prefix(len(self._lines))[1]
-        begins = _KEY.match(message)
-        key = tuple(begins[0].split(".")) if begins else ()
+        match = _KEY.match(message)
+        key = tuple(match[0].split(".")) if match else ()
         candidates = [key[:length] for length in range(len(key), 0, -1)]
         candidates += [(name,) for name in _keys_in_message(message, _value_at(document, place))]
         for inner in (*candidates, ()):
@@ -296,8 +296,8 @@ class _TopologyReading:
             attributes["backoff"] = _backoff(attributes["backoff"])
         if "descriptors" in attributes:
             attributes["descriptors"] = self._descriptors(attributes["descriptors"])
-        if isinstance(dead := attributes.get("dead_event_store"), str) and dead:
-            attributes["dead_event_store"] = destination_name(dead)
+        if isinstance(target := attributes.get("dead_event_store"), str) and target:
+            attributes["dead_event_store"] = destination_name(target)
         return attributes
 
     def _descriptors(self, value: object) -> bytes:
@@ -317,14 +317,14 @@ class _TopologyReading:
             ) from error
 
     def _pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
-        rest = {key: value for key, value in table.items() if key != "pattern"}
+        durable_table = {key: value for key, value in table.items() if key != "pattern"}
         choice = _prefix_errors("pattern", lambda: choice_of(_text(table, "pattern")))
         if not choice.patterns:
             raise InvalidArgument(
                 f"pattern: {choice.text!r} names channels and is not a pattern; write the durable "
                 "as [[channel.durable]] under each channel"
             )
-        return replace(self._durable(rest, place), pattern=choice.text)
+        return replace(self._durable(durable_table, place), pattern=choice.text)
 
     def _durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         allowed = ("name", "type", "selector", "start", "persistent", *_DURABLE_KEYS)
@@ -332,27 +332,27 @@ class _TopologyReading:
         table = {key: _duration(key, value) for key, value in table.items()}
         if "backoff" in table:
             table["backoff"] = _backoff(table["backoff"])
-        shape = _convert(table, _DurableTable)
-        _check_selector(shape.selector)
+        values = _convert(table, _DurableTable)
+        _check_selector(values.selector)
         return WantedDurable(
             name=durable_name(_text(table, "name")),
-            type=shape.type,
-            selector=shape.selector,
-            start=_start(shape.start),
-            persistent=shape.persistent,
-            attributes=durable_attributes(shape),
+            type=values.type,
+            selector=values.selector,
+            start=_start(values.start),
+            persistent=values.persistent,
+            attributes=durable_attributes(values),
             place=place,
         )
 
     def _join(self, table: Mapping[str, Any], place: Place) -> WantedJoin:
         _refuse_unknown(table, ("source", "destination", "selector", "archive"))
-        shape = _convert(table, _JoinTable)
-        _check_selector(shape.selector)
+        values = _convert(table, _JoinTable)
+        _check_selector(values.selector)
         return WantedJoin(
-            source=destination_name(shape.source),
-            destination=destination_name(shape.destination),
-            selector=shape.selector,
-            archive=shape.archive,
+            source=destination_name(values.source),
+            destination=destination_name(values.destination),
+            selector=values.selector,
+            archive=values.archive,
             place=place,
         )
 

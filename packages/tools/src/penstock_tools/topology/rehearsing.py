@@ -77,21 +77,21 @@ class Rehearsal:
     def ordered(self, steps: Sequence[PlannedStep]) -> list[PlannedStep]:
         """Return the steps in an order in which each is possible. Raises ``InvalidArgument`` with
         the reason of the first step that is impossible in every order."""
-        waiting, done = list(steps), []
-        while waiting:
-            later: list[PlannedStep] = []
+        remaining, executed = list(steps), []
+        while remaining:
+            postponed: list[PlannedStep] = []
             first_error: InvalidArgument | None = None
-            for step in waiting:
+            for step in remaining:
                 try:
                     self.play(step)
-                    done.append(step)
+                    executed.append(step)
                 except InvalidArgument as error:
                     first_error = first_error or error
-                    later.append(step)
-            if first_error is not None and len(later) == len(waiting):
+                    postponed.append(step)
+            if first_error is not None and len(postponed) == len(remaining):
                 raise first_error
-            waiting = later
-        return done
+            remaining = postponed
+        return executed
 
     def play(self, step: PlannedStep) -> None:
         """Execute a step in memory as the realm would. Raises ``InvalidArgument`` with the place in
@@ -122,12 +122,12 @@ class Rehearsal:
 
     def _create(self, store: WantedStore) -> None:
         directory = self._directory
-        made = directory.decide_create(store.name, store.definition)
-        pattern_durables = directory.patterns.applying_to(made.name, made.definition.kind)
-        rehearsed(pattern_durables, made.name, made.definition, rules=directory.rules)
-        directory.apply(made)
+        created = directory.decide_create(store.name, store.definition)
+        pattern_durables = directory.patterns.applying_to(created.name, created.definition.kind)
+        rehearsed(pattern_durables, created.name, created.definition, rules=directory.rules)
+        directory.apply(created)
         for pattern_durable in pattern_durables:
-            self._add_durable(directory.channels[made.number], pattern_durable)
+            self._add_durable(directory.channels[created.number], pattern_durable)
 
     def _change_pattern(self, what: str, act: PatternToCreate | PatternToDelete) -> None:
         match act:
@@ -140,11 +140,14 @@ class Rehearsal:
                 patterns.remove(removed.key)
                 for machine in self._directory.channels.values():
                     state = machine.state
-                    kept = {
+                    still_applying = {
                         durable.name
                         for durable in patterns.applying_to(state.name, state.definition.kind)
                     }
-                    if removed.takes(state.name, state.definition.kind) and name not in kept:
+                    if (
+                        removed.takes(state.name, state.definition.kind)
+                        and name not in still_applying
+                    ):
                         machine.apply(DurableDeleted(name))
 
     def _edit(self, act: StoreToEdit) -> None:
@@ -152,9 +155,9 @@ class Rehearsal:
         machine = self._directory.channels[self._directory.channel_id_of(act.name, act.kind)]
         with self._wanted.naming(store.place, store.what):
             definition = comparable(store.definition, machine.state.definition)
-            kept = self._directory.checked(act.name, definition)
-            machine.decide(Edit(kept), 0)
-            machine.apply(Edited(kept))
+            checked_definition = self._directory.checked(act.name, definition)
+            machine.decide(Edit(checked_definition), 0)
+            machine.apply(Edited(checked_definition))
 
     def _create_durable(self, channel: str, durable: WantedDurable) -> None:
         machine = self._directory.channels[self._directory.channel_id_of(channel, "channel")]
@@ -170,7 +173,7 @@ class Rehearsal:
 
     def _create_pattern_durable(self, durable: WantedDurable) -> None:
         patterns, realm_rules = self._directory.patterns, self._directory.rules
-        wanted = patterns.checked(
+        pattern_durable = patterns.checked(
             PatternDurable(
                 durable.pattern,
                 durable.name,
@@ -182,28 +185,30 @@ class Rehearsal:
         )
         for machine in self._directory.channels.values():
             state = machine.state
-            if not wanted.takes(state.name, state.definition.kind):
+            if not pattern_durable.takes(state.name, state.definition.kind):
                 continue
-            would = rehearsed([wanted], state.name, state.definition, rules=realm_rules)[
-                wanted.name
+            would = rehearsed([pattern_durable], state.name, state.definition, rules=realm_rules)[
+                pattern_durable.name
             ]
-            existing = state.durables.get(wanted.name)
+            existing = state.durables.get(pattern_durable.name)
             if existing is None:
-                self._add_durable(machine, wanted)
+                self._add_durable(machine, pattern_durable)
             else:
-                refuse_difference(wanted, state.name, terms_of(existing), would=terms_of(would))
-        patterns.add(wanted)
+                refuse_difference(
+                    pattern_durable, state.name, terms_of(existing), would=terms_of(would)
+                )
+        patterns.add(pattern_durable)
 
-    def _add_durable(self, machine: ChannelMachine, made: PatternDurable) -> None:
-        for fact in machine.decide(made.command(), 0).facts:
+    def _add_durable(self, machine: ChannelMachine, pattern_durable: PatternDurable) -> None:
+        for fact in machine.decide(pattern_durable.command(), 0).facts:
             machine.apply(fact)
 
     def _join(self, join: WantedJoin) -> None:
         with self._wanted.naming(join.place, join.what):
-            made = self._directory.decide_join(
+            created = self._directory.decide_join(
                 join.source, join.destination, join.selector, archive=join.archive
             )
-            self._directory.apply(made)
+            self._directory.apply(created)
 
     def _delete(self, what: str, decide: Callable[[], Any]) -> None:
         try:

@@ -95,10 +95,10 @@ def _join(join: WantedJoin) -> list[str]:
 
 
 def _grant(grant: WantedGrant) -> list[str]:
-    on = [] if grant.kind == "realm" else [_pair(grant.kind, grant.name)]
+    resource = [] if grant.kind == "realm" else [_pair(grant.kind, grant.name)]
     return [
         "[[grant]]",
-        *on,
+        *resource,
         _pair("subject", grant.subject),
         _pair("rights", grant.rights),
     ]
@@ -129,9 +129,10 @@ def duration(name: str, value: Any) -> Any:
     """Return the value of attribute ``name`` as a file shows it: milliseconds in their largest unit
     (``5m``), a backoff as a dict of its fields that are not defaults, other values unchanged."""
     if isinstance(value, Backoff):
-        times = {"first": _in_units(value.first), "most": _in_units(value.most)}
-        return {"first": times["first"]} | {
-            key: times.get(key, item) for key, item in unusual(value, Backoff(value.first)).items()
+        written = {"first": _in_units(value.first), "most": _in_units(value.most)}
+        return {"first": written["first"]} | {
+            key: written.get(key, item)
+            for key, item in unusual(value, Backoff(value.first)).items()
         }
     if name not in DURATIONS or not value or isinstance(value, str):
         return value
