@@ -32,8 +32,8 @@ Sealed = Callable[[Channel, int], None]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binding, "PATIENCE_TRIES", 1)
-    monkeypatch.setattr(binding, "PATIENCE_PAUSE_S", 0.0)
+    monkeypatch.setattr(binding, "OPEN_ATTEMPTS", 1)
+    monkeypatch.setattr(binding, "OPEN_RETRY_S", 0.0)
     monkeypatch.setattr("penstock_spark.reading.reading.LONG_POLL_S", 0.05)
 
 
@@ -513,4 +513,4 @@ def test_partitions_name_what_is_owed_only_where_something_is_not(
     kinds = [type(part) for planned in parts for part in planned.parts]
 
     assert kinds == [FileRows, WireRows]
-    assert [part.owed for part in parts] == [None] * len(parts)
+    assert [part.outstanding_ids for part in parts] == [None] * len(parts)

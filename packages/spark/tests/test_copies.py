@@ -18,9 +18,9 @@ from penstock_core.columns.files.segments import SegmentBatch
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 from penstock_spark.options import source_options
 from penstock_spark.reading.copies import (
-    AHEAD,
-    HOLE_BYTES,
+    GAP_BYTES_MAX,
     RANGE_BYTES,
+    RANGES_IN_FLIGHT,
     Copy,
     Range,
     copy_at,
@@ -280,7 +280,7 @@ def batches(*spans: tuple[int, int]) -> list[SegmentBatch]:
 
 
 def test_neighbours_are_read_together_up_to_a_size_and_over_small_holes() -> None:
-    far = 100 + HOLE_BYTES
+    far = 100 + GAP_BYTES_MAX
     assert list(ranges([])) == []
     assert list(ranges(batches((8, 50), (50, 100), (far, far + 5)))) == [Range(8, far - 3, 3)]
     assert list(ranges(batches((8, 100), (far + 1, far + 5)))) == [
@@ -304,14 +304,14 @@ def test_some_ranges_are_read_ahead_and_no_more() -> None:
 
     file = File()
     size = RANGE_BYTES
-    places = batches(*[(size * n, size * (n + 1)) for n in range(AHEAD + 3)])
+    places = batches(*[(size * n, size * (n + 1)) for n in range(RANGES_IN_FLIGHT + 3)])
     batches_read = Copy("/copy").messages(file, "name", places)
 
     assert next(batches_read).size == size
-    assert sorted(file.asked) == [size * n for n in range(AHEAD)]
+    assert sorted(file.asked) == [size * n for n in range(RANGES_IN_FLIGHT)]
     assert next(batches_read).size == size
-    assert sum(1 for _ in batches_read) == AHEAD + 1
-    assert sorted(file.asked) == [size * n for n in range(AHEAD + 3)]
+    assert sum(1 for _ in batches_read) == RANGES_IN_FLIGHT + 1
+    assert sorted(file.asked) == [size * n for n in range(RANGES_IN_FLIGHT + 3)]
 
 
 def test_a_file_that_ends_early_is_an_error_and_not_a_short_batch() -> None:

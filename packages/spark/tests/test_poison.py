@@ -19,8 +19,8 @@ from penstock_spark.reading.offsets import Position
 from penstock_spark.reading.poison import (
     EventKey,
     NotPoison,
-    blameless,
     bury_poison,
+    is_of_realm,
     isolate,
     ranges_of,
     reason_of,
@@ -118,12 +118,12 @@ def test_a_part_is_read_by_ranges_and_nothing_of_other_channels() -> None:
     ],
 )
 def test_no_event_is_to_blame(error: BaseException) -> None:
-    assert blameless(error)
+    assert is_of_realm(error)
 
 
 def test_an_event_may_be_to_blame() -> None:
-    assert not blameless(ValueError("no such airport"))
-    assert not blameless(RuntimeError("[CAST_INVALID_INPUT] The value 'x' of the type"))
+    assert not is_of_realm(ValueError("no such airport"))
+    assert not is_of_realm(RuntimeError("[CAST_INVALID_INPUT] The value 'x' of the type"))
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_core.ids.ids import Span
-from penstock_spark.reading.reading import fair, parts_of, portion
+from penstock_spark.reading.reading import batch_ends, fair_shares, parts_of
 
 sizes = st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 100))
 
 
 @given(sizes, st.integers(0, 300))
 def test_a_portion_is_used_up_and_shared_alike(wanted: dict[str, int], most: int) -> None:
-    shares = fair(wanted, most)
+    shares = fair_shares(wanted, most)
 
     assert sum(shares.values()) == min(most, sum(wanted.values()))
     assert all(0 <= shares[name] <= size for name, size in wanted.items())
@@ -26,8 +26,8 @@ def test_a_portion_is_used_up_and_shared_alike(wanted: dict[str, int], most: int
 def test_a_portion_ends_somewhere_in_each_channel() -> None:
     waiting = {"a": Span(10, 20), "b": Span(0, 1_000), "c": Span(7, 7), "d": Span(9, 4)}
 
-    assert portion(waiting, 100) == {"a": 20, "b": 90, "c": 7, "d": 9}
-    assert portion(waiting, None) == {"a": 20, "b": 1_000, "c": 7, "d": 9}
+    assert batch_ends(waiting, 100) == {"a": 20, "b": 90, "c": 7, "d": 9}
+    assert batch_ends(waiting, None) == {"a": 20, "b": 1_000, "c": 7, "d": 9}
 
 
 @pytest.mark.slow

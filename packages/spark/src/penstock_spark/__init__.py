@@ -30,12 +30,12 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     from penstock_spark.options import URL_VARIABLE
     from penstock_spark.source import source_with
 
-    with convert_errors(), _settled_environment(spark), _this_python(spark):
+    with convert_errors(), _complete_environment(spark), _own_python(spark):
         spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
 
 
 @contextlib.contextmanager
-def _this_python(spark: SparkSession) -> Iterator[None]:
+def _own_python(spark: SparkSession) -> Iterator[None]:
     """Make a local master run the format with this Python, in which the package is installed,
     instead of the Python that ``PYSPARK_PYTHON`` named when Spark started."""
     from pyspark.sql.utils import is_remote
@@ -46,15 +46,15 @@ def _this_python(spark: SparkSession) -> Iterator[None]:
         yield
         return
     context = spark.sparkContext
-    before, context.pythonExec = context.pythonExec, python_for_spark()
+    saved_python, context.pythonExec = context.pythonExec, python_for_spark()
     try:
         yield
     finally:
-        context.pythonExec = before
+        context.pythonExec = saved_python
 
 
 @contextlib.contextmanager
-def _settled_environment(spark: SparkSession) -> Iterator[None]:
+def _complete_environment(spark: SparkSession) -> Iterator[None]:
     """Register data sources with every variable that Spark adds when a query starts.
 
     The queries of a session share the source's map of variables. A starting query adds its own
@@ -69,7 +69,7 @@ def _settled_environment(spark: SparkSession) -> Iterator[None]:
         yield
         return
     environment = spark.sparkContext.environment
-    before = dict(environment)
+    saved_environment = dict(environment)
     environment.update(
         {
             "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
@@ -77,13 +77,13 @@ def _settled_environment(spark: SparkSession) -> Iterator[None]:
             "SPARK_BUFFER_SIZE": os.environ.get("SPARK_BUFFER_SIZE", "65536"),
             "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
         }
-        | before
+        | saved_environment
     )
     try:
         yield
     finally:
         environment.clear()
-        environment.update(before)
+        environment.update(saved_environment)
 
 
 __all__ = ["register"]

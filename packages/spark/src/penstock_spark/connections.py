@@ -145,8 +145,8 @@ def _connected(realm: RealmAt, patience_s: float) -> Session:
 
 def disconnect() -> None:
     """Close the sessions of this process; the next call of :func:`ask` opens new ones."""
-    mine = [key for key in sessions if key[0] == os.getpid()]
-    for key in mine:
+    own_keys = [key for key in sessions if key[0] == os.getpid()]
+    for key in own_keys:
         sessions.pop(key).close()
     _existing.clear()
 

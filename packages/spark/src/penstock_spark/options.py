@@ -207,7 +207,7 @@ def source_options(options: Mapping[str, str], default_url: str = "") -> SourceO
     possible values."""
     texts = _parse_names(options, _SOURCE, _SINK)
     url = _url(texts, default_url)
-    choice = _choice_of(options, texts)
+    choice = _parse_choice(options, texts)
     selector = texts.get("selector", "").strip()
     if selector:
         from penstock_core.columns.selectors import Selector
@@ -302,22 +302,22 @@ def _parse_names(
 ) -> dict[str, str]:
     """Return the options under their documented names; Spark passes names in lower case."""
     names = {name.lower(): name for name in allowed}
-    others = {name.lower(): name for name in other_side}
+    other_names = {name.lower(): name for name in other_side}
     texts = {}
     for key, text in options.items():
-        lower = key.lower()
-        if lower in names:
-            texts[names[lower]] = text
-        elif lower in others:
+        lower_key = key.lower()
+        if lower_key in names:
+            texts[names[lower_key]] = text
+        elif lower_key in other_names:
             side = "write" if allowed is _SOURCE else "read"
-            raise InvalidArgument(f"option {others[lower]} is only for a {side}")
-        elif lower in _CATALOG_OPTIONS or lower.startswith(_CATALOG_PREFIX):
+            raise InvalidArgument(f"option {other_names[lower_key]} is only for a {side}")
+        elif lower_key in _CATALOG_OPTIONS or lower_key.startswith(_CATALOG_PREFIX):
             raise InvalidArgument(
                 "a channel cannot be a table of Spark's catalog: instead of CREATE TABLE use "
                 "CREATE TEMPORARY VIEW name USING penstock OPTIONS (channel 'orders', ...)"
             )
         # Spark passes options of its own with every read and write.
-        elif lower not in _SPARK_OPTIONS | _INTERNAL and not lower.startswith("spark."):
+        elif lower_key not in _SPARK_OPTIONS | _INTERNAL and not lower_key.startswith("spark."):
             raise InvalidArgument(f"unknown option {key!r}: {nearest(key, allowed)}")
     return texts
 
@@ -374,7 +374,7 @@ def _url(texts: Mapping[str, str], default_url: str) -> str:
     return url
 
 
-def _choice_of(options: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
+def _parse_choice(options: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
     if texts.get("channel") and texts.get("queue"):
         raise InvalidArgument("give the option channel or the option queue, not both")
     option = "queue" if texts.get("queue") else "channel"

@@ -35,7 +35,7 @@ class Table(ArrowTable):
         if not isinstance(rows, DataFrame):
             return super().append(rows, app, version, content=content)
         if self.is_stored(app, version, content):
-            _compute(rows)
+            _compute_rows(rows)
             return False
         columns = self.state.schema or pa.schema([])
         partition_by, secret = self.partition_by, active_secret()
@@ -59,7 +59,7 @@ class Table(ArrowTable):
         of a DataFrame are collected on the driver."""
         if isinstance(rows, DataFrame):
             if self.is_stored(app, version, content):
-                _compute(rows)
+                _compute_rows(rows)
                 return False
             rows = rows.toArrow()
         return super().merge(rows, key, app, version=version, content=content)
@@ -78,7 +78,7 @@ class Table(ArrowTable):
         return spark.read.schema(schema).option("basePath", self.root).parquet(*files)
 
 
-def _compute(rows: DataFrame) -> None:
+def _compute_rows(rows: DataFrame) -> None:
     """Compute the rows of a micro-batch that is stored already.
 
     After each micro-batch of a query with state, Spark checks that tasks have committed all parts
@@ -117,9 +117,9 @@ class _TaskWriter(msgspec.Struct, frozen=True):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with marking(self.error_secret):
-            yield self._written(batches)
+            yield self._write_files(batches)
 
-    def _written(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    def _write_files(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         table = ArrowTable.open(self.uri, self.format, self.partition_by)
         writer = table.writer_of(self.columns, self.partition_by)
         try:

@@ -17,7 +17,7 @@ from penstock.client.sync.sync import Channel
 from penstock_spark.cli.flowing import Lines, LiveTable
 from penstock_spark.cli.pipelines import realm_of
 from penstock_spark.pipelines import load
-from penstock_spark.pipelines.standing import Keeping, Status, alone
+from penstock_spark.pipelines.standing import Status, StepFiles, pipeline_locked
 from penstock_spark.pipelines.step import Progress
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stands(file: Path) -> Keeping:
+def stands(file: Path) -> StepFiles:
     """The step has done two micro-batches."""
-    keeping = Keeping(load(file), "dear")
-    keeping.prepare()
+    files = StepFiles(load(file), "dear")
+    files.prepare()
     for folder, text in (("commits", "v1\n{}"), ("offsets", 'v1\n{}\n{"c":{"orders":{"n":3}}}')):
-        path = Path(keeping.checkpoint) / "query" / folder / "1"
+        path = Path(files.checkpoint) / "query" / folder / "1"
         path.parent.mkdir(parents=True)
         path.write_text(text)
     progress = Progress(step="dear", rows=3, batch=1, batch_ms=120)
-    keeping.write(Status(state="runs", progress=progress, error="it was away", restarts=2))
-    return keeping
+    files.write(Status(state="runs", progress=progress, error="it was away", restarts=2))
+    return files
 
 
 def test_a_definition_is_checked(penstock_command: Run, file: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_wrong_in_a_definition_is_told(penstock_command: Run, file: Path
 
 
 def test_steps_are_listed_with_where_they_stand(
-    penstock_command: Run, file: Path, stands: Keeping
+    penstock_command: Run, file: Path, stands: StepFiles
 ) -> None:
     listed = penstock_command("pipeline", "list", str(file))
     document = json.loads(penstock_command("pipeline", "list", str(file), "--format=json").output)
@@ -100,14 +100,14 @@ def test_steps_are_listed_with_where_they_stand(
 
 
 def test_a_step_of_a_run_that_was_killed_does_not_run_because_another_step_does(
-    penstock_command: Run, file: Path, stands: Keeping
+    penstock_command: Run, file: Path, stands: StepFiles
 ) -> None:
     status = stands.status()
     assert status is not None
     status.pid = 1  # of another run
     stands.write(status)
 
-    with alone(load(file)):
+    with pipeline_locked(load(file)):
         assert "broken off" in penstock_command("pipeline", "list", str(file)).output
 
 
@@ -116,9 +116,9 @@ def test_a_step_that_never_ran_says_so(penstock_command: Run, file: Path) -> Non
 
 
 def test_a_step_is_shown_with_what_is_left_to_read(
-    penstock_command: Run, orders: Channel, file: Path, stands: Keeping
+    penstock_command: Run, orders: Channel, file: Path, stands: StepFiles
 ) -> None:
-    with alone(load(file)):
+    with pipeline_locked(load(file)):
         shown = penstock_command("pipeline", "show", str(file), "dear").output
 
     assert "  orders    next event 3, 2 events behind\n" in shown
@@ -129,7 +129,7 @@ def test_a_step_is_shown_with_what_is_left_to_read(
 
 
 def test_steps_are_listed_with_how_far_they_are_behind(
-    penstock_command: Run, orders: Channel, file: Path, stands: Keeping
+    penstock_command: Run, orders: Channel, file: Path, stands: StepFiles
 ) -> None:
     lines = penstock_command("pipeline", "list", str(file)).output.splitlines()
 
@@ -137,16 +137,16 @@ def test_steps_are_listed_with_how_far_they_are_behind(
 
 
 def test_a_realm_that_has_no_such_channel_or_does_not_answer_is_said(
-    penstock_command: Run, file: Path, stands: Keeping
+    penstock_command: Run, file: Path, stands: StepFiles
 ) -> None:
     shown = penstock_command("pipeline", "show", str(file))
     document = json.loads(penstock_command("pipeline", "show", str(file), "--format=json").output)
-    alone = penstock_command("pipeline", "show", str(file), "--url", "penstock://127.0.0.1:9")
+    output = penstock_command("pipeline", "show", str(file), "--url", "penstock://127.0.0.1:9")
     listed = penstock_command("pipeline", "list", str(file), "--url", "penstock://127.0.0.1:9")
 
     assert "next event 3, the realm has no such channel" in shown.output
     assert document[0]["lag"] == {"orders": None}
-    assert "next event 3, the realm does not answer" in alone.output
+    assert "next event 3, the realm does not answer" in output.output
     assert listed.output.splitlines()[1].endswith("orders 3")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.pipelines.expressions import calls, tokens_of
+from penstock_spark.pipelines.expressions import called_functions, tokens_of
 
 
 def test_words_are_found_outside_of_texts_names_and_comments() -> None:
     words = tokens_of("x", "SUM(`dep delay` * 1.5) -- first(x)\n + length('count(*)') /* over */")
 
     assert words == ["sum", "(", "`", "*", "1.5", ")", "+", "length", "(", "'", ")"]
-    assert calls(words) == ["sum", "length"]
+    assert called_functions(words) == ["sum", "length"]
 
 
 @pytest.mark.parametrize(

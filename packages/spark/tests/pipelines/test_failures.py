@@ -20,7 +20,7 @@ from penstock_spark.errors.error_marks import driver_secret, mark
 from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SinkOptions, Where
 from penstock_spark.pipelines.failures import FailureCause, cause_of
-from penstock_spark.reading.poison import blameless, reason_of
+from penstock_spark.reading.poison import is_of_realm, reason_of
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 
@@ -95,7 +95,7 @@ def test_the_cause_in_another_thread_of_spark_is_told_and_judged(text: str) -> N
     assert cause_of(lost) == FailureCause(
         "Python worker exited unexpectedly (crashed). Consider", may_pass=True
     )
-    assert blameless(lost)
+    assert is_of_realm(lost)
     assert reason_of(lost) == "Python worker exited unexpectedly (crashed). Consider"
     assert not cause_of(PySparkRuntimeError(text % "java.io.IOException: no such file")).may_pass
     value = "[CAST_INVALID_INPUT] The value 'x' cannot be cast"
@@ -123,7 +123,7 @@ def test_the_cause_is_told_of_an_exception_that_only_passes_it_on(outer: tuple[s
     assert reason_of(passed_on(*outer, STATE)).startswith("[STATE_STORE_COMMIT_VALIDATION_FAILED]")
     assert cause_of(passed_on(*outer, LOST)).may_pass
     assert cause_of(passed_on(*outer, OURS)).may_pass
-    assert blameless(passed_on(*outer, OURS))
+    assert is_of_realm(passed_on(*outer, OURS))
     assert cause_of(passed_on(*outer, "java.lang.NullPointerException")).text == (
         "java.lang.NullPointerException"
     )
@@ -225,7 +225,7 @@ def test_each_class_of_errors_keeps_its_verdict_on_its_way_through_spark(
 
     passes = kind.retryable or kind is SessionClosed
     assert cause_of(error) == FailureCause(f"the reason [{kind.code}]", passes)
-    assert blameless(error) is not kind.blames_input
+    assert is_of_realm(error) is not kind.blames_input
 
 
 def test_a_mark_in_the_value_of_an_event_is_not_believed() -> None:
@@ -233,7 +233,7 @@ def test_a_mark_in_the_value_of_an_event_is_not_believed() -> None:
     value = f"[CAST_INVALID_INPUT] The value '{forged}' of the type STRING cannot be cast"
 
     assert not cause_of(PySparkRuntimeError(value)).may_pass
-    assert not blameless(PySparkRuntimeError(value))
+    assert not is_of_realm(PySparkRuntimeError(value))
     for fake_mark in ("<penstock-error>", f"<penstock-error {'0' * 32} aaaa>"):
         assert not cause_of(PySparkRuntimeError(f"[CAST_INVALID_INPUT] {fake_mark}")).may_pass
 
@@ -268,7 +268,7 @@ def test_words_that_an_error_quotes_from_an_event_decide_nothing(text: str, lie:
     for handed_on in (text, STREAM + text):
         error = PySparkRuntimeError(handed_on.format(lie))
         assert not cause_of(error).may_pass
-        assert not blameless(error)
+        assert not is_of_realm(error)
 
 
 def test_a_process_of_spark_that_was_killed_is_known_by_where_spark_says_so() -> None:
@@ -284,4 +284,4 @@ def test_a_process_of_spark_that_was_killed_is_known_by_where_spark_says_so() ->
         + "java.io.OptionalDataException\n\tat java.base/x",
     ):
         assert cause_of(PySparkRuntimeError(STREAM + text)).may_pass
-        assert blameless(PySparkRuntimeError(STREAM + text))
+        assert is_of_realm(PySparkRuntimeError(STREAM + text))

@@ -15,7 +15,7 @@ from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import InvalidArgument, StepFailed
 from penstock_spark.pipelines.definition import Pipeline, parse
 from penstock_spark.pipelines.runner import run
-from penstock_spark.pipelines.standing import QUERY, Keeping
+from penstock_spark.pipelines.standing import QUERY, StepFiles
 from penstock_spark.pipelines.steps.latest import LatestStep
 from penstock_spark.tables import Table
 
@@ -158,7 +158,7 @@ def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_check
     change(changes, {"ccy": 1, "bid": 1.0}, {"ccy": 2, "bid": 7.0})
     run(pipeline, url=url, once=True, spark=spark)
     for step in ("states", "days"):
-        commits = Path(Keeping(pipeline, step).checkpoint) / QUERY / "commits"
+        commits = Path(StepFiles(pipeline, step).checkpoint) / QUERY / "commits"
         max(commits.glob("[0-9]*"), key=lambda path: int(path.name)).unlink()
     change(changes, {"ccy": 1, "bid": 2.0})
 

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkRuntimeError
 from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage, StorageFailed
 from penstock_spark.pipelines import Pipeline, run
 from penstock_spark.pipelines.runner import Run, Supervised, is_not_of_gateway
-from penstock_spark.pipelines.standing import Keeping
+from penstock_spark.pipelines.standing import StepFiles
 from penstock_spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
 DONE = WorkOutcome(text="3 events moved", rows=3)
@@ -117,7 +117,7 @@ def test_a_start_that_fails_in_passing_is_tried_again_later_and_later(tmp_path: 
     assert lab.lines.told_of[2:] == ["runs", DONE.text]
     report = lab.step.report()
     assert (report.state, report.rows, report.restarts) == ("done", 3, 2)
-    kept = Keeping(lab.pipeline, "move").status()
+    kept = StepFiles(lab.pipeline, "move").status()
     assert kept is not None
     assert (kept.state, kept.restarts, kept.error) == (
         "done",

@@ -20,7 +20,7 @@ from penstock.tables import Table
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
 from penstock_spark import register
 from penstock_spark.pipelines import Pipeline, Report, parse, run
-from penstock_spark.pipelines.standing import Keeping, alone, is_running
+from penstock_spark.pipelines.standing import StepFiles, is_running, pipeline_locked
 from penstock_spark.pipelines.step import Progress
 from penstock_spark.source import PenstockSource
 from penstock_spark.writing.writing import ChannelStreamWriter
@@ -118,9 +118,9 @@ def test_a_query_goes_on_where_the_last_run_was(
     assert [(step_report.rows, step_report.rows_out) for step_report in again.steps] == [(100, 50)]
     assert numbers(late) == [n for n in range(2_600) if n % 100 >= 50]
     assert set(late.read().column("name").to_pylist()) == {"American"}
-    keeping = Keeping(small(url, tmp_path, step, sources=[airlines]), "late")
-    assert keeping.positions().channels == {"flights": 2_600}
-    status = keeping.status()
+    files = StepFiles(small(url, tmp_path, step, sources=[airlines]), "late")
+    assert files.positions().channels == {"flights": 2_600}
+    status = files.status()
     assert status is not None
     assert (status.state, status.error) == ("done", "")
 
@@ -153,7 +153,7 @@ def test_a_step_stops_between_micro_batches_and_the_lock_is_free_then(
 
     with (
         pytest.raises(IllegalState, match=r"is already running \(process \d+, since"),
-        alone(pipeline),
+        pipeline_locked(pipeline),
     ):
         runs(step)
     report = runs(step, once=False, watch=seen, stopping=seen.stopping)
@@ -180,7 +180,7 @@ def test_a_step_that_fails_ends_the_run_and_says_why(
     assert "\n" not in text
     assert "\tat " not in text
     assert "other: stopped" in seen.lines
-    status = Keeping(small(url, tmp_path, other_step, fails), "fails").status()
+    status = StepFiles(small(url, tmp_path, other_step, fails), "fails").status()
     assert status is not None
     assert status.state == "failed"
     assert status.error.startswith("Division by zero.")
@@ -264,7 +264,7 @@ def test_a_channel_and_a_table_get_each_micro_batch_once(
     }
     publish(flights, 0, 2_500)
     runs(step)
-    checkpoint = Path(Keeping(small(url, tmp_path, step), "late").checkpoint) / "query"
+    checkpoint = Path(StepFiles(small(url, tmp_path, step), "late").checkpoint) / "query"
     # As after a crash in the middle: Spark does the last micro-batch again.
     (checkpoint / "commits" / "2").unlink()
     publish(flights, 2_500, 2_600)

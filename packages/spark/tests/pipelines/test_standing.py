@@ -9,11 +9,11 @@ import pytest
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_spark.pipelines import Pipeline, Query, Source
 from penstock_spark.pipelines.standing import (
-    Keeping,
     Positions,
     Status,
-    alone,
+    StepFiles,
     is_running,
+    pipeline_locked,
 )
 
 
@@ -28,9 +28,9 @@ def pipeline(folder: Path, checkpoints: str = "checkpoints") -> Pipeline:
 
 
 def test_a_step_stands_where_its_last_done_batch_ended(tmp_path: Path) -> None:
-    keeping = Keeping(pipeline(tmp_path), "late")
-    assert keeping.positions() == Positions()
-    query = Path(keeping.checkpoint) / "query"
+    files = StepFiles(pipeline(tmp_path), "late")
+    assert files.positions() == Positions()
+    query = Path(files.checkpoint) / "query"
     for number in (9, 10, 11):
         (query / "offsets").mkdir(parents=True, exist_ok=True)
         (query / "offsets" / str(number)).write_text(
@@ -42,32 +42,32 @@ def test_a_step_stands_where_its_last_done_batch_ended(tmp_path: Path) -> None:
     (query / "commits" / "10").write_text("v1\n{}")
     (query / "commits" / ".10.crc").write_text("")
 
-    assert keeping.positions() == Positions(batch=10, channels={"a": 1_000, "b": 7})
+    assert files.positions() == Positions(batch=10, channels={"a": 1_000, "b": 7})
 
 
 def test_what_a_step_says_is_kept(tmp_path: Path) -> None:
-    keeping = Keeping(pipeline(tmp_path), "late")
-    assert keeping.status() is None
-    keeping.prepare()
+    files = StepFiles(pipeline(tmp_path), "late")
+    assert files.status() is None
+    files.prepare()
 
-    keeping.write(Status(state="failed", error="no"))
+    files.write(Status(state="failed", error="no"))
 
-    status = keeping.status()
+    status = files.status()
     assert status is not None
     assert (status.state, status.error) == ("failed", "no")
-    Path(f"{keeping.checkpoint}.json").write_text("{")
-    assert keeping.status() is None
+    Path(f"{files.checkpoint}.json").write_text("{")
+    assert files.status() is None
 
 
 def test_on_a_store_only_spark_keeps_something(tmp_path: Path) -> None:
-    keeping = Keeping(pipeline(tmp_path, "s3://lake/checkpoints"), "late")
+    files = StepFiles(pipeline(tmp_path, "s3://lake/checkpoints"), "late")
 
-    keeping.prepare()
-    keeping.write(Status())
+    files.prepare()
+    files.write(Status())
 
-    assert keeping.checkpoint == "s3://lake/checkpoints/p/late"
-    assert keeping.status() is None
-    assert keeping.positions() == Positions()
+    assert files.checkpoint == "s3://lake/checkpoints/p/late"
+    assert files.status() is None
+    assert files.positions() == Positions()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,16 +76,16 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     one = pipeline(tmp_path)
     assert not is_running(one)
 
-    with alone(one):
+    with pipeline_locked(one):
         assert is_running(one)
         with (
             pytest.raises(IllegalState, match=r"is already running \(process \d+, since 2"),
-            alone(one),
+            pipeline_locked(one),
         ):
             raise AssertionError("it was let in")
 
     assert not is_running(one)
-    with alone(one):
+    with pipeline_locked(one):
         assert is_running(one)
 
 
@@ -95,7 +95,7 @@ def test_checkpoints_on_a_store_are_locked_on_this_machine(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one = pipeline(tmp_path, "s3://lake/checkpoints")
 
-    with alone(one):
+    with pipeline_locked(one):
         assert is_running(one)
         assert not is_running(pipeline(tmp_path, "s3://lake/others"))
     assert not is_running(one)

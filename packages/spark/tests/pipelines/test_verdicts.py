@@ -21,7 +21,7 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_spark.errors.error_marks import driver_secret, marking
 from penstock_spark.pipelines.failures import FailureCause, cause_of
-from penstock_spark.reading.poison import blameless
+from penstock_spark.reading.poison import is_of_realm
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
         error = PySparkRuntimeError(f"An exception was thrown from the Python worker:\n{text}")
         assert cause_of(error).text == f"the reason [{code}]"
         assert cause_of(error).may_pass is (kind.retryable or kind is SessionClosed)
-        assert blameless(error) is not kind.blames_input
+        assert is_of_realm(error) is not kind.blames_input
 
 
 @pytest.mark.parametrize("kind", [NoSuchStage, SessionClosed, InvalidEvent])
@@ -83,7 +83,7 @@ def test_the_error_of_a_task_that_fails_has_its_verdict_in_the_driver(
     assert cause_of(raised.value) == FailureCause(
         f"the reason [{kind.code}]", kind is not InvalidEvent
     )
-    assert blameless(raised.value) is (kind is not InvalidEvent)
+    assert is_of_realm(raised.value) is (kind is not InvalidEvent)
 
 
 def test_a_killed_process_is_known_where_another_thread_of_spark_waits_for_it(
@@ -98,4 +98,4 @@ def test_a_killed_process_is_known_where_another_thread_of_spark_waits_for_it(
 
     cause = cause_of(raised.value)
     assert (cause.text[:33], cause.may_pass) == ("Python worker exited unexpectedly", True)
-    assert blameless(raised.value)
+    assert is_of_realm(raised.value)

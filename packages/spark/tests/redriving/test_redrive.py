@@ -23,7 +23,7 @@ from penstock_spark.redriving.redrive import (
     RedriveCounts,
     RedriveOutcome,
     RedriveRun,
-    nothing,
+    commit_nothing,
 )
 from penstock_spark.redriving.verdict import RedriveRules, RedriveVerdict
 
@@ -223,7 +223,9 @@ def test_a_time_to_live_of_its_own_counts_again(client: Session) -> None:
 
 def test_a_dry_run_counts_and_changes_nothing(client: Session) -> None:
     buried(client, numbered(3))
-    done = redrive(client, lambda dead: dead.slice(0, 2), record="", commit=lambda _: nothing)
+    done = redrive(
+        client, lambda dead: dead.slice(0, 2), record="", commit=lambda _: commit_nothing
+    )
 
     assert (done.done.redriven, done.done.kept, done.channels) == (2, 1, {"orders": 2})
     assert len(data_of(client, "dead")) == 3

@@ -41,7 +41,7 @@ OPTION: Final = "archive"
 """The option with the settings of the archive; other options are those of the format
 ``penstock``."""
 
-_ARROW: Final = pa.schema(
+_ROW_SCHEMA: Final = pa.schema(
     [
         ("channel", pa.string()),
         ("epoch", pa.string()),
@@ -86,8 +86,8 @@ def archive_stream(spark: SparkSession, lake: Lake, options: dict[str, str]) -> 
     """Return a stream of the files that tasks write; pass each of its batches to :func:`commit`.
     ``options`` are those of a read with the format ``penstock``."""
     spark.dataSource.register(ArchiveSource)
-    text = msgspec.json.encode(lake).decode()
-    return spark.readStream.format(FORMAT).options(**options, **{OPTION: text}).load()
+    lake_json = msgspec.json.encode(lake).decode()
+    return spark.readStream.format(FORMAT).options(**options, **{OPTION: lake_json}).load()
 
 
 def commit(
@@ -103,16 +103,16 @@ def commit(
     channel. ``check`` is called with each table before its commit."""
     by_channel: dict[str, list[Written]] = {}
     tables: dict[str, Table] = {}
-    for item in written:
-        by_channel.setdefault(item.channel, []).append(item)
-    for channel, parts in by_channel.items():
+    for task_files in written:
+        by_channel.setdefault(task_files.channel, []).append(task_files)
+    for channel, channel_files in by_channel.items():
         table = lake.table_of(channel)
-        _check_same(table, lake, channel, epoch=parts[0].epoch)
+        _check_identity(table, lake, channel, epoch=channel_files[0].epoch)
         check(table)
-        columns = parts[0].columns
-        for part in parts[1:]:
-            columns = table.with_columns(columns, part.columns)
-        files = [file for part in parts for file in part.files]
+        columns = channel_files[0].columns
+        for task_files in channel_files[1:]:
+            columns = table.with_columns(columns, task_files.columns)
+        files = [file for task_files in channel_files for file in task_files.files]
         table.commit(columns, files, app=app, version=version, content=content)
         tables[channel] = table
     return dict(sorted(tables.items()))
@@ -148,7 +148,7 @@ def register(url: str, lake: Lake, channel: str) -> None:
     ask(Where(url, channel), set_archive)
 
 
-def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
+def _check_identity(table: Table, lake: Lake, channel: str, epoch: str) -> None:
     """Raise ``IllegalState`` if the table is the archive of another channel."""
     if not table.exists:
         return
@@ -159,7 +159,7 @@ def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
     if (name, stored_epoch) != (channel, epoch):
         raise IllegalState(
             f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} of an "
-            f"earlier time or another realm: {channel} has other events under the same ids. Give "
+            f"earlier time or another realm: {channel} has other events under the same ids; give "
             f"the step another table"
         )
 
@@ -175,7 +175,7 @@ class ArchiveSource(PenstockSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_ARROW)
+        return from_arrow_schema(_ROW_SCHEMA)
 
     def streamReader(self, schema: StructType) -> ArchiveReader:  # type: ignore[override]  # noqa: N802 - another reader in front of the same
         inner = super().streamReader(schema)
@@ -233,7 +233,7 @@ def write_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Write the events of a partition to files; yield one row that lists them. Runs in a task."""
     table = lake.table_of(partition.channel)
-    _check_same(table, lake, partition.channel, epoch=partition.epoch)
+    _check_identity(table, lake, partition.channel, epoch=partition.epoch)
     layout = ArchiveLayout(
         schema_from(partition.stored),
         table.schema if table.exists else None,
@@ -258,6 +258,9 @@ def write_partition(
             [schema_bytes(writer.schema)],
         ]
         yield pa.RecordBatch.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(columns, _ARROW, strict=True)],
-            schema=_ARROW,
+            [
+                pa.array(values, field.type)
+                for values, field in zip(columns, _ROW_SCHEMA, strict=True)
+            ],
+            schema=_ROW_SCHEMA,
         )

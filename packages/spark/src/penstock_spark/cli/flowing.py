@@ -19,7 +19,7 @@ LINES_EVERY_S: Final = 10.0
 """Seconds between two lines of a step if the output is not a terminal."""
 
 
-class Shown(Protocol):
+class RunDisplay(Protocol):
     """Shows the reports of a run."""
 
     def told(self, step: str, text: str) -> None: ...
@@ -33,19 +33,19 @@ class Lines:
 
     def __init__(self, every_s: float = LINES_EVERY_S) -> None:
         self._every_s = every_s
-        self._at = perf_counter()
-        self._last: dict[str, int] = {}
+        self._written_at_s = perf_counter()
+        self._written_rows: dict[str, int] = {}
 
     def told(self, step: str, text: str) -> None:
         note(f"{step}: {text}")
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        if perf_counter() - self._at < self._every_s:
+        if perf_counter() - self._written_at_s < self._every_s:
             return
-        self._at = perf_counter()
+        self._written_at_s = perf_counter()
         for step_progress in progress:
-            if step_progress.rows != self._last.get(step_progress.step, 0):
-                self._last[step_progress.step] = step_progress.rows
+            if step_progress.rows != self._written_rows.get(step_progress.step, 0):
+                self._written_rows[step_progress.step] = step_progress.rows
                 figures = [f"{name} {text}" for name, text in _facts(step_progress) if text]
                 note(f"{step_progress.step}: {', '.join(figures)}")
 
@@ -78,7 +78,7 @@ class LiveTable:
 
 
 @contextmanager
-def shown() -> Iterator[Shown]:
+def displayed() -> Iterator[RunDisplay]:
     """Show a run on standard error."""
     if not is_visible():
         yield Lines()

@@ -82,11 +82,11 @@ def run_(
       penstock pipeline run flights.toml
       penstock pipeline run flights.toml --once --step delays
     """
-    _needs_spark()
+    _check_pyspark()
     from penstock_spark.pipelines import load, run
 
     pipeline = load(file)
-    with shown() as watch:
+    with shown() as display:
         report = _run_until_signal(
             lambda stopping: run(
                 pipeline,
@@ -94,7 +94,7 @@ def run_(
                 master=master,
                 once=once,
                 steps=step or (),
-                watch=watch,
+                display=display,
                 stopping=stopping,
             )
         )
@@ -166,18 +166,18 @@ def show(
     pipeline = _load(file)
     chosen = [pipeline.step(step)] if step else list(pipeline.steps)
     documents = [_document(pipeline, item) for item in chosen]
-    answers = _add_lags(documents, realm_of(pipeline, url))
+    is_answering = _add_lags(documents, realm_of(pipeline, url))
     if format == "json":
         write_json(documents[0] if step else documents)
         return
-    unknown = "the realm has no such channel" if answers else "the realm does not answer"
+    unknown = "the realm has no such channel" if is_answering else "the realm does not answer"
     for index, document in enumerate(documents):
         if index:
             write("")
         write_facts(_facts(document, unknown))
 
 
-def _needs_spark() -> None:
+def _check_pyspark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable(
             'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
@@ -203,7 +203,9 @@ def _run_until_signal(work: Callable[[threading.Event], T]) -> T:
             os._exit(INTERRUPTED)
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    saved_handlers = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         with ThreadPoolExecutor(1, "pipeline") as worker:
             result = worker.submit(work, stopping)
@@ -211,7 +213,7 @@ def _run_until_signal(work: Callable[[threading.Event], T]) -> T:
                 pass
             return result.result()
     finally:
-        for number, handler in before.items():
+        for number, handler in saved_handlers.items():
             signal.signal(number, handler)
 
 
@@ -220,10 +222,10 @@ def _write_report(report: Report, format: str) -> None:
         write_json(report)
         return
     for step in report.steps:
-        write(f"{step.name}  {_ended(step)}")
+        write(f"{step.name}  {_step_result(step)}")
 
 
-def _ended(step: StepReport) -> str:
+def _step_result(step: StepReport) -> str:
     if step.text:
         return f"{step.state}: {step.text}"
     out = "" if step.rows_out is None else f", {count(step.rows_out, 'row')} out"
@@ -233,10 +235,10 @@ def _ended(step: StepReport) -> str:
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
     """Return the document of a step, from its definition and its status file."""
-    from penstock_spark.pipelines.standing import Keeping
+    from penstock_spark.pipelines.standing import StepFiles
 
-    keeping = Keeping(pipeline, step.name)
-    status, positions = keeping.status(), keeping.positions()
+    files = StepFiles(pipeline, step.name)
+    status, positions = files.status(), files.positions()
     return {
         "pipeline": pipeline.name,
         "step": step.name,
@@ -246,7 +248,7 @@ def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
         "state": _state(pipeline, status, positions),
         "batch": positions.batch,
         "next": positions.channels,
-        "checkpoint": keeping.checkpoint,
+        "checkpoint": files.checkpoint,
         "status": status,
     }
 
@@ -271,23 +273,23 @@ def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
     answer."""
     from penstock.client.sync.sync import connect
 
-    wanted = sorted({name for document in documents for name in document["next"]})
+    channel_names = sorted({name for document in documents for name in document["next"]})
     ends: dict[str, int] = {}
-    answers = True
-    if wanted:
+    is_answering = True
+    if channel_names:
         try:
             with connect(url) as realm:
-                for name in wanted:
+                for name in channel_names:
                     with suppress(NameDoesNotExist):
                         ends[name] = find(realm, name).info().last_event_id + 1
         except PenstockError:
-            answers = False
+            is_answering = False
     for document in documents:
         document["lag"] = {
             name: ends[name] - next_id if name in ends else None
             for name, next_id in document["next"].items()
         }
-    return answers
+    return is_answering
 
 
 def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
@@ -307,11 +309,11 @@ def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
         facts.append((f"  {name}", f"next event {next_id:,}, {behind}"))
     facts.append(("checkpoint", document["checkpoint"]))
     if status is not None:
-        facts += _of_run(status)
+        facts += _run_facts(status)
     return facts
 
 
-def _of_run(status: Status) -> list[tuple[str, str]]:
+def _run_facts(status: Status) -> list[tuple[str, str]]:
     """Return the facts in the status of the last run."""
     facts = [("started", moment(status.started)), ("seen", moment(status.at))]
     if status.restarts:

@@ -18,7 +18,7 @@ from penstock_spark.options import nearest
 Kinds = dict[str, pa.DataType]
 
 
-def match_fields(wanted: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
+def match_fields(names: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
     """Map the wanted fields of a struct to its stored fields; leave out fields that are not stored.
 
     Two channels may have the fields in different orders, so a name with the prefix also matches
@@ -27,7 +27,7 @@ def match_fields(wanted: Iterable[str], stored: Sequence[str]) -> dict[str, str]
     stored_names = set(stored)
     names_by_place = {place: name for name, place in free_names(stored).items()}
     fields: dict[str, str] = {}
-    for place in wanted:
+    for place in names:
         name = (
             place
             if place in stored_names
@@ -63,7 +63,7 @@ def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[st
         name = ".".join(parts[:count])
         if name in kinds:
             return name, tuple(parts[count:])
-    raise InvalidArgument(f"no column {column!r}: {nearest(column, tuple(kinds))}")
+    raise InvalidArgument(f"there is no column {column!r}: {nearest(column, tuple(kinds))}")
 
 
 def _prune(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.DataType:
@@ -72,14 +72,17 @@ def _prune(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.Dat
     if pa.types.is_list(kind):
         return pa.list_(_prune(kind.value_type, paths, name))
     if not pa.types.is_struct(kind):
-        raise InvalidArgument(f"{name} has no field {paths[0][0]!r}: it is {kind}")
+        raise InvalidArgument(f"{name} has no field {paths[0][0]!r}, because its type is {kind}")
     fields = {field.name: field.type for field in kind}
-    below: dict[str, list[tuple[str, ...]]] = {}
+    paths_by_field: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
-        field, rest = _field_in(fields, path, name)
-        below.setdefault(field, []).append(rest)
+        field, inner_path = _field_in(fields, path, name)
+        paths_by_field.setdefault(field, []).append(inner_path)
     return pa.struct(
-        [(field, _prune(fields[field], rest, f"{name}.{field}")) for field, rest in below.items()]
+        [
+            (field, _prune(fields[field], inner_path, f"{name}.{field}"))
+            for field, inner_path in paths_by_field.items()
+        ]
     )
 
 

@@ -38,7 +38,7 @@ def nulls_of(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, pa.Array]])
     for code, name in enumerate(names):
         logical, values = columns[name]
         if values.null_count:
-            rows = np.flatnonzero(_bools(values.is_null()) & explicit.mask_of(logical))
+            rows = np.flatnonzero(_as_mask(values.is_null()) & explicit.mask_of(logical))
             rows_and_codes.append((rows, np.full(len(rows), code, dtype=np.int32)))
     return _lists(names, rows_and_codes, batch.num_rows)
 
@@ -55,17 +55,17 @@ class _ExplicitProperties:
         fields = () if struct is None else struct.flatten()
         for slot, values in zip(shape.slots, fields, strict=True):
             self._values.setdefault(slot.logical, []).append(values)
-        self._dense = _dense(batch, struct)
+        self._explicit_null_rows = _explicit_null_rows(batch, struct)
         self._listed_nulls = _listed_nulls(batch)
         self._overflow_rows = _overflowing(batch)
 
     def mask_of(self, logical: str) -> Bools:
         mask = np.zeros(self._count, dtype=np.bool_)
         if logical in self._values:
-            mask |= self._dense
+            mask |= self._explicit_null_rows
             for values in self._values[logical]:
                 if values.null_count < self._count:
-                    mask |= _bools(values.is_valid())
+                    mask |= _as_mask(values.is_valid())
         for rows in (
             self._listed_nulls.get(key_path("", logical)),
             self._overflow_rows.get(logical),
@@ -79,11 +79,11 @@ def _shape_of(struct: pa.StructArray) -> StructShape:
     return struct_shape(struct.type)
 
 
-def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
+def _explicit_null_rows(batch: pa.RecordBatch, struct: Any) -> Bools:
     """Return a mask of the events whose null properties are explicit nulls."""
     if struct is None:
         return np.zeros(batch.num_rows, dtype=np.bool_)
-    return _bools(struct.is_valid()) & dense_rows(batch)
+    return _as_mask(struct.is_valid()) & dense_rows(batch)
 
 
 def _listed_nulls(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
@@ -107,7 +107,7 @@ def _overflowing(batch: pa.RecordBatch) -> dict[str, list[int]]:
         return {}
     column = batch.column("more")
     rows_by_property: dict[str, list[int]] = {}
-    for row in np.flatnonzero(_bools(column.is_valid())).tolist():
+    for row in np.flatnonzero(_as_mask(column.is_valid())).tolist():
         for logical in overflow.nodes(column[row].as_py()):
             rows_by_property.setdefault(logical, []).append(row)
     return rows_by_property
@@ -130,5 +130,5 @@ def _lists(
     return pa.ListArray.from_arrays(pa.array(offsets), texts, mask=pa.array(counts == 0))
 
 
-def _bools(mask: pa.Array) -> Bools:
+def _as_mask(mask: pa.Array) -> Bools:
     return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -48,7 +48,7 @@ from penstock_spark.columns.nesting import choose_columns, match_fields, narrow
 from penstock_spark.columns.nulls import NULLS, NULLS_TYPE, nulls_of
 from penstock_spark.options import SourceOptions
 
-ON_REQUEST: Final[dict[str, pa.DataType]] = {
+REQUESTED: Final[dict[str, pa.DataType]] = {
     "ttl": FIELDS["ttl"].type,
     "priority": FIELDS["priority"].type,
     "persistent": FIELDS["persistent"].type,
@@ -77,7 +77,7 @@ class Extras(Struct, frozen=True):
     def kinds(self) -> dict[str, pa.DataType]:
         kinds: dict[str, pa.DataType] = {CHANNEL: pa.string()} if self.channel else {}
         if self.headers:
-            kinds |= ON_REQUEST
+            kinds |= REQUESTED
         if self.origin:
             kinds[ORIGIN_COLUMN] = _ORIGIN_TYPE
         if self.nulls:
@@ -117,10 +117,10 @@ def spark_schema(
         name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
     }
     kinds |= extras.kinds
-    shape = _shape_in(_unite(stored))
+    shape = _shape_in(_united_schema(stored))
     exact = typed_columns(shape)
     names = {index: name for name, index in exact.items()}
-    places = _places(shape, kinds)
+    places = _column_names(shape, kinds)
     # The typed columns of a joined property are hidden: a query gets them only by name.
     hidden = {name: _kind(shape.slots[index].shape) for name, index in exact.items()}
     for column in shown_columns(shape):
@@ -139,7 +139,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _unite(stored: Sequence[pa.Schema]) -> pa.Schema:
+def _united_schema(stored: Sequence[pa.Schema]) -> pa.Schema:
     if len(stored) == 1:
         return stored[0]
     schema = ChannelSchema.empty()
@@ -153,7 +153,7 @@ def _shape_in(stored: pa.Schema) -> StructShape:
     return StructShape() if index < 0 else struct_shape(stored.field(index).type)
 
 
-def _places(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
+def _column_names(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
     """Return the column of each property: its name, with a prefix if another column has the name.
 
     If a channel has ``price`` and ``Price``, the property published first keeps its name.
@@ -201,7 +201,7 @@ def _is_known(stored: pa.Schema, column: str) -> bool:
 
 
 def _unread(shape: StructShape, wanted: pa.Schema, *, by_type: bool) -> list[str]:
-    """Return the stored properties and fields that no column of ``wanted`` holds."""
+    """Return the stored properties and fields that no column of ``wanted`` contains."""
     find_sources = _by_type if by_type else _by_name
     sources = {
         name: source
@@ -247,7 +247,7 @@ def _readable(kind: pa.DataType) -> pa.DataType:
 
 _ORIGIN_TYPE: Final = pa.struct(list(ORIGIN.items()))
 _SHAPES: Final = {
-    "headers": struct_shape(ON_REQUEST["headers"]),
+    "headers": struct_shape(REQUESTED["headers"]),
     ORIGIN_COLUMN: struct_shape(_ORIGIN_TYPE),
 }
 
@@ -308,9 +308,9 @@ class Projection:
         self._slots: dict[str, _PropertySource] = find_sources(shape, wanted, fixed)
         self._shape = shape
         logical = {slot.logical for slot in shape.slots}
-        self._beyond = frozenset(wanted.names) - fixed - self._slots.keys() - logical
+        self._without_column = frozenset(wanted.names) - fixed - self._slots.keys() - logical
         """Wanted properties without a column in the channel: no event has them yet, or the channel
-        has reached its limit of columns."""
+        has reached its limit of columns and stores them in ``more``."""
         self._steps = SchemaMemo(self._plan)
 
     def project(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
@@ -318,8 +318,8 @@ class Projection:
         values do not fit its Spark type."""
         arrays = self._arrays(batch)
         rows = rows_with_more(batch)
-        if len(rows) and (self._slots or self._beyond):
-            arrays = self._lifted(batch, rows, arrays)
+        if len(rows) and (self._slots or self._without_column):
+            arrays = self._with_overflow(batch, rows, arrays)
         if publishers and "headers" in self._extras and "headers" in self._wanted.names:
             index = self._wanted.get_field_index("headers")
             arrays[index] = with_publishers(arrays[index], batch.column("event_id"), publishers)
@@ -332,28 +332,33 @@ class Projection:
     def _arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
         steps = self._steps.of(batch.schema)
         return [
-            self._named(batch.num_rows, field)
+            self._channel_column(batch.num_rows, field)
             if field.name == CHANNEL and CHANNEL in self._extras
             else _column(batch, step, field)
             for step, field in zip(steps, self._wanted, strict=True)
         ]
 
-    def _lifted(self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]) -> list[pa.Array]:
-        """Return the arrays with the values of rare properties, which files keep in ``more``."""
+    def _with_overflow(
+        self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]
+    ) -> list[pa.Array]:
+        """Return the arrays with the values of rare properties, which files store in the column
+        ``more``."""
         names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
-        names |= self._beyond
+        names |= self._without_column
         overflowing = batch.take(pa.array(rows))
         lifted_batch = lifted(overflowing, names)
         if lifted_batch is overflowing:
             return arrays
-        lifted_arrays, order = self._arrays(lifted_batch), np.arange(batch.num_rows)
-        # Lifted rows follow the stored rows in the concatenation below; `order` replaces rows by
-        # them.
-        order[rows] = batch.num_rows + np.arange(len(rows))
-        places = pa.array(order)
-        moved = self._slots.keys() | self._beyond
+        lifted_arrays, source_rows = self._arrays(lifted_batch), np.arange(batch.num_rows)
+        # Lifted rows follow the stored rows in the concatenation below; `source_rows` replaces
+        # rows by them.
+        source_rows[rows] = batch.num_rows + np.arange(len(rows))
+        places = pa.array(source_rows)
+        overflow_columns = self._slots.keys() | self._without_column
         return [
-            pa.concat_arrays([array, lifted_array]).take(places) if field.name in moved else array
+            pa.concat_arrays([array, lifted_array]).take(places)
+            if field.name in overflow_columns
+            else array
             for field, array, lifted_array in zip(self._wanted, arrays, lifted_arrays, strict=True)
         ]
 
@@ -368,7 +373,7 @@ class Projection:
                 properties[name] = (logical, array)
         return properties
 
-    def _named(self, rows: int, field: pa.Field) -> pa.Array:
+    def _channel_column(self, rows: int, field: pa.Field) -> pa.Array:
         return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
 
     def _plan(self, schema: pa.Schema) -> list[_ColumnSource | None]:
@@ -387,7 +392,7 @@ class Projection:
                 if (child := self._source(slot, shape)) is not None
             ]
             return _ColumnSource(properties, tuple(children), wanted.joined) if children else None
-        if name in self._beyond:  # only batches with lifted values have this property
+        if name in self._without_column:  # only batches with lifted values have this property
             for child_index, slot in enumerate(shape.slots):
                 if slot.name == name:
                     return _ColumnSource(properties, (_Child(child_index, slot.shape, slot.shape),))
@@ -417,7 +422,7 @@ def _by_name(
     A column of an integer type gets only the integers: its query was planned before the channel
     had floats of that name, and the floats are reported as a later column.
     """
-    places = _places(shape, fixed)
+    places = _column_names(shape, fixed)
     exact = typed_columns(shape) | {
         slot.name: slot_index for slot_index, slot in enumerate(shape.slots)
     }
@@ -431,7 +436,7 @@ def _by_name(
     for column in shown_columns(shape):
         for name in (column.name, places[column.name]):
             index = wanted.get_field_index(name)
-            is_accepted = index < 0 or _accepts(wanted.field(index).type, column.shape)
+            is_accepted = index < 0 or _is_readable_as(wanted.field(index).type, column.shape)
             if column.is_joined and name not in fixed and is_accepted:
                 sources[name] = _as_shown(shape, column)
     return sources
@@ -447,19 +452,19 @@ def _by_type(
         if field.name not in fixed:
             logical, _, _ = field.name.removeprefix(f"{_PROPERTIES}.").partition("::")
             columns.setdefault(logical, []).append((field.name, _property_shape(field.type)))
-    offers: list[tuple[str, Shape, _PropertySource]] = []
+    stored_columns: list[tuple[str, Shape, _PropertySource]] = []
     for column in shown_columns(shape):
         kinds = [kind for _, kind in columns.get(column.logical, []) if kind is not None]
-        if column.is_joined and _is_shown(column, kinds):
-            offers.append((column.name, column.shape, _as_shown(shape, column)))
+        if column.is_joined and _is_joined_wanted(column, kinds):
+            stored_columns.append((column.name, column.shape, _as_shown(shape, column)))
         else:
             for index in column.sources:
                 slot = shape.slots[index]
-                offers.append((slot.name, slot.shape, _as_stored(shape, index)))
-    places = _places(shape, fixed)
+                stored_columns.append((slot.name, slot.shape, _as_stored(shape, index)))
+    places = _column_names(shape, fixed)
     sources: dict[str, _PropertySource] = {}
     unmatched: list[tuple[str, _PropertySource]] = []
-    for name, source_shape, source in offers:
+    for name, source_shape, source in stored_columns:
         candidates = [
             candidate
             for candidate in columns.get(source.logical, [])
@@ -479,10 +484,10 @@ def _by_type(
     return sources
 
 
-def _is_shown(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
+def _is_joined_wanted(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
     """Return whether the query wants the joined column of a property, not one for each type."""
     if len(column.sources) == 1:
-        return all(_accepts(arrow_type(kind), column.shape) for kind in wanted)
+        return all(_is_readable_as(arrow_type(kind), column.shape) for kind in wanted)
     numbers = [kind for kind in wanted if joined_shape(kind, column.shape) is not None]
     return numbers == [column.shape]
 
@@ -501,15 +506,15 @@ def _can_hold(wide: Shape, narrow: Shape) -> bool:
     return fits(wide, narrow) or joined_shape(wide, narrow) == wide
 
 
-def _accepts(kind: pa.DataType, shown: Shape) -> bool:
+def _is_readable_as(kind: pa.DataType, shown: Shape) -> bool:
     """Return False if an integer column is wanted for shown doubles, at any depth."""
     if isinstance(shown, StructShape):
         fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
         shapes = {slot.name: slot.shape for slot in shown.slots}
         names = match_fields(fields, list(shapes))
-        return all(_accepts(fields[place], shapes[name]) for place, name in names.items())
+        return all(_is_readable_as(fields[place], shapes[name]) for place, name in names.items())
     if isinstance(shown, ListShape):
-        return not pa.types.is_list(kind) or _accepts(kind.value_type, shown.element)
+        return not pa.types.is_list(kind) or _is_readable_as(kind.value_type, shown.element)
     return shown != "double" or not pa.types.is_integer(kind)
 
 

@@ -31,13 +31,13 @@ SHOWN_COLUMNS_MAX: Final = 12
 SHOWN_CHARACTERS_MAX: Final = 40
 """Characters of each value that an error shows."""
 
-_ALLOWED: Final = {
+_ALLOWED_VALUES: Final = {
     "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
     "priority": "give 0 to 9; null for the channel's priority",
 }
 _EVENT_COLUMNS: Final = frozenset((*STAMPED, *SETTABLE_FIELDS, "properties", "headers"))
 """Columns that are not properties."""
-_TYPE_NAMES: Final = re.compile(r"[a-z]+(?![a-z]*:)")
+_TYPE_NAME: Final = re.compile(r"[a-z]+(?![a-z]*:)")
 """The types in a simple string of Spark, without the names of fields."""
 _PAYLOADS: Final = (pa.binary(), pa.string())
 _KAFKA_COLUMNS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
@@ -81,11 +81,11 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
             "a channel only ever grows: write with mode append, a stream with output mode "
             "append; to start over, purge the channel first"
         )
-    stamped = [name for name in STAMPED if name in schema.names]
-    if stamped:
-        names = ", ".join(repr(name) for name in stamped)
+    realm_columns = [name for name in STAMPED if name in schema.names]
+    if realm_columns:
+        names = ", ".join(repr(name) for name in realm_columns)
         raise InvalidEvent(
-            f"the realm sets {' and '.join(stamped)}; leave them out with .drop({names}), or "
+            f"the realm sets {' and '.join(realm_columns)}; leave them out with .drop({names}), or "
             "rename them to keep them as properties. For INSERT INTO, give the view the columns to "
             "write: CREATE TEMPORARY VIEW name (price DOUBLE, sku STRING) USING penstock OPTIONS "
             "(channel 'orders')"
@@ -96,8 +96,8 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     kinds = arrow_schema(schema)
     _check_column(kinds, "channelColumn", options.channel_column, kind=pa.string(), spoken="STRING")
     _check_column(kinds, "deltaColumn", options.delta_column, kind=pa.bool_(), spoken="BOOLEAN")
-    directing = (options.channel_column, options.delta_column)
-    payload = [field for field in kinds if field.name not in directing]
+    routing_columns = (options.channel_column, options.delta_column)
+    payload = [field for field in kinds if field.name not in routing_columns]
     if not payload:
         raise InvalidEvent("the rows have no column that an event could be made of")
     # Converting one row of nulls finds all columns that events cannot have, before any task runs.
@@ -131,7 +131,7 @@ def _check_types(schema: StructType) -> None:
     """Raise ``InvalidEvent`` for a column whose type events cannot have."""
     for field in schema.fields:
         text = field.dataType.simpleString()
-        is_known = "variant" not in _TYPE_NAMES.findall(text)
+        is_known = "variant" not in _TYPE_NAME.findall(text)
         if is_known:
             try:
                 arrow_schema(StructType([field]))
@@ -146,10 +146,10 @@ def _check_types(schema: StructType) -> None:
 
 def _check_case(schema: StructType, options: SinkOptions) -> None:
     """Raise ``InvalidEvent`` for a column such as ``Tag``: to Spark's SQL it is ``tag``."""
-    directing = (options.channel_column, options.delta_column)
+    routing_columns = (options.channel_column, options.delta_column)
     for name in schema.names:
         lower = name.lower()
-        if name != lower and lower in _EVENT_COLUMNS and name not in directing:
+        if name != lower and lower in _EVENT_COLUMNS and name not in routing_columns:
             raise InvalidEvent(
                 f"the column {name} differs from the column {lower} of events in case only, which "
                 f"Spark does not tell apart: name it {lower}, or put it into a struct column "
@@ -188,8 +188,8 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
                 f"must be BINARY or STRING"
             )
         return
-    others = set(schema.names) - {"value", options.channel_column}
-    if options.value or "value" not in schema.names or not others <= _KAFKA_COLUMNS:
+    other_columns = set(schema.names) - {"value", options.channel_column}
+    if options.value or "value" not in schema.names or not other_columns <= _KAFKA_COLUMNS:
         return
     if schema.field("value").type in _PAYLOADS:
         raise InvalidArgument(
@@ -247,9 +247,9 @@ def routed(
     # A stable sort keeps the order of rows within each channel.
     order = np.argsort(codes, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
-    edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
+    first_rows = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
     all_rows = ChannelRows("", table, numbers, partition=partition)
-    for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
+    for channel, first, end in zip(channels, first_rows[:-1], first_rows[1:], strict=True):
         yield all_rows.part(int(first), int(end - first))._replace(channel=channel)
 
 
@@ -274,10 +274,10 @@ def events_of(
     try:
         return make_bodies(rows)
     except Refused as error:
-        refused = _first_refused(rows, make_bodies)
-        if refused is None:
+        refused_row = _first_refused(rows, make_bodies)
+        if refused_row is None:
             raise
-        row, reason = refused
+        row, reason = refused_row
         raise rows.refused(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
 
 
@@ -293,23 +293,25 @@ def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
 
 
 def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
-    deltas = deltas_in(table, options)
+    delta_mask = deltas_in(table, options)
     if options.delta_column:
         table = table.drop_columns([options.delta_column])
     bodies = bodies_of_table(table)
-    if deltas is None and not options.nulls_are_absent:
+    if delta_mask is None and not options.nulls_are_absent:
         return bodies
     marked_bodies, first_row = [], 0
     for body in bodies:
         count = body.num_rows
-        flags = (
-            np.zeros(count, np.bool_) if deltas is None else deltas[first_row : first_row + count]
+        is_delta = (
+            np.zeros(count, np.bool_)
+            if delta_mask is None
+            else delta_mask[first_row : first_row + count]
         )
         # Spark has one kind of null: in a delta it means unchanged (SEM K4).
-        sparse = np.ones(count, np.bool_) if options.nulls_are_absent else flags
+        sparse = np.ones(count, np.bool_) if options.nulls_are_absent else is_delta
         body = body.append_column(FIELDS["sparse"], pa.array(sparse))
-        if flags.any():
-            body = body.append_column(FIELDS["delta"], pa.array(flags))
+        if is_delta.any():
+            body = body.append_column(FIELDS["delta"], pa.array(is_delta))
         marked_bodies.append(body)
         first_row += count
     return marked_bodies
@@ -344,7 +346,7 @@ def _refusal(
 
 def _reason(error: PenstockError) -> str:
     text = _EVENT.sub("", str(error))
-    for column, allowed in _ALLOWED.items():
+    for column, allowed in _ALLOWED_VALUES.items():
         if re.match(rf"(column '{column}'|{column}) ", text):
             return f"{text}; {allowed}"
     return text
@@ -358,8 +360,8 @@ def shown(row: pa.Table) -> str:
         if len(text) > SHOWN_CHARACTERS_MAX:
             text = f"{text[: SHOWN_CHARACTERS_MAX - 1]}…"
         texts.append(f"{name}={text}")
-    more = row.num_columns - len(texts)
-    return ", ".join(texts) + (f" and {more} more columns" if more else "")
+    hidden_count = row.num_columns - len(texts)
+    return ", ".join(texts) + (f" and {hidden_count} more columns" if hidden_count else "")
 
 
 def _text(value: pa.Scalar) -> str:

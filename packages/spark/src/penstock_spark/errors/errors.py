@@ -46,7 +46,7 @@ _WORKERS_ONLY: Final = "SPARK_BUFFER_SIZE"
 """Spark sets it for the Python processes that it starts."""
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark reads this variable when a process passes an exception to the JVM."""
-_hides: list[str] = []
+_set_variables: list[str] = []
 """Not empty while this module sets the variable."""
 
 _METHODS: Final = (
@@ -72,7 +72,7 @@ def as_spark_error(error: PenstockError) -> PenstockError:
     """Return the error as an instance of both its class and a class of Spark."""
     if isinstance(error, PySparkException):
         return error
-    converted_class = _combined_class(type(error), _spark_class(error))
+    converted_class = _cached_class(type(error), _spark_class(error))
     converted: Any = converted_class.__new__(converted_class, *error.args)
     converted.__dict__.update(error.__dict__)
     condition = f"PENSTOCK_{error.code.upper().replace('-', '_')}"
@@ -87,7 +87,7 @@ def _spark_class(error: PenstockError) -> type[PySparkException]:
     return AnalysisException if isinstance(error, NameDoesNotExist) else PySparkRuntimeError
 
 
-def _combined_class(
+def _cached_class(
     penstock_class: type[PenstockError], spark_class: type[PySparkException]
 ) -> type[Exception]:
     # Cached, so that all errors of one kind have the same class.
@@ -142,13 +142,13 @@ def hide_traceback() -> None:
     """
     if _WORKERS_ONLY in os.environ and _HIDES_TRACEBACK not in os.environ:
         os.environ[_HIDES_TRACEBACK] = "1"
-        _hides.append(_HIDES_TRACEBACK)
+        _set_variables.append(_HIDES_TRACEBACK)
 
 
 def _show_traceback() -> None:
     """Undo :func:`hide_traceback`: the next error may be unexpected."""
-    if _hides:
-        os.environ.pop(_hides.pop(), None)
+    if _set_variables:
+        os.environ.pop(_set_variables.pop(), None)
 
 
 def converts_errors(called: C) -> C:

@@ -29,7 +29,9 @@ _AWAITED: Final = re.compile(rf"{FROM_THREAD}\s*\n(?:[ \t]+(?:at |\.{{3}} )[^\n]
 """``FROM_THREAD`` and the stack frames that follow it, up to the cause."""
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
 _CLASS: Final = re.compile(r"([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)+)(?:: |\n|$)")
-_BARE: Final = re.compile(r"(Python worker |Timed out while waiting for the Python worker )")
+_WITHOUT_CLASS: Final = re.compile(
+    r"(Python worker |Timed out while waiting for the Python worker )"
+)
 _TRACEBACK: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*([A-Za-z_][\w.]*)(?:: |\n|$)"
 )
@@ -72,7 +74,7 @@ _LOST_PROCESS: Final = {
 """Beginnings of the messages of lost processes, by class. Spark allows a new Python process ten
 seconds for its imports and its first report; a busy machine sometimes needs longer."""
 
-_ELSEWHERE: Final = frozenset(
+_ENVIRONMENT_ERRORS: Final = frozenset(
     (
         "BrokenPipeError",
         "ClosedChannelException",
@@ -123,18 +125,21 @@ class Raised(NamedTuple):
 
 def raised_in(text: str) -> Iterator[Raised]:
     """Yield the exceptions that a text begins with, from the outermost to the innermost."""
-    rest: str | None = text
+    remaining_text: str | None = text
     for _ in range(_DEPTH_MAX):
-        if rest is None:
+        if remaining_text is None:
             return
-        rest = rest.lstrip()
+        remaining_text = remaining_text.lstrip()
         wrapper = (
-            _STREAM.match(rest) or _JOB.match(rest) or _CALL.match(rest) or _AWAITED.match(rest)
+            _STREAM.match(remaining_text)
+            or _JOB.match(remaining_text)
+            or _CALL.match(remaining_text)
+            or _AWAITED.match(remaining_text)
         )
         if wrapper is not None:
-            rest = rest[wrapper.end() :]
+            remaining_text = remaining_text[wrapper.end() :]
             continue
-        raised, rest = _first(rest)
+        raised, remaining_text = _first(remaining_text)
         if raised is not None:
             yield raised
 
@@ -144,16 +149,16 @@ def _first(text: str) -> tuple[Raised | None, str | None]:
     None for the latter if the rest may be a value of an event."""
     if text.startswith("ExecutorLostFailure ("):
         return Raised("ExecutorLostFailure", text), None
-    if _BARE.match(text) is not None:
+    if _WITHOUT_CLASS.match(text) is not None:
         return Raised("SparkException", text), None
     if (condition := _CONDITION.match(text)) is not None:
-        rest = text[condition.end() :]
-        first_line, _, _ = rest.partition("\n")
-        inner = rest[max(0, first_line.find("Traceback (")) :]
-        return Raised(condition[1], rest), inner if condition[1] in _WRAPPING else None
+        message = text[condition.end() :]
+        first_line, _, _ = message.partition("\n")
+        wrapped_text = message[max(0, first_line.find("Traceback (")) :]
+        return Raised(condition[1], message), wrapped_text if condition[1] in _WRAPPING else None
     if (match := _TRACEBACK.match(text) or _CLASS.match(text)) is not None:
-        rest = text[match.end() :]
-        return Raised(match[1], rest), rest if match[1].startswith(_SPARK_PACKAGES) else None
+        message = text[match.end() :]
+        return Raised(match[1], message), message if match[1].startswith(_SPARK_PACKAGES) else None
     return None, None
 
 
@@ -181,23 +186,23 @@ def chain(error: BaseException) -> Iterator[Raised]:
     for layer in layers(error):
         kind = type(layer)
         yield Raised(f"{kind.__module__}.{kind.__qualname__}", str(layer))
-        if _passes_on(layer):
+        if _has_foreign_text(layer):
             yield from raised_in(str(layer))
 
 
 def line_of(error: BaseException, text: str) -> str:
     """Return the first line of the innermost exception in an error's text; empty if the error only
     wraps its cause."""
-    raised = list(raised_in(text)) if _passes_on(error) else []
-    inner = raised[-1] if raised else Raised("", _STREAM.sub("", text, count=1))
-    line = inner.text.strip().partition("\n")[0].strip()
-    is_class = "." in inner.kind
+    raised = list(raised_in(text)) if _has_foreign_text(error) else []
+    innermost = raised[-1] if raised else Raised("", _STREAM.sub("", text, count=1))
+    line = innermost.text.strip().partition("\n")[0].strip()
+    is_class = "." in innermost.kind
     if line in _UNINFORMATIVE:
-        return inner.kind if is_class and inner.name not in _WRAPPER_CLASSES else ""
-    return f"{inner.kind}: {line}" if is_class and inner.name != "SparkException" else line
+        return innermost.kind if is_class and innermost.name not in _WRAPPER_CLASSES else ""
+    return f"{innermost.kind}: {line}" if is_class and innermost.name != "SparkException" else line
 
 
-def _passes_on(error: BaseException) -> bool:
+def _has_foreign_text(error: BaseException) -> bool:
     """Return whether the text of an error contains exceptions of another process."""
     return type(error).__module__.startswith(_PASSES_ON_TEXT)
 
@@ -207,17 +212,17 @@ def is_lost_process(error: BaseException) -> bool:
     return any(_is_lost_process(raised) for raised in chain(error))
 
 
-def is_elsewhere(error: BaseException) -> bool:
+def is_of_environment(error: BaseException) -> bool:
     """Return whether an error is of a kind that events cannot cause."""
-    return any(_is_lost_process(raised) or _is_elsewhere(raised) for raised in chain(error))
+    return any(_is_lost_process(raised) or _is_of_environment(raised) for raised in chain(error))
 
 
 def _is_lost_process(raised: Raised) -> bool:
     return raised.text.startswith(_LOST_PROCESS.get(raised.name, ()))
 
 
-def _is_elsewhere(raised: Raised) -> bool:
-    if raised.name in _ELSEWHERE:
+def _is_of_environment(raised: Raised) -> bool:
+    if raised.name in _ENVIRONMENT_ERRORS:
         return True
     if raised.name == "SparkException":
         return _SHUT_DOWN.match(raised.text) is not None

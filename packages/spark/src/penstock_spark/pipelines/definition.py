@@ -119,11 +119,13 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         while pending:
             writer, path = pending.pop()
             for channel in filter(None, map(_channel_in, writer.writes())):
-                longer = (*path, f"{writer.name} writes the channel {channel}")
+                longer_path = (*path, f"{writer.name} writes the channel {channel}")
                 if source := read[step.name].get(channel):
-                    return f"{', '.join(longer)}, which {step.name} reads as source {source}"
+                    return f"{', '.join(longer_path)}, which {step.name} reads as source {source}"
                 readers = [reader for reader in self.steps if channel in read[reader.name]]
-                pending += [(reader, longer) for reader in readers if reader.name not in visited]
+                pending += [
+                    (reader, longer_path) for reader in readers if reader.name not in visited
+                ]
                 visited.update(reader.name for reader in readers)
         return None
 
@@ -234,21 +236,21 @@ def load(path: Path | str) -> Pipeline:
 
 def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path()) -> Pipeline:
     """Return the pipeline of a parsed TOML document, with the keys ``source`` and ``step``."""
-    top = dict(document)
+    top_keys = dict(document)
     sources = tuple(
-        convert_table(Source, table, "the source", file, f"source {_called(table, number)}")
-        for number, table in enumerate(_tables(top, "source", file), 1)
+        convert_table(Source, table, "the source", file, f"source {_name_or_number(table, number)}")
+        for number, table in enumerate(_tables(top_keys, "source", file), 1)
     )
     steps = tuple(
-        _step(table, file, f"step {_called(table, number)}")
-        for number, table in enumerate(_tables(top, "step", file), 1)
+        _step(table, file, f"step {_name_or_number(table, number)}")
+        for number, table in enumerate(_tables(top_keys, "step", file), 1)
     )
     with _naming(file):
-        refuse_unknown(top, _TOP)
-        top["spark"] = _flat(top.get("spark", {}))
-    keys = {**top, "steps": (), "sources": (), "file": file}
-    typed = {key: keys[key] for key in _TOP_TYPED if key in keys}
-    top_level = convert_table(_TopLevel, typed, "the pipeline", file)
+        refuse_unknown(top_keys, _TOP)
+        top_keys["spark"] = _flat(top_keys.get("spark", {}))
+    top_level_values = {**top_keys, "steps": (), "sources": (), "file": file}
+    typed_values = {key: top_level_values[key] for key in _TOP_TYPED if key in top_level_values}
+    top_level = convert_table(_TopLevel, typed_values, "the pipeline", file)
     return Pipeline(
         **msgspec.structs.asdict(top_level), steps=steps, sources=sources, file=file, folder=folder
     )
@@ -315,28 +317,28 @@ def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
     return convert_table(step_type, keys, "the step", file, place)
 
 
-def _tables(top: dict[str, Any], key: str, file: str) -> list[dict[str, Any]]:
-    tables = top.pop(key, [])
+def _tables(top_keys: dict[str, Any], key: str, file: str) -> list[dict[str, Any]]:
+    tables = top_keys.pop(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         with _naming(file):
             raise InvalidArgument(f"{key} is a list of tables, written [[{key}]]")
     return tables
 
 
-def _called(table: Mapping[str, Any], number: int) -> str:
+def _name_or_number(table: Mapping[str, Any], number: int) -> str:
     """Return the name of a source or step; without a name, its number."""
     name = table.get("name")
     return name if isinstance(name, str) and name else str(number)
 
 
-def _flat(settings: Any, ahead: str = "") -> dict[str, Any]:
+def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return Spark's settings with dotted names: TOML reads ``spark.sql.x = 1`` as nested
     tables."""
     if not isinstance(settings, dict):
         raise InvalidArgument("spark is a table, written [spark], of settings of Spark")
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        name = f"{ahead}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, dict):
             flat |= _flat(value, f"{name}.")
         else:

@@ -24,7 +24,7 @@ _TOKENS: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _CLOSING: Final = {")": "(", "]": "["}
-_ALONE: Final = {
+_REFUSED_SIGNS: Final = {
     **{quote: f"the {quote} is not closed" for quote in "'\"`"},
     ";": "it is one expression, without ;",
 }
@@ -36,22 +36,22 @@ def tokens_of(key: str, text: str) -> list[str]:
 
     Raises ``InvalidArgument`` that begins with ``key`` for an invalid expression.
     """
-    tokens, opened = [], []
+    tokens, open_brackets = [], []
     for token in _TOKENS.finditer(text):
         sign = token["sign"]
         if sign is not None:
-            if sign in _ALONE:
-                raise InvalidArgument(f"{key} is {text!r}; {_ALONE[sign]}")
+            if sign in _REFUSED_SIGNS:
+                raise InvalidArgument(f"{key} is {text!r}; {_REFUSED_SIGNS[sign]}")
             if sign in "([":
-                opened.append(sign)
-            elif sign in _CLOSING and (not opened or opened.pop() != _CLOSING[sign]):
+                open_brackets.append(sign)
+            elif sign in _CLOSING and (not open_brackets or open_brackets.pop() != _CLOSING[sign]):
                 raise InvalidArgument(
                     f"{key} is {text!r}; it has a {sign} without its opening bracket"
                 )
-        tokens.append(_shown(token))
+        tokens.append(_token_word(token))
     words = [word for word in tokens if word]
-    if opened:
-        raise InvalidArgument(f"{key} is {text!r}; a {opened[-1]} is not closed")
+    if open_brackets:
+        raise InvalidArgument(f"{key} is {text!r}; a {open_brackets[-1]} is not closed")
     if not words:
         raise InvalidArgument(f"{key} is {text!r}; it must be an SQL expression")
     if "select" in words:
@@ -59,14 +59,14 @@ def tokens_of(key: str, text: str) -> list[str]:
     return words
 
 
-def _shown(token: re.Match[str]) -> str:
+def _token_word(token: re.Match[str]) -> str:
     """Return a token as a word; empty for blanks and comments."""
     if token["text"] or token["quoted"]:
         return token[0][0]
     return token[0].lower() if token.lastgroup else ""
 
 
-def calls(words: list[str]) -> list[str]:
+def called_functions(words: list[str]) -> list[str]:
     """Return the names of called functions."""
     return [
         word

@@ -27,12 +27,12 @@ from penstock_spark.errors.failure_text import (
 
 JVM_ENDS_S: Final = 2.0
 """Seconds to wait for the exit of a JVM that no longer answers."""
-_PYTHON: Final = re.compile(
+_PYTHON_ERROR: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
 )
-_SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
-_JAVAS: Final = "Py4JJavaError"
+_SPARK_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
+_JAVA_ERROR: Final = "Py4JJavaError"
 """Python's error for an exception of Java; its first line only names the called method."""
 _WRAPPERS: Final = frozenset(
     (
@@ -144,13 +144,13 @@ def _innermost_error(error: BaseException, text: str) -> tuple[str, str]:
     and the condition, if any."""
     raised = [
         (kind, message)
-        for kind, message in _PYTHON.findall(text)
-        if not (_SPARKS.search(message) or message.strip() == FROM_THREAD)
+        for kind, message in _PYTHON_ERROR.findall(text)
+        if not (_SPARK_CONDITION.search(message) or message.strip() == FROM_THREAD)
     ]
-    if raised and not raised[-1][0].endswith(_JAVAS):
+    if raised and not raised[-1][0].endswith(_JAVA_ERROR):
         kind, message = raised[-1]
         return f"{kind.rpartition('.')[2]}: {message}{_user_line(text)}", ""
-    conditions = [match for match in _SPARKS.finditer(text) if match[1] not in _WRAPPERS]
+    conditions = [match for match in _SPARK_CONDITION.finditer(text) if match[1] not in _WRAPPERS]
     if conditions:
         message = text[conditions[-1].end() :].partition("\n")[0].partition(" SQLSTATE")[0]
         return f"{message.strip()} [{conditions[-1][1]}]", conditions[-1][1]

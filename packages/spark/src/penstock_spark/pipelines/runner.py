@@ -25,7 +25,7 @@ from penstock_spark.pipelines.definition import Pipeline, known_source
 from penstock_spark.pipelines.failures import FIND_EVENT, FailureCause, cause_of, jvm_loss
 from penstock_spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock_spark.pipelines.sources import Source
-from penstock_spark.pipelines.standing import QUERY, Keeping, Status, alone
+from penstock_spark.pipelines.standing import QUERY, Status, StepFiles, pipeline_locked
 from penstock_spark.pipelines.step import (
     Context,
     Flow,
@@ -45,7 +45,7 @@ CHECK_S: Final = 0.25
 """Seconds between two checks of the steps."""
 STOP_S: Final = 10.0
 """Seconds that running micro-batches get to finish when the pipeline is stopped."""
-KEEP_S: Final = 2.0
+STATUS_EVERY_S: Final = 2.0
 """Seconds between two writes of a step's status file."""
 BACKOFF_MAX_S: Final = 30.0
 SEARCH_REPORT_S: Final = 10.0
@@ -67,7 +67,7 @@ class PipelineWatcher(Protocol):
         ...
 
 
-class Unwatched:
+class IgnoringWatcher:
     """A watcher that ignores everything."""
 
     def told(self, step: str, text: str) -> None:
@@ -110,10 +110,10 @@ class StepContext:
         self.url = run.url
         self.once = run.once
         self.stopping: Stopping = run.stopping
-        self.checkpoint = Keeping(run.pipeline, step.name).checkpoint
+        self.checkpoint = StepFiles(run.pipeline, step.name).checkpoint
         self.folder: Path = run.pipeline.folder
         self.work: RunningWork | None = None
-        self.instead: dict[str, DataFrame] = {}
+        self.replacements: dict[str, DataFrame] = {}
         """Tables that replace sources, by name."""
 
     @property
@@ -128,8 +128,8 @@ class StepContext:
         return known_source(self.sources, name)
 
     def table(self, source: str, **options: str) -> DataFrame:
-        if source in self.instead:
-            return self.instead[source]
+        if source in self.replacements:
+            return self.replacements[source]
         definition = self.source(source)
         path = self.located(definition.table) if definition.table else ""
         return definition.frame(self.spark, self.url, path, **options)
@@ -164,7 +164,7 @@ class Run:
         """Seconds, for the time between restarts."""
         self._master = master
         self._session = session
-        self._is_ours = session is None and not _has_session()
+        self._is_own_session = session is None and not _has_session()
         self._starting = threading.Lock()
 
     def spark(self) -> SparkSession:
@@ -177,7 +177,7 @@ class Run:
 
     def close(self) -> None:
         """End the session if this run has started it."""
-        if self._is_ours and self._session is not None:
+        if self._is_own_session and self._session is not None:
             try:
                 self._session.stop()
             except Exception:
@@ -192,16 +192,16 @@ class Supervised:
         self.name = step.name
         self._run = run
         self._step = step
-        self._keeping = Keeping(run.pipeline, step.name)
+        self._files = StepFiles(run.pipeline, step.name)
         self._status = Status()
         self._running: Running | None = None
-        self._again_at: float | None = None
+        self._restart_at_s: float | None = None
         self._at_end: Callable[[], bool] | None = None
-        self._tries = 0
-        self._kept_at = 0.0
-        self._buries = False
+        self._failures_in_row = 0
+        self._written_at_s = 0.0
+        self._is_burying = False
         """Whether to bury events that make the step fail."""
-        self._reported_later: dict[str, list[str]] = {}
+        self._reported_left_out: dict[str, list[str]] = {}
         """Left-out properties that were reported."""
         self.failure: FailureCause | None = None
         self.progress = Progress(step=step.name, text="starts")
@@ -214,7 +214,7 @@ class Supervised:
     @property
     def runs(self) -> Running | None:
         """The running query or work; None if the step is over, or waits for its restart."""
-        return None if self.is_over or self._again_at is not None else self._running
+        return None if self.is_over or self._restart_at_s is not None else self._running
 
     @property
     def is_busy(self) -> bool:
@@ -227,26 +227,26 @@ class Supervised:
 
     def begin(self, watch: PipelineWatcher) -> None:
         """Start the query or the work."""
-        self._again_at = None
+        self._restart_at_s = None
         try:
             self._running = self._start()
         except Exception as error:  # noqa: BLE001 - any error is a failure of this step
-            self._failed(error, watch)
+            self._handle_failure(error, watch)
             return
-        self._enter("runs", watch)
+        self._change_state("runs", watch)
 
     def check(self, watch: PipelineWatcher) -> None:
         """Handle changes since the last check."""
         try:
             self._check(watch)
         except Exception as error:  # noqa: BLE001 - Spark no longer answers
-            self._failed(error, watch)
+            self._handle_failure(error, watch)
 
     def _check(self, watch: PipelineWatcher) -> None:
         if self.is_over:
             return
-        if self._again_at is not None:
-            if self._run.clock() >= self._again_at and not self._run.stopping.is_set():
+        if self._restart_at_s is not None:
+            if self._run.clock() >= self._restart_at_s and not self._run.stopping.is_set():
                 self.begin(watch)
             return
         running = self._running
@@ -254,14 +254,14 @@ class Supervised:
         is_over = running.is_over
         self.progress = running.progress()
         if running.has_moved:
-            self._tries = 0
-        if self.progress.later and self.progress.later != self._reported_later:
-            self._reported_later = self.progress.later
-            watch.told(self.name, left_out(self._reported_later))
+            self._failures_in_row = 0
+        if self.progress.later and self.progress.later != self._reported_left_out:
+            self._reported_left_out = self.progress.later
+            watch.told(self.name, left_out(self._reported_left_out))
         if not is_over:
-            self._keep()
+            self._write_status()
         elif (error := running.error) is not None and not self._run.stopping.is_set():
-            self._failed(error, watch)
+            self._handle_failure(error, watch)
         else:
             self._finish(running, watch)
 
@@ -273,7 +273,7 @@ class Supervised:
             self._running.stop()
             with contextlib.suppress(Exception):  # Spark may no longer answer
                 self.progress = self._running.progress()
-        self._enter("stopped", watch)
+        self._change_state("stopped", watch)
 
     def report(self) -> StepReport:
         return StepReport(
@@ -288,17 +288,17 @@ class Supervised:
         )
 
     def _start(self) -> Running:
-        self._keeping.prepare()
+        self._files.prepare()
         context = StepContext(self._run, self._step)
         planned = self._step.plan(context)
         self._at_end = None
         if isinstance(planned, Flow):
-            self._buries = planned.poison == "bury"
+            self._is_burying = planned.poison == "bury"
             self._at_end = planned.at_end
-            place = QueryTarget(
+            query_target = QueryTarget(
                 self._run.pipeline, self.name, self._run.url, checkpoint=context.checkpoint
             )
-            query = start(planned, place, once=self._run.once)
+            query = start(planned, query_target, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
         context.work = RunningWork(self.name, planned)
         context.work.start()
@@ -308,47 +308,49 @@ class Supervised:
         """Start the step once more if its ``at_end`` requests this; otherwise end it."""
         at_end = None if self._run.stopping.is_set() else self._at_end
         try:
-            goes_on = at_end is not None and at_end()
+            is_repeated = at_end is not None and at_end()
         except Exception as error:  # noqa: BLE001 - any error is a failure of this step
-            self._failed(error, watch)
+            self._handle_failure(error, watch)
             return
-        if goes_on:
+        if is_repeated:
             self.begin(watch)
         else:
-            self._ended(running, watch)
+            self._end(running, watch)
 
-    def _failed(self, error: BaseException, watch: PipelineWatcher) -> None:
+    def _handle_failure(self, error: BaseException, watch: PipelineWatcher) -> None:
         lost_jvm = jvm_loss(error)
         cause = lost_jvm or cause_of(error)
         self._status.error = cause.text
-        if cause.is_of_value and not self._buries:
+        if cause.is_of_value and not self._is_burying:
             self._status.error += f"; {FIND_EVENT}"
         self._running = None
-        if lost_jvm is None and not cause.may_pass and (what := self._bury_poison(watch)):
+        if lost_jvm is None and not cause.may_pass and (buried := self._bury_poison(watch)):
             self._status.restarts += 1
-            self._again_at = self._run.clock()
-            self._enter("restarts", watch, f"starts again without the buried events: {what}")
+            self._restart_at_s = self._run.clock()
+            self._change_state(
+                "restarts", watch, f"starts again without the buried events: {buried}"
+            )
             return
-        if cause.may_pass and self._tries < self._run.pipeline.restarts:
-            # `_tries` is reset by progress, so only failures in a row lengthen the wait.
-            wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
-            self._tries += 1
+        if cause.may_pass and self._failures_in_row < self._run.pipeline.restarts:
+            # `_failures_in_row` is reset by progress, so only failures in a row lengthen the wait.
+            wait_s = min(BACKOFF_MAX_S, 2.0**self._failures_in_row)
+            self._failures_in_row += 1
             self._status.restarts += 1
-            self._again_at = self._run.clock() + wait_s
-            self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
+            self._restart_at_s = self._run.clock() + wait_s
+            self._change_state("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
             return
         self.failure = FailureCause(self._status.error, may_pass=False)
-        self._enter("failed", watch, self.failure.text)
+        self._change_state("failed", watch, self.failure.text)
 
     def _bury_poison(self, watch: PipelineWatcher) -> str:
         """Bury the events that made the step fail, if its definition allows this; return their
         description, or an empty text."""
-        if not self._buries:
+        if not self._is_burying:
             return ""
         context = StepContext(self._run, self._step)
         reported_at: float | None = None
 
-        def tell(run: int) -> None:
+        def report_search(run: int) -> None:
             nonlocal reported_at
             if reported_at is None or self._run.clock() - reported_at >= SEARCH_REPORT_S:
                 reported_at = self._run.clock()
@@ -356,14 +358,14 @@ class Supervised:
                 watch.told(self.name, f"searches for the events that make it fail{so_far}")
 
         try:
-            burial = bury(self._run.pipeline, self._step, context, watch=tell)
+            burial = bury(self._run.pipeline, self._step, context, watch=report_search)
         except Exception as error:  # noqa: BLE001 - the step's own failure is reported, with this reason
             burial = Burial(why_none=cause_of(error).text)
         if burial.why_none:
             self._status.error += f"; nothing was buried: {burial.why_none}"
         return burial.text
 
-    def _ended(self, running: Running, watch: PipelineWatcher) -> None:
+    def _end(self, running: Running, watch: PipelineWatcher) -> None:
         if running.outcome is not None:
             self._status.text = running.outcome.text
             self.progress = (
@@ -372,18 +374,18 @@ class Supervised:
                 else _progress_of_outcome(running.outcome, self.name)
             )
         is_stopped = self._run.stopping.is_set() and running.outcome is None
-        self._enter("stopped" if is_stopped else "done", watch, self._status.text)
+        self._change_state("stopped" if is_stopped else "done", watch, self._status.text)
 
-    def _enter(self, state: str, watch: PipelineWatcher, text: str = "") -> None:
+    def _change_state(self, state: str, watch: PipelineWatcher, text: str = "") -> None:
         self._status.state = state
-        self._keep(now=True)
+        self._write_status(now=True)
         watch.told(self.name, text or state)
 
-    def _keep(self, *, now: bool = False) -> None:
-        if now or perf_counter() - self._kept_at > KEEP_S:
-            self._kept_at = perf_counter()
+    def _write_status(self, *, now: bool = False) -> None:
+        if now or perf_counter() - self._written_at_s > STATUS_EVERY_S:
+            self._written_at_s = perf_counter()
             self._status.progress = self.progress
-            self._keeping.write(self._status)
+            self._files.write(self._status)
 
 
 def run(
@@ -409,7 +411,7 @@ def run(
         raise Unavailable(
             'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
         )
-    chosen = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
+    chosen_steps = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
     run = Run(
         pipeline,
         url=realm_of(pipeline, url),
@@ -422,10 +424,10 @@ def run(
         from penstock_spark.session.session import activate
 
         activate(spark)  # the caller may be another thread than the one that made the session
-    with alone(pipeline):
-        supervised = [Supervised(run, step) for step in chosen]
+    with pipeline_locked(pipeline):
+        supervised = [Supervised(run, step) for step in chosen_steps]
         try:
-            _supervise(run, supervised, watch or Unwatched())
+            _supervise(run, supervised, watch or IgnoringWatcher())
         finally:
             run.close()
     failed = [step for step in supervised if step.failure is not None]
@@ -481,9 +483,9 @@ def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
 
 def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
     """Give running micro-batches ``STOP_S`` to finish, then stop all steps."""
-    until = perf_counter() + STOP_S
+    deadline_s = perf_counter() + STOP_S
     waiting = threading.Event()
-    while any(step.is_busy for step in steps) and perf_counter() < until:
+    while any(step.is_busy for step in steps) and perf_counter() < deadline_s:
         waiting.wait(CHECK_S / 5)
     for step in steps:
         step.check(watch)
@@ -513,20 +515,20 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
             builder = builder.config(key, str(value))
         started = builder.getOrCreate()
     else:
-        bound = {"spark.sql.streaming.stopTimeout": f"{STOP_S:g}s"}
-        started = session(f"penstock {pipeline.name}", master, **(bound | pipeline.spark))
-    _quieten(started, pipeline, master)
+        stop_timeout = {"spark.sql.streaming.stopTimeout": f"{STOP_S:g}s"}
+        started = session(f"penstock {pipeline.name}", master, **(stop_timeout | pipeline.spark))
+    _silence_spark(started, pipeline, master)
     register(started, url)
     activate(started)
     return started
 
 
-def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
+def _silence_spark(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
     """Silence Spark's reports of failures: the run reports each in one line."""
     for name in ("SQLQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if not master.startswith(CONNECT):
-        _quieten_accumulators(spark.sparkContext)
+        _silence_accumulators(spark.sparkContext)
     logging.getLogger().addFilter(is_not_of_gateway)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
@@ -539,7 +541,7 @@ def is_not_of_gateway(record: logging.LogRecord) -> bool:
     return not type(error).__module__.startswith("py4j.")
 
 
-def _quieten_accumulators(context: SparkContext) -> None:
+def _silence_accumulators(context: SparkContext) -> None:
     """Print no traceback of the connection that a killed JVM breaks: the run reports it in one
     line."""
     server: Any = getattr(context, "_accumulatorServer", None)
@@ -560,7 +562,7 @@ def _quieten_accumulators(context: SparkContext) -> None:
 class Replaceable(Context, Protocol):
     """A context whose sources can be replaced."""
 
-    instead: dict[str, DataFrame]
+    replacements: dict[str, DataFrame]
 
 
 class Burial(Struct, frozen=True):
@@ -581,7 +583,7 @@ def bury(
     source = pipeline.bound_source(step)
 
     def attempt(table: DataFrame) -> None:
-        context.instead[source.name] = table
+        context.replacements[source.name] = table
         planned = step.plan(context)
         if not isinstance(planned, Flow):
             raise InvalidArgument("poison is for steps that run as a query")

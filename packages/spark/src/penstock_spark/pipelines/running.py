@@ -61,7 +61,7 @@ class RunningQuery:
 
     def __init__(self, step: str, query: StreamingQuery, before: Progress | None = None) -> None:
         self._query = query
-        self._seen = -1
+        self._counted_batch = -1
         """Number of the last counted micro-batch."""
         self._first = True
         self._progress = before or Progress(step=step)
@@ -86,7 +86,7 @@ class RunningQuery:
     @property
     def has_moved(self) -> bool:
         """Whether a micro-batch has succeeded since the start."""
-        return self._seen >= 0
+        return self._counted_batch >= 0
 
     def progress(self) -> Progress:
         last = self._query.lastProgress
@@ -94,31 +94,31 @@ class RunningQuery:
             return self._progress
         number = last["batchId"]
         # Reading all hundred recent reports is expensive, and usually only one is new.
-        reports = [last] if number <= self._seen + 1 else self._query.recentProgress
-        rows = late = 0
-        out: int | None = None
+        reports = [last] if number <= self._counted_batch + 1 else self._query.recentProgress
+        rows = rows_late = 0
+        rows_out: int | None = None
         for report in reports:
-            if report["batchId"] > self._seen and _rows_of(report):
+            if report["batchId"] > self._counted_batch and _rows_of(report):
                 rows += _rows_in(report)
                 if (stored := _rows_out(report)) is not None:
-                    out = (out or 0) + stored
-                late += late_rows(report)
-                self._seen = report["batchId"]
+                    rows_out = (rows_out or 0) + stored
+                rows_late += late_rows(report)
+                self._counted_batch = report["batchId"]
         earlier = self._progress
         lag_events, lag_ms = lag_of(last)
         self._progress = Progress(
             step=earlier.step,
             rows=earlier.rows + rows,
-            rows_out=earlier.rows_out if out is None else (earlier.rows_out or 0) + out,
-            rows_late=earlier.rows_late + late,
+            rows_out=earlier.rows_out if rows_out is None else (earlier.rows_out or 0) + rows_out,
+            rows_late=earlier.rows_late + rows_late,
             rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
-            batch=self._seen if self._seen >= 0 else earlier.batch,
+            batch=self._counted_batch if self._counted_batch >= 0 else earlier.batch,
             batch_ms=_duration(last),
             lag_events=lag_events,
             lag_ms=lag_ms,
             text="runs" if _rows_of(last) else "waits",
-            later=_later(last),
+            later=_left_out_properties(last),
         )
         return self._progress
 
@@ -183,7 +183,7 @@ class RunningWork:
             self.error = error
 
 
-def _later(progress: Mapping[str, Any]) -> dict[str, list[str]]:
+def _left_out_properties(progress: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the properties that a query leaves out; an archive, whose rows are files, keeps
     all."""
     if _observed(progress, READ) is not None:
@@ -265,8 +265,8 @@ def _values_in_offset(offset: Any, key: str) -> list[int]:
 
 def _events_behind(source: Mapping[str, Any]) -> list[int]:
     """Return the events between the end of the micro-batch and the newest event, by position."""
-    newest, reached = (
+    newest, processed = (
         positions_in(source.get("latestOffset")),
         positions_in(source.get("endOffset")),
     )
-    return [max(0, next_id - reached.get(name, next_id)) for name, next_id in newest.items()]
+    return [max(0, next_id - processed.get(name, next_id)) for name, next_id in newest.items()]

@@ -68,7 +68,7 @@ class Positions(Struct, kw_only=True):
     """The id of the next event to read, by channel."""
 
 
-class Keeping:
+class StepFiles:
     """The files of one step."""
 
     def __init__(self, pipeline: Pipeline, step: str) -> None:
@@ -92,9 +92,9 @@ class Keeping:
             return
         status.at = datetime.now(UTC)
         path = self._file
-        aside = path.with_name(f"{path.name}.{os.getpid()}")
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
-        aside.replace(path)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+        temporary.replace(path)
 
     def status(self) -> Status | None:
         """Return the status that the step's last run wrote; None before the first run."""
@@ -137,7 +137,7 @@ def _channels(path: Path) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def alone(pipeline: Pipeline) -> Iterator[None]:
+def pipeline_locked(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of a pipeline, so that no other process runs it; the end of the process
     releases it. For checkpoints on an object store, the lock covers this machine only. Raises
     ``IllegalState``, which names the holder."""

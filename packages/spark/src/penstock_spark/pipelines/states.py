@@ -115,29 +115,30 @@ class _Aggregation:
         self._replaces = _condition(events, "replaces", rules.replaces)
         left_out = {*rules.key, *RENAMED, *((NULLS,) if rules.deltas else ())}
         self._columns = [name for name in events.columns if name not in left_out]
-        self._stamps = [name for name in RENAMED if name in events.columns]
-        self._stamps = [name for name in self._stamps if name not in rules.key]
+        self._renamed_columns = [name for name in RENAMED if name in events.columns]
+        self._renamed_columns = [name for name in self._renamed_columns if name not in rules.key]
         self._kinds = {field.name: field.dataType.typeName() for field in events.schema}
 
     @property
     def names(self) -> list[str]:
         """Names of the columns of a result, without the key."""
-        return [*(RENAMED[name] for name in self._stamps), *self._columns]
+        return [*(RENAMED[name] for name in self._renamed_columns), *self._columns]
 
     def values(self) -> list[Column]:
         from pyspark.sql import functions as sf
 
         newest = [
-            sf.max_by(column_of(name), self.order).alias(RENAMED[name]) for name in self._stamps
+            sf.max_by(column_of(name), self.order).alias(RENAMED[name])
+            for name in self._renamed_columns
         ]
         values = [self._value(name).alias(name) for name in self._columns]
         if not self._rules.deleted:
             return [*newest, *values]
-        marks = [
+        deletion_columns = [
             sf.max(self.order).alias(_NEWEST),
             sf.max(sf.when(self._deleted, self.order)).alias(_DELETED_AT),
         ]
-        return [*newest, *values, *marks]
+        return [*newest, *values, *deletion_columns]
 
     def _value(self, name: str) -> Column:
         from pyspark.sql import functions as sf

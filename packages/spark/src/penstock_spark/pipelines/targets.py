@@ -41,33 +41,33 @@ class QueryTarget:
         self.checkpoint = f"{checkpoint}/{QUERY}"
 
 
-def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
+def start(flow: Flow, target: QueryTarget, *, once: bool) -> StreamingQuery:
     """Start the query of a step. Raises errors of Spark, and ``InvalidArgument``."""
     from pyspark.sql.utils import is_remote
 
     _check(flow)
-    if is_remote() and not _goes_straight(flow):
+    if is_remote() and not _can_write_directly(flow):
         raise InvalidArgument(
             "under Spark Connect a step writes to one channel, in output mode append, and to no "
             "table, because the code that stores micro-batches would run on its server"
         )
     writer = (
-        _counted(flow)
-        .writeStream.queryName(place.name)
-        .option("checkpointLocation", place.checkpoint)
+        _with_row_count(flow)
+        .writeStream.queryName(target.name)
+        .option("checkpointLocation", target.checkpoint)
         .outputMode(flow.output_mode)
         .trigger(**trigger_of(flow.trigger, once=once))
     )
-    if _goes_straight(flow):
+    if _can_write_directly(flow):
         assert flow.channel is not None, "the only target is a channel"
-        options = {"url": place.url, **flow.channel.sink_options(), **secret_options()}
+        options = {"url": target.url, **flow.channel.sink_options(), **secret_options()}
         return writer.format("penstock").options(**options).start()
-    write = flow.write or batch_target(flow, place)
+    write = flow.write or batch_target(flow, target)
 
     def store_batch(frame: DataFrame, number: int) -> None:
         with marking(driver_secret()):  # the JVM passes an exception of this function on as text
-            batch = MicroBatch(_app(frame), number, content_of(place.checkpoint, number))
-            with explaining(f"step {place.name}", number):
+            batch = MicroBatch(_query_id(frame), number, content_of(target.checkpoint, number))
+            with explaining(f"step {target.name}", number):
                 write(frame, batch)
 
     return writer.foreachBatch(store_batch).start()
@@ -80,28 +80,28 @@ def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
     return {"processingTime": "0 seconds" if text == ASAP else text}
 
 
-def batch_target(flow: Flow, place: QueryTarget) -> BatchTarget:
+def batch_target(flow: Flow, target: QueryTarget) -> BatchTarget:
     """Return the function that stores micro-batches in the channel and the table of a flow."""
     table = flow.table
     if table is not None:
-        table = msgspec.structs.replace(table, path=place.located(table.path))
-    return BatchTarget(url=place.url, channel=flow.channel, table=table, folder=place.folder)
+        table = msgspec.structs.replace(table, path=target.located(table.path))
+    return BatchTarget(url=target.url, channel=flow.channel, table=table, folder=target.folder)
 
 
-def _goes_straight(flow: Flow) -> bool:
+def _can_write_directly(flow: Flow) -> bool:
     """Return whether Spark can write to the sink itself, which saves milliseconds per
     micro-batch."""
     return flow.write is None and flow.table is None and flow.output_mode == "append"
 
 
-def _counted(flow: Flow) -> DataFrame:
+def _with_row_count(flow: Flow) -> DataFrame:
     from pyspark.sql import functions
 
     name = READ if flow.events else COUNTED
     return flow.frame.observe(name, functions.expr(flow.events or "count(1)").alias("rows"))
 
 
-def _app(frame: DataFrame) -> str:
+def _query_id(frame: DataFrame) -> str:
     """Return the id of the query whose micro-batch ``frame`` is."""
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     assert query_id, "Spark names the query for each of its micro-batches"
@@ -110,6 +110,6 @@ def _app(frame: DataFrame) -> str:
 
 def _check(flow: Flow) -> None:
     if not flow.frame.isStreaming:
-        raise InvalidArgument("its sql reads no stream; read a channel or queue in it")
+        raise InvalidArgument("sql reads no stream; read a channel or queue")
     if flow.write is None and flow.channel is None and flow.table is None:
-        raise InvalidArgument("it has no target")
+        raise InvalidArgument("the step has no target; give channel or table")

@@ -65,7 +65,7 @@ def move_watermark(query: str, watermark_ms: int) -> None:
     last = log.last_done()
     if last is None:
         raise IllegalState(f"{query} has not completed a micro-batch yet; run the query first")
-    log.add(last + 1, _later(log.read(last), watermark_ms, query))
+    log.add(last + 1, _with_watermark(log.read(last), watermark_ms, query))
 
 
 def _last_end_ms(spark: SparkSession, query: str) -> int | None:
@@ -74,32 +74,32 @@ def _last_end_ms(spark: SparkSession, query: str) -> int | None:
     from pyspark.sql.types import StructType
 
     state = spark.read.format("statestore").load(query)
-    places = [
+    end_columns = [
         f"{side.name}.{field.name}.end"
         for side in state.schema
         if isinstance(side.dataType, StructType)
         for field in side.dataType
         if field.name in _WINDOWS
     ]
-    if not places:
+    if not end_columns:
         raise Corrupt(f"the state of {query} has no windows: {state.schema.simpleString()}")
-    end = sf.max(places[0])
+    end = sf.max(end_columns[0])
     row = state.select(sf.ceil(sf.unix_micros(end) / 1_000).alias("end_ms")).first()
     return None if row is None or row.end_ms is None else int(row.end_ms)
 
 
-def _later(entry: str, watermark_ms: int, query: str) -> str:
+def _with_watermark(entry: str, watermark_ms: int, query: str) -> str:
     """Return the log entry with the same positions and another watermark."""
-    version, _, rest = entry.partition("\n")
-    metadata, _, positions = rest.partition("\n")
+    version, _, after_version = entry.partition("\n")
+    metadata, _, positions = after_version.partition("\n")
     try:
         settings: dict[str, Any] = json.loads(metadata)
-        watermark_before = int(settings[_WATERMARK])
+        old_watermark_ms = int(settings[_WATERMARK])
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"the offsets of {query} are not as Spark 4.3 writes them") from error
+        raise Corrupt(f"the offsets of {query} do not have the format of Spark 4.3") from error
     if version != _LOG_VERSION:
         raise Corrupt(f"the offsets of {query} are of version {version}, not {_LOG_VERSION}")
-    settings[_WATERMARK] = max(watermark_before, watermark_ms)
+    settings[_WATERMARK] = max(old_watermark_ms, watermark_ms)
     return f"{version}\n{json.dumps(settings, separators=(',', ':'))}\n{positions}"
 
 
@@ -133,7 +133,7 @@ class _CheckpointLogs:
         """Add an entry atomically."""
         target = f"{self._path}/offsets/{number}"
         # Spark ignores files whose names are not numbers.
-        aside = f"{self._path}/offsets/.{number}.closing.tmp"
-        with self._files.open_output_stream(aside) as stream:
+        temporary = f"{self._path}/offsets/.{number}.closing.tmp"
+        with self._files.open_output_stream(temporary) as stream:
             stream.write(entry.encode())
-        self._files.move(aside, target)
+        self._files.move(temporary, target)

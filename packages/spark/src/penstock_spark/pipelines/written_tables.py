@@ -23,43 +23,43 @@ TABLES: Final = "tables.json"
 
 
 class WrittenTables:
-    """The list in the folder of a step; without a folder, all checks pass."""
+    """The list of tables in the folder of a step; without a folder, all checks pass."""
 
     def __init__(self, folder: str) -> None:
-        self._place = folder
+        self._folder_uri = folder
         self._folder = folder_at(folder) if folder else None
-        self._known: dict[str, str] = self._read()
-        self._checked: set[str] = set()
+        self._query_by_table: dict[str, str] = self._read()
+        self._checked_uris: set[str] = set()
 
     def check(self, table: Table, batch: MicroBatch) -> None:
         """Raise ``IllegalState`` if the query wrote the table, but the present table lacks its
         commits."""
-        if self._folder is None or table.uri in self._checked:
+        if self._folder is None or table.uri in self._checked_uris:
             return
         is_known = table.last_of(batch.app) is not None
-        if not is_known and self._known.get(shown(table.uri)) == batch.app:
+        if not is_known and self._query_by_table.get(shown(table.uri)) == batch.app:
             raise IllegalState(
-                f"the table at {shown(table.uri)} was removed or replaced, and the checkpoint of "
+                f"the table at {shown(table.uri)} was removed or replaced, but the checkpoint of "
                 f"this step has read its events: a new table would begin with micro-batch "
                 f"{batch.number}, without the earlier ones. Restore the table, or remove "
-                f"{shown(self._place)}, so that the step starts over"
+                f"{shown(self._folder_uri)}, so that the step starts over"
             )
-        self._checked.add(table.uri)
+        self._checked_uris.add(table.uri)
         if is_known:
-            self._keep(table, batch)
+            self._record(table, batch)
 
     def wrote(self, table: Table, batch: MicroBatch) -> None:
         """Record that the query has written the table."""
         if self._folder is not None:
-            self._keep(table, batch)
+            self._record(table, batch)
 
-    def _keep(self, table: Table, batch: MicroBatch) -> None:
+    def _record(self, table: Table, batch: MicroBatch) -> None:
         name = shown(table.uri)  # secrets in the URI must not be stored
-        if self._known.get(name) == batch.app:
+        if self._query_by_table.get(name) == batch.app:
             return
-        assert self._folder is not None, "nothing is kept without a folder"
-        self._known[name] = batch.app
-        self._folder.write(TABLES, msgspec.json.encode(self._known))
+        assert self._folder is not None, "nothing is recorded without a folder"
+        self._query_by_table[name] = batch.app
+        self._folder.write(TABLES, msgspec.json.encode(self._query_by_table))
 
     def _read(self) -> dict[str, str]:
         if self._folder is None:

@@ -35,19 +35,19 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.stored_ids import Ids, ranges, stored_form
 from penstock_spark.connections import ChannelLink, ask_realm
 from penstock_spark.options import SourceOptions
-from penstock_spark.reading.channels import Links, first_wanted, links_of
+from penstock_spark.reading.channels import Links, first_id_to_read, links_of
 from penstock_spark.reading.offsets import Positions
 from penstock_spark.reading.plan import EventRange
 
-KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
+WITHOUT_SELECTOR: Final = ("exclusive", "priority")
 """Types of durables that have no selector: their readers set one."""
-PATIENCE_TRIES: Final = 50
-PATIENCE_PAUSE_S: Final = 0.1
+OPEN_ATTEMPTS: Final = 50
+OPEN_RETRY_S: Final = 0.1
 """A killed query may hold its durable for another moment: its process notices the kill at its next
 write to Spark."""
 
-Owed = Mapping[str, IdSet]
-"""The ids that a durable has not acknowledged, by channel."""
+OutstandingIds = Mapping[str, IdSet]
+"""The ids that are outstanding at a durable, by channel."""
 
 
 class Binding(Protocol):
@@ -61,7 +61,9 @@ class Binding(Protocol):
         """Acknowledge everything before these positions, which are in the checkpoint."""
         ...
 
-    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+    def take(
+        self, session: Session, links: Links, spans: Mapping[str, Span]
+    ) -> OutstandingIds | None:
         """Take the events of a micro-batch, so that the query holds them; None: all stored events
         belong to it."""
         ...
@@ -84,12 +86,14 @@ class Unbound:
         self._options = options
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        return first_wanted(self._options, link, "latest")
+        return first_id_to_read(self._options, link, "latest")
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
         pass
 
-    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+    def take(
+        self, session: Session, links: Links, spans: Mapping[str, Span]
+    ) -> OutstandingIds | None:
         return None
 
     def commit(self, committed: Positions) -> None:
@@ -139,13 +143,15 @@ class Bound:
                 held_durable.hold.ack(position.event_id - 1)
                 held_durable.acknowledged = position.event_id
 
-    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
-        owed = {}
+    def take(
+        self, session: Session, links: Links, spans: Mapping[str, Span]
+    ) -> OutstandingIds | None:
+        outstanding_ids = {}
         for name, span in spans.items():
             if span.size > 0:
                 hold = self._hold(session, links[name]).hold
-                owed[name] = hold.take(span.first, span.end - 1).id_set
-        return owed
+                outstanding_ids[name] = hold.take(span.first, span.end - 1).id_set
+        return outstanding_ids
 
     def commit(self, committed: Positions) -> None:
         def acknowledge(session: Session) -> None:
@@ -166,14 +172,14 @@ class Bound:
         return held_durable
 
 
-def _open_with_patience(durable: Durable, channel: str) -> DurableHold:
+def _open_with_retries(durable: Durable, channel: str) -> DurableHold:
     pause = threading.Event()
     hold = durable.hold()
     # The realm frees a killed query's durable only when its connection ends.
-    for _ in range(PATIENCE_TRIES):
+    for _ in range(OPEN_ATTEMPTS):
         with suppress(DurableInUse):
             return hold.open()
-        pause.wait(PATIENCE_PAUSE_S)
+        pause.wait(OPEN_RETRY_S)
     try:
         return hold.open()
     except DurableInUse as error:
@@ -187,7 +193,7 @@ def _open_with_patience(durable: Durable, channel: str) -> DurableHold:
 def hold_durable(options: SourceOptions, link: ChannelLink) -> DurableHold:
     """Hold the durable of one channel; the caller closes the hold. Raises as :func:`durable_of`,
     and ``DurableInUse``."""
-    return _open_with_patience(durable_of(options, link), link.name)
+    return _open_with_retries(durable_of(options, link), link.name)
 
 
 def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
@@ -205,7 +211,7 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
             f"penstock durable create {channel} {name} --type serial"
         ) from error
     info = durable.info()
-    if options.selector not in ("", info.selector) and info.type not in KEEP_NO_SELECTOR:
+    if options.selector not in ("", info.selector) and info.type not in WITHOUT_SELECTOR:
         selector = f"selector {info.selector!r}" if info.selector else "no selector"
         raise IllegalState(
             f"durable {name} of channel {channel} is {info.type} and has {selector}, which decides "
@@ -217,7 +223,7 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
 
 def outstanding_events(
     options: SourceOptions, links: Links, spans: Mapping[str, Span]
-) -> Owed | None:
+) -> OutstandingIds | None:
     """Return the outstanding events of the durable, which a batch reads; they stay outstanding."""
     if not options.durable:
         return None
@@ -231,27 +237,27 @@ def outstanding_events(
 # --- what tasks read ----------------------------------------------------------------------
 
 
-def restrict_location(location: Location, owed: IdSet) -> Location:
+def restrict_location(location: Location, outstanding_ids: IdSet) -> Location:
     """Return the parts of a location with outstanding events."""
     sealed = []
     for part in location.sealed:
-        spans = owed.overlap(IdSet(part.spans)).spans
+        spans = outstanding_ids.overlap(IdSet(part.spans)).spans
         if spans:
             sealed.append(msgspec.structs.replace(part, spans=spans))
-    tail = owed.overlap(IdSet(location.tail)).spans
+    tail = outstanding_ids.overlap(IdSet(location.tail)).spans
     return Location(tuple(sealed), tail, location.files)
 
 
-def restrict_partition(partition: EventRange, owed: IdSet) -> EventRange:
+def restrict_partition(partition: EventRange, outstanding_ids: IdSet) -> EventRange:
     """Return the partition without the events that are not outstanding."""
     span = partition.span
-    mine = owed.within(span)
-    if len(mine) == span.size:
+    ids_of_partition = outstanding_ids.within(span)
+    if len(ids_of_partition) == span.size:
         return partition
-    return dataclasses.replace(partition, owed=stored_form(mine))
+    return dataclasses.replace(partition, outstanding_ids=stored_form(ids_of_partition))
 
 
-def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
+def mask_of(outstanding_ids: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
     """Return a mask of the events of a batch that are outstanding."""
-    edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
+    edges = np.array(ranges(outstanding_ids), dtype=np.int64).reshape(-1)
     return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

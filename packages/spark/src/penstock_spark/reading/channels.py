@@ -48,19 +48,19 @@ def typed_properties(links: Links, stored: Mapping[str, pa.Schema]) -> set[str]:
     joined_schema = ChannelSchema.empty()
     for schema_of_channel in stored.values():
         joined_schema = joined_schema.grown(schema_of_channel)
-    joined = {
+    joined_names = {
         column.logical
         for column in shown_columns(joined_schema.properties)
         if len(column.sources) > 1 and _NAME.fullmatch(column.logical)
     }
-    if not joined:
+    if not joined_names:
         return set()
     return {
         slot.logical
         for name, schema_of_channel in stored.items()
         for slot in ChannelSchema.empty().grown(schema_of_channel).properties.slots
-        if slot.logical in joined
-        if slot.shape == "int64" and _has_inexact(links[name], slot.logical)
+        if slot.logical in joined_names
+        if slot.shape == "int64" and _has_inexact_integer(links[name], slot.logical)
     }
 
 
@@ -68,7 +68,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Properties that a selector can name."""
 
 
-def _has_inexact(link: ChannelLink, property_name: str) -> bool:
+def _has_inexact_integer(link: ChannelLink, property_name: str) -> bool:
     selector = f"{property_name} > {EXACT_MAX} OR {property_name} < -{EXACT_MAX}"
     try:
         with link.store.browse(selector=selector) as events:
@@ -77,7 +77,7 @@ def _has_inexact(link: ChannelLink, property_name: str) -> bool:
         return False
 
 
-def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int:
+def first_id_to_read(options: SourceOptions, link: ChannelLink, default: str) -> int:
     """Return the event id where a read without a checkpoint begins."""
     starting = options.starting.position_of(link.name)
     if starting is None:
@@ -91,7 +91,7 @@ def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int
     return link.store.first_id_at(starting)
 
 
-def end_wanted(options: SourceOptions, link: ChannelLink) -> int:
+def end_id_to_read(options: SourceOptions, link: ChannelLink) -> int:
     """Return the id after the last event that a batch reads."""
     ending, end = options.ending.position_of(link.name), link.end
     if ending is None or isinstance(ending, str):
@@ -135,8 +135,8 @@ def matching_positions(
     """Return the positions whose channels exist with the same epoch. Raises as
     :func:`resolve_positions`."""
     fails_on_loss = options.fail_on_data_loss
-    unread = [name for name in positions if not options.choice.takes(name)]
-    if unread and (fails_on_loss or len(unread) == len(positions)):
+    foreign_names = [name for name in positions if not options.choice.takes(name)]
+    if foreign_names and (fails_on_loss or len(foreign_names) == len(positions)):
         raise InvalidArgument(
             f"the checkpoint is for channel {', '.join(positions)}, the query reads "
             f"{options.choice.text}; give each query its own checkpoint"

@@ -36,9 +36,9 @@ ReadBatch = tuple[pa.RecordBatch, Any, Any]
 
 RANGE_BYTES: Final = 8 << 20
 """Adjacent record batches are read together, up to about so many bytes."""
-HOLE_BYTES: Final = 256 << 10
+GAP_BYTES_MAX: Final = 256 << 10
 """Most unwanted bytes between two batches of a range: another request would take as long."""
-AHEAD: Final = 4
+RANGES_IN_FLIGHT: Final = 4
 """Ranges in flight: a store with a latency of 50 ms then delivers 640 MB/s."""
 ANSWER_S: Final = 20.0
 """Seconds after which a store that has not answered counts as unavailable."""
@@ -66,20 +66,20 @@ class Copy:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._place: CopyLocation | None = None
-        self._failed = ""
-        self._until = 0.0
-        self._warned = False
+        self._location: CopyLocation | None = None
+        self._failure = ""
+        self._paused_until_s = 0.0
+        self._is_reported = False
         self.answer_s = ANSWER_S
         self.pause_s = PAUSE_S
 
     def __repr__(self) -> str:
         return f"Copy({shown(self._uri)!r})"
 
-    def is_news(self) -> bool:
+    def is_first_report(self) -> bool:
         """Return True at the first call after a failure of the store; the caller then warns."""
-        was, self._warned = self._warned, True
-        return not was
+        was_reported, self._is_reported = self._is_reported, True
+        return not was_reported
 
     def open(self, name: str, size: int) -> Any:
         """Open a file of the copy that must have at least ``size`` bytes.
@@ -87,10 +87,10 @@ class Copy:
         Raises ``MissingInCopy``, and ``OSError`` for a store that does not answer or refuses; for
         ``pause_s`` after that, it raises without a request to the store.
         """
-        if self._failed and time.perf_counter() < self._until:
-            raise OSError(self._failed)
-        location = self._place or self._ask(lambda: place(self._uri, "option files"), name)
-        self._place = location
+        if self._failure and time.perf_counter() < self._paused_until_s:
+            raise OSError(self._failure)
+        location = self._location or self._ask(lambda: place(self._uri, "option files"), name)
+        self._location = location
         try:
             file, length = self._ask(lambda: _open_file(location, name), name)
         except FileNotFoundError:
@@ -101,15 +101,18 @@ class Copy:
 
     def messages(self, file: Any, name: str, places: Sequence[SegmentBatch]) -> Iterator[pa.Buffer]:
         """Yield the bytes of record batches, in the order of the file. Raises ``OSError``."""
-        ahead: deque[tuple[Range, Future[bytes]]] = deque()
+        started: deque[tuple[Range, Future[bytes]]] = deque()
         remaining_ranges = iter(ranges(places))
         first = 0
         while True:
-            while len(ahead) < AHEAD and (part := next(remaining_ranges, None)) is not None:
-                ahead.append((part, _start_call(partial(file.read_at, part.length, part.offset))))
-            if not ahead:
+            while (
+                len(started) < RANGES_IN_FLIGHT
+                and (part := next(remaining_ranges, None)) is not None
+            ):
+                started.append((part, _start_call(partial(file.read_at, part.length, part.offset))))
+            if not started:
                 return
-            part, reading = ahead.popleft()
+            part, reading = started.popleft()
             read = pa.py_buffer(self._answer(reading, name))
             if read.size < part.length:
                 raise OSError(
@@ -132,11 +135,11 @@ class Copy:
             reason = f"no answer within {self.answer_s:g} s"
         except (OSError, pa.ArrowException, InvalidArgument) as error:
             reason = without_secrets(first_line(error), self._uri)
-        self._failed = f"option files: {name} cannot be read at {shown(self._uri)}: {reason}"
-        self._until = time.perf_counter() + self.pause_s
-        self._place = None
-        self._warned = False
-        raise OSError(self._failed)
+        self._failure = f"option files: {name} cannot be read at {shown(self._uri)}: {reason}"
+        self._paused_until_s = time.perf_counter() + self.pause_s
+        self._location = None
+        self._is_reported = False
+        raise OSError(self._failure)
 
 
 class Tally:
@@ -146,8 +149,8 @@ class Tally:
         self._channel = channel
         self._span = span
         self._copy = copy
-        self._read = self._instead = self._tail = 0
-        self._why = ""
+        self._file_rows = self._wire_rows = self._tail_rows = 0
+        self._wire_reason = ""
 
     def __enter__(self) -> Tally:
         return self
@@ -156,27 +159,27 @@ class Tally:
         if self._copy is None:
             return
         text = "channel %s, events %d-%d: %d of %r, %d over the wire, %d not sealed%s"
-        why = f"; {self._why}" if self._why else ""
-        counts = (self._read, self._copy, self._instead, self._tail)
-        is_news = bool(why) and self._copy.is_news()
-        level = logging.WARNING if is_news else logging.INFO
+        why = f"; {self._wire_reason}" if self._wire_reason else ""
+        counts = (self._file_rows, self._copy, self._wire_rows, self._tail_rows)
+        is_first_report = bool(why) and self._copy.is_first_report()
+        level = logging.WARNING if is_first_report else logging.INFO
         _log.log(level, text, self._channel, self._span.first, self._span.end - 1, *counts, why)
 
     def read(self, batch: pa.RecordBatch, rows: Any) -> None:
         """Count the wanted rows of a batch of a file (None: all)."""
-        self._read += batch.num_rows if rows is None else int(rows.sum())
+        self._file_rows += batch.num_rows if rows is None else int(rows.sum())
 
     def tail(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
         """Count events that are not in a file yet and are read over the wire."""
         for read in batches:
-            self._tail += read[0].num_rows
+            self._tail_rows += read[0].num_rows
             yield read
 
     def instead(self, batches: Iterator[ReadBatch], why: str) -> Iterator[ReadBatch]:
         """Count events that are read over the wire because their file could not be read."""
-        self._why = self._why or why
+        self._wire_reason = self._wire_reason or why
         for read in batches:
-            self._instead += read[0].num_rows
+            self._wire_rows += read[0].num_rows
             yield read
 
 
@@ -192,13 +195,13 @@ def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
     """Yield the ranges to read for these record batches; adjacent batches share a range."""
     first, end, batches = 0, 0, 0
     for batch in places:
-        after = batch.offset + batch.length
-        if batches and (batch.offset - end > HOLE_BYTES or after - first > RANGE_BYTES):
+        batch_end = batch.offset + batch.length
+        if batches and (batch.offset - end > GAP_BYTES_MAX or batch_end - first > RANGE_BYTES):
             yield Range(first, end - first, batches)
             batches = 0
         if not batches:
             first = batch.offset
-        end, batches = after, batches + 1
+        end, batches = batch_end, batches + 1
     if batches:
         yield Range(first, end - first, batches)
 

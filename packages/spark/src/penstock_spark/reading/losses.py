@@ -19,7 +19,7 @@ SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "rejected", "buried"
 """Removal causes that are not losses for a reader bound to a durable: the durable has settled the
 events."""
 
-_CAUSES: Final = {
+_CAUSE_TEXTS: Final = {
     "expired": "expired",
     "evicted": "were evicted by the capacity",
     "purged": "were purged",
@@ -31,7 +31,7 @@ _CAUSES: Final = {
     "quarantined": "are damaged",
     "forgotten": "left too long ago to know why",
 }
-_ADVICE: Final = {
+_PREVENTIONS: Final = {
     "expired": "a longer TTL",
     "evicted": "a larger capacity",
     "consumed": "retain_consumed=True",
@@ -71,8 +71,8 @@ def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
     if not lost:
         return
     kind = "queue" if isinstance(link.store, Queue) else "channel"
-    advice = [_ADVICE[missing.cause] for missing in lost if missing.cause in _ADVICE]
-    remedy = f"; to prevent this, give the {kind} {' and '.join(advice)}" if advice else ""
+    remedies = [_PREVENTIONS[missing.cause] for missing in lost if missing.cause in _PREVENTIONS]
+    remedy = f"; to prevent this, give the {kind} {' and '.join(remedies)}" if remedies else ""
     raise DataLost(
         f"{kind} {link.name}: before this query read them, {', '.join(map(_describe, lost))}. "
         f"Set failOnDataLoss to false to continue without them{remedy}"
@@ -80,11 +80,13 @@ def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
 
 
 def _lost(link: ChannelLink, span: Span, *, bound: bool) -> list[Missing]:
-    harmless = SETTLED if bound else NO_LOSS
+    harmless_causes = SETTLED if bound else NO_LOSS
     if isinstance(link.store, Queue):
         # In a queue, each event is for one consumer, so its consumption is not a loss.
-        harmless |= {"consumed"}
-    missing = [removal for removal in link.store.missing(*span) if removal.cause not in harmless]
+        harmless_causes |= {"consumed"}
+    missing = [
+        removal for removal in link.store.missing(*span) if removal.cause not in harmless_causes
+    ]
     return sorted(missing, key=lambda removal: removal.spans[0].first)
 
 
@@ -93,8 +95,9 @@ def _describe(missing: Missing) -> str:
         f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
         for span in missing.spans[:_SHOWN_MAX]
     )
-    more = missing.events - sum(span.size for span in missing.spans[:_SHOWN_MAX])
-    return f"events {shown}{f' and {more} others' if more else ''} {_CAUSES[missing.cause]}"
+    other_count = missing.events - sum(span.size for span in missing.spans[:_SHOWN_MAX])
+    others = f" and {other_count} others" if other_count else ""
+    return f"events {shown}{others} {_CAUSE_TEXTS[missing.cause]}"
 
 
 def _first_of(location: Location, end: int) -> int:

@@ -71,7 +71,7 @@ class EventRange(InputPartition):
     """The message types whose fields a selector can test (SEM P1)."""
     files: str = ""
     """URI of the place where a cluster keeps its files; empty: on the realm's machine."""
-    owed: Ids | None = None
+    outstanding_ids: Ids | None = None
     """Outstanding ids of the durable; None: the read has no durable."""
 
     @property
@@ -115,9 +115,9 @@ def partitions(
     size = sum(unit.size for unit in units)
     if parts_min is None:
         parts_min = min(os.cpu_count() or 1, rows // PARTITION_EVENTS_MIN)
-    wanted = max(parts_min, size // PARTITION_BYTES_MAX + 1, 1)
-    # Rounded up, so that at most `wanted` partitions result.
-    rows_max = -(-rows // wanted)
+    partition_count = max(parts_min, size // PARTITION_BYTES_MAX + 1, 1)
+    # Rounded up, so that at most `partition_count` partitions result.
+    rows_max = -(-rows // partition_count)
     return [_parts(run) for run in _runs(units, rows_max)]
 
 
@@ -142,12 +142,12 @@ class Sizes:
     def end_within(self, bytes_max: int) -> int:
         """Return the end of the ids of the first events with about ``bytes_max`` bytes; the range
         has at least one event."""
-        room, end = bytes_max, self._units[0].spans[0].first + 1
+        bytes_left, end = bytes_max, self._units[0].spans[0].first + 1
         for unit in self._units:
-            if unit.size > room:
-                head, _ = _split(unit, max(1, unit.rows * room // unit.size))
-                return head.spans[-1].end if room > 0 else end
-            room -= unit.size
+            if unit.size > bytes_left:
+                head, _ = _split(unit, max(1, unit.rows * bytes_left // unit.size))
+                return head.spans[-1].end if bytes_left > 0 else end
+            bytes_left -= unit.size
             end = unit.spans[-1].end
         return end
 
@@ -160,11 +160,11 @@ def _units(location: Location, access: str, may_match: Callable[[bytes], bool]) 
     units: list[_Unit] = []
     over_the_wire: list[Span] = list(location.tail)
     for part in location.sealed:
-        around = Span(part.spans[0].first, part.spans[-1].end)
+        part_span = Span(part.spans[0].first, part.spans[-1].end)
         # Events in memory lie between those of the file, and only the realm can merge them by id.
-        mixed = any(span.clipped(around).size for span in location.tail)
+        is_mixed = any(span.clipped(part_span).size for span in location.tail)
         is_out_of_reach = not part.path and not (location.files and part.name)
-        if access == "remote" or is_out_of_reach or mixed:
+        if access == "remote" or is_out_of_reach or is_mixed:
             over_the_wire += part.spans
         else:
             units += _units_of_file(part)
@@ -207,8 +207,10 @@ def _units_of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_U
         while border_index < len(borders) and run and borders[border_index] < run[-1].end:
             border_index += 1
         # The parts of a partition must be in id order, so a range never spans events of a file.
-        between = bool(run) and border_index < len(borders) and borders[border_index] < span.first
-        if run and (between or rows + span.size > WIRE_EVENTS_MAX):
+        is_file_between = (
+            bool(run) and border_index < len(borders) and borders[border_index] < span.first
+        )
+        if run and (is_file_between or rows + span.size > WIRE_EVENTS_MAX):
             yield _Unit(tuple(run), rows, 0)
             run, rows = [], 0
         run.append(span)
@@ -229,16 +231,16 @@ def _cut(spans: Iterable[Span]) -> Iterator[Span]:
 def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
     """Yield runs of up to ``rows_max`` events; a unit that does not fit is split."""
     run: list[_Unit] = []
-    room = rows_max
+    rows_left = rows_max
     for next_unit in units:
         unit: _Unit | None = next_unit
         while unit is not None:
-            head, unit = _split(unit, room)
+            head, unit = _split(unit, rows_left)
             run.append(head)
-            room -= head.rows
-            if not room:
+            rows_left -= head.rows
+            if not rows_left:
                 yield run
-                run, room = [], rows_max
+                run, rows_left = [], rows_max
     if run:
         yield run
 
@@ -248,19 +250,19 @@ def _split(unit: _Unit, rows: int) -> tuple[_Unit, _Unit | None]:
     if unit.rows <= rows:
         return unit, None
     head: list[Span] = []
-    room = rows
+    rows_left = rows
     for number, span in enumerate(unit.spans):
-        if span.size > room:
-            rest = (Span(span.first + room, span.end), *unit.spans[number + 1 :])
-            if room:
-                head.append(Span(span.first, span.first + room))
+        if span.size > rows_left:
+            rest_spans = (Span(span.first + rows_left, span.end), *unit.spans[number + 1 :])
+            if rows_left:
+                head.append(Span(span.first, span.first + rows_left))
             size = unit.size * rows // unit.rows
             return (
                 _resize(unit, tuple(head), rows, size=size),
-                _resize(unit, rest, unit.rows - rows, size=unit.size - size),
+                _resize(unit, rest_spans, unit.rows - rows, size=unit.size - size),
             )
         head.append(span)
-        room -= span.size
+        rows_left -= span.size
     raise AssertionError("a unit has as many events as its spans")
 
 

@@ -32,7 +32,7 @@ from penstock_spark.errors.error_marks import (
 )
 from penstock_spark.errors.failure_text import (
     FROM_THREAD,
-    is_elsewhere,
+    is_of_environment,
     layers,
     line_of,
     whole_text,
@@ -48,12 +48,14 @@ if TYPE_CHECKING:
 POISON_MAX: Final = 10
 """Most events of a micro-batch that are buried; if more fail, the transformation is wrong."""
 
-_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)
+_PYTHON_ERROR: Final = re.compile(
+    r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M
+)
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 
 Attempt = Callable[["DataFrame"], object]
 """Runs the failed transformation on a table of some of the events, to its end: for example
-``lambda table: transformed(table).write.format("noop").mode("overwrite").save()``."""
+``lambda table: verdict_of_result(table).write.format("noop").mode("overwrite").save()``."""
 EventKey = tuple[str, int]
 """Channel and event id."""
 
@@ -104,12 +106,14 @@ def bury_poison(
         raise InvalidArgument("poison needs a durable: give the source the option durable")
     runs: list[int] = []
     try:
-        failed = unfinished_batch(spark, checkpoint, parsed)
-        owed = ask_realm(parsed.realm, lambda session: _outstanding_keys(session, parsed, *failed))
-        error_of = _failing(
-            spark, options, sorted(failed[1]), attempt=attempt, runs=runs, watch=watch
+        failed_range = unfinished_batch(spark, checkpoint, parsed)
+        outstanding_keys = ask_realm(
+            parsed.realm, lambda session: _outstanding_keys(session, parsed, *failed_range)
         )
-        errors = isolate(owed, error_of, limit)
+        error_of = _failing(
+            spark, options, sorted(failed_range[1]), attempt=attempt, runs=runs, watch=watch
+        )
+        errors = isolate(outstanding_keys, error_of, limit)
         _bury(parsed, errors)
     except (NotPoison, PenstockError) as error:
         return Verdict(why_none=str(error), runs=len(runs))
@@ -121,26 +125,26 @@ def bury_poison(
 
 
 def isolate(
-    keys: Sequence[EventKey], fails: Callable[[Sequence[EventKey]], str], limit: int
+    keys: Sequence[EventKey], error_of: Callable[[Sequence[EventKey]], str], limit: int
 ) -> dict[EventKey, str]:
     """Return the keys that fail by themselves, and their errors.
 
-    ``fails`` returns "" for events that do not fail. For one failing event among n it is called
+    ``error_of`` returns "" for events that do not fail. For one failing event among n it is called
     about log2(n) times. Raises ``NotPoison``.
     """
     if not keys:
         raise NotPoison("the durable has no unacknowledged event of the micro-batch left")
-    if error := fails(()):
+    if error := error_of(()):
         raise NotPoison(f"it also fails without any event: {error}")
-    if not (error := fails(keys)):
+    if not (error := error_of(keys)):
         raise NotPoison("the micro-batch does not fail when it is run again")
     errors: dict[EventKey, str] = {}
     # A stack of failing parts, the first on top, with the error; "" if the failure is inferred.
-    parts = [(keys, error)]
-    while parts:
-        part, error = parts.pop()
+    failing_parts = [(keys, error)]
+    while failing_parts:
+        part, error = failing_parts.pop()
         if len(part) == 1:
-            error = error or fails(part)
+            error = error or error_of(part)
             if not error:
                 raise NotPoison(
                     f"event {part[0][1]} of {part[0][0]} fails only together with others"
@@ -154,12 +158,12 @@ def isolate(
         half = len(part) // 2
         head, tail = part[:half], part[half:]
         # If the head does not fail, the tail must, which saves a run of the transformation.
-        if error := fails(head):
-            if tail_error := fails(tail):
-                parts.append((tail, tail_error))
-            parts.append((head, error))
+        if error := error_of(head):
+            if tail_error := error_of(tail):
+                failing_parts.append((tail, tail_error))
+            failing_parts.append((head, error))
         else:
-            parts.append((tail, ""))
+            failing_parts.append((tail, ""))
     return errors
 
 
@@ -170,9 +174,11 @@ def _outstanding_keys(
     buried."""
     links = links_of(session, options)
     spans = spans_between(options, links, start, end=end)
-    owed = outstanding_events(options, links, spans) or {}
-    _check_dead_event_stores(links, [name for name, ids in owed.items() if ids])
-    return [(name, event_id) for name in sorted(owed) for event_id in owed[name]]
+    outstanding_ids = outstanding_events(options, links, spans) or {}
+    _check_dead_event_stores(links, [name for name, ids in outstanding_ids.items() if ids])
+    return [
+        (name, event_id) for name in sorted(outstanding_ids) for event_id in outstanding_ids[name]
+    ]
 
 
 def _check_dead_event_stores(links: Links, names: Sequence[str]) -> None:
@@ -214,7 +220,7 @@ def _failing(
         try:
             attempt(reader.load())
         except Exception as error:
-            if blameless(error):
+            if is_of_realm(error):
                 raise NotPoison(
                     f"no single event causes the failure: {reason_of(error)}"
                 ) from error
@@ -233,7 +239,7 @@ def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, st
     return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
 
 
-def blameless(error: BaseException) -> bool:
+def is_of_realm(error: BaseException) -> bool:
     """Return whether an error is of a kind that events cannot cause.
 
     An error of Penstock carries this as data; for others the class decides. Words of its text are
@@ -245,7 +251,7 @@ def blameless(error: BaseException) -> bool:
         return True
     if (marked := marked_error(whole_text(error), active_secret())) is not None:
         return marked.blame == "realm"
-    return is_elsewhere(error)
+    return is_of_environment(error)
 
 
 def reason_of(error: BaseException) -> str:
@@ -259,7 +265,7 @@ def reason_of(error: BaseException) -> str:
 def _innermost_error(error: BaseException, text: str) -> str:
     """Return the innermost error in a text, in one line; empty if the error only wraps its
     cause."""
-    raised = [match for match in _RAISED.findall(text) if match[1].strip() != FROM_THREAD]
+    raised = [match for match in _PYTHON_ERROR.findall(text) if match[1].strip() != FROM_THREAD]
     if raised and raised[-1][0] != "Py4JJavaError":
         kind, message = raised[-1]
         return f"{kind}: {message}".strip()

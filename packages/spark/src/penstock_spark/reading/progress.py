@@ -40,8 +40,8 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, Lag]:
     for source in sources:
         newest, end = _offset(source["latestOffset"]), _offset(source["endOffset"])
         for name, channel_lag in newest.get("lag", {}).items():
-            reached = end.get("c", {}).get(name, {}).get("n")
-            events = channel_lag["events"] if reached is None else newest["c"][name]["n"] - reached
+            next_id = end.get("c", {}).get(name, {}).get("n")
+            events = channel_lag["events"] if next_id is None else newest["c"][name]["n"] - next_id
             previous = lags.get(name, Lag(0, 0))
             ms = channel_lag["ms"] if events else 0
             lags[name] = Lag(max(previous.events, events), max(previous.ms, ms))
@@ -77,7 +77,7 @@ class PropertyGrowth:
         self.later: dict[str, list[str]] = {}
         """Properties and fields, by channel, that a restart of the query would read."""
 
-    def saw(self, channel: str, stored: bytes) -> None:
+    def record_schema(self, channel: str, stored: bytes) -> None:
         """Compare the present schema of a channel with the query's columns."""
         if self._seen.get(channel) == stored:
             return
@@ -93,7 +93,7 @@ class PropertyGrowth:
             self.later[channel] = later
 
 
-def reported(
+def newest_with_lag(
     newest: Offset, reached: Positions, ages_ms: Mapping[str, int], later: Mapping[str, list[str]]
 ) -> Offset:
     """Return the newest positions, with the lag of a query at the positions ``reached`` and the

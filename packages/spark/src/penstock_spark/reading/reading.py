@@ -30,7 +30,7 @@ from penstock_spark.connections import ChannelLink, ask, ask_realm
 from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SourceOptions
 from penstock_spark.reading.binding import (
-    Owed,
+    OutstandingIds,
     binding_of,
     mask_of,
     outstanding_events,
@@ -39,8 +39,8 @@ from penstock_spark.reading.binding import (
 )
 from penstock_spark.reading.channels import (
     check_not_ahead,
-    end_wanted,
-    first_wanted,
+    end_id_to_read,
+    first_id_to_read,
     links_of,
     resolve_positions,
     spans_between,
@@ -49,7 +49,7 @@ from penstock_spark.reading.copies import Tally, copy_at
 from penstock_spark.reading.losses import check_first, check_front
 from penstock_spark.reading.offsets import Offset, Position, Positions, decode, encode
 from penstock_spark.reading.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
-from penstock_spark.reading.progress import PropertyGrowth, reported
+from penstock_spark.reading.progress import PropertyGrowth, newest_with_lag
 from penstock_spark.reading.sealed import Absent, CopiedFile, open_part, stored_batches
 from penstock_spark.session.settling import settle_down
 
@@ -76,12 +76,17 @@ class ChannelReader(DataSourceReader):
             links = links_of(session, self._options)
             spans = {
                 name: Span(
-                    first_wanted(self._options, link, "earliest"), end_wanted(self._options, link)
+                    first_id_to_read(self._options, link, "earliest"),
+                    end_id_to_read(self._options, link),
                 )
                 for name, link in links.items()
             }
-            owed = outstanding_events(self._options, links, spans)
-            return [*plan_partitions(self._options, links, spans, owed=owed, earlier=set(spans))]
+            outstanding_ids = outstanding_events(self._options, links, spans)
+            return [
+                *plan_partitions(
+                    self._options, links, spans, outstanding_ids=outstanding_ids, earlier=set(spans)
+                )
+            ]
 
         return ask_realm(self._options.realm, plan)
 
@@ -98,9 +103,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options.either(fails_on_loss=True)
         self._wanted = arrow_schema(schema)
         self._binding = binding_of(options)
-        self._target: dict[str, int] | None = None
+        self._end_ids: dict[str, int] | None = None
         """The end of a query that reads the events present at its start and then ends."""
-        self._reached: Positions = {}
+        self._batch_end: Positions = {}
         """The end of the newest micro-batch."""
         self._growth = PropertyGrowth(self._wanted, options)
 
@@ -123,7 +128,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def target(session: Session) -> dict[str, int]:
             return {name: link.end for name, link in links_of(session, self._options).items()}
 
-        self._target = ask_realm(self._options.realm, target, patient=True)
+        self._end_ids = ask_realm(self._options.realm, target, patient=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         latest = ask_realm(
@@ -131,19 +136,19 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lambda session: self._latest(session, start, limit),
             patient=True,
         )
-        self._reached = decode(latest)
+        self._batch_end = decode(latest)
         return latest
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         def newest(session: Session) -> Offset:
             links = links_of(session, self._options)
             ends = {name: Position(link.epoch, link.end) for name, link in links.items()}
-            waiting = {
+            ages_ms = {
                 name: links[name].age_ms(position.event_id, now)
-                for name, position in self._reached.items()
+                for name, position in self._batch_end.items()
                 if name in ends and ends[name].event_id > position.event_id
             }
-            return reported(encode(ends), self._reached, waiting, later=self._growth.later)
+            return newest_with_lag(encode(ends), self._batch_end, ages_ms, later=self._growth.later)
 
         now = datetime.now(UTC)
         return ask_realm(self._options.realm, newest, patient=True)
@@ -155,12 +160,16 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = spans_between(self._options, links, start_positions, end=decode(end))
             # The start of a planned micro-batch is in the checkpoint, also after a restart.
             self._binding.acknowledge(session, links, start_positions)
-            owed = self._binding.take(session, links, spans)
+            outstanding_ids = self._binding.take(session, links, spans)
             planned_ranges = plan_partitions(
-                self._options, links, spans, owed=owed, earlier=set(start_positions)
+                self._options,
+                links,
+                spans,
+                outstanding_ids=outstanding_ids,
+                earlier=set(start_positions),
             )
             for part in planned_ranges:
-                self._growth.saw(part.channel, part.stored)
+                self._growth.record_schema(part.channel, part.stored)
             return [*planned_ranges]
 
         return ask_realm(self._options.realm, plan, patient=True)
@@ -183,26 +192,30 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._binding.acknowledge(session, links, positions)
         extents = {name: link.extent() for name, link in links.items()}
         check_not_ahead(self._options, positions, extents)
-        if self._target is None and all(
+        if self._end_ids is None and all(
             extents[name].end <= positions[name].event_id for name in positions
         ):
-            waiting = {links[name].store: position.event_id for name, position in positions.items()}
-            if session.wait_for_events(waiting, LONG_POLL_S):
+            next_id_by_store = {
+                links[name].store: position.event_id for name, position in positions.items()
+            }
+            if session.wait_for_events(next_id_by_store, LONG_POLL_S):
                 extents = {name: link.extent() for name, link in links.items()}
-        elif self._target is not None:
+        elif self._end_ids is not None:
             extents = {
-                name: Span(extent.first, self._target.get(name, 0))
+                name: Span(extent.first, self._end_ids.get(name, 0))
                 for name, extent in extents.items()
             }
-        waiting_spans = {
+        spans_to_read = {
             # Skip events removed at the front, so that they cost no micro-batches.
             name: Span(max(position.event_id, extents[name].first), extents[name].end)
             for name, position in positions.items()
         }
-        ends = portion(waiting_spans, _events_max(limit))
+        ends = batch_ends(spans_to_read, _events_max(limit))
         if self._options.bytes_per_trigger is not None:
-            part = {name: Span(span.first, ends[name]) for name, span in waiting_spans.items()}
-            ends |= ends_within_bytes(links, part, self._options.bytes_per_trigger)
+            limited_spans = {
+                name: Span(span.first, ends[name]) for name, span in spans_to_read.items()
+            }
+            ends |= ends_within_bytes(links, limited_spans, self._options.bytes_per_trigger)
         return encode(
             {
                 name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
@@ -234,7 +247,9 @@ def ends_within_bytes(
             event_bytes = info.storage.tail_bytes + info.storage.sealed_bytes
             if rows_in(location):
                 sizes[name] = Sizes(location, event_bytes / max(1, info.events))
-    shares = fair({name: channel_sizes.total for name, channel_sizes in sizes.items()}, bytes_max)
+    shares = fair_shares(
+        {name: channel_sizes.total for name, channel_sizes in sizes.items()}, bytes_max
+    )
     return {name: channel_sizes.end_within(shares[name]) for name, channel_sizes in sizes.items()}
 
 
@@ -242,14 +257,14 @@ def plan_partitions(
     options: SourceOptions,
     links: Mapping[str, ChannelLink],
     spans: Mapping[str, Span],
-    owed: Owed | None = None,
+    outstanding_ids: OutstandingIds | None = None,
     *,
     earlier: Container[str],
 ) -> list[EventRange]:
     """Return partitions with the events of ``spans`` that are stored now and may match.
 
-    With ``owed``, these are the outstanding events of the durable. Only channels in ``earlier``,
-    those of earlier positions, are checked for losses. Raises ``DataLost``.
+    With ``outstanding_ids``, these are the outstanding events of the durable. Only channels in
+    ``earlier``, those of earlier positions, are checked for losses. Raises ``DataLost``.
     """
     locations = {
         name: links[name].store.locate(*span, publishers=options.include_headers)
@@ -259,9 +274,10 @@ def plan_partitions(
     if options.fail_on_data_loss:
         checked = {name: place for name, place in locations.items() if name in earlier}
         check_front(links, spans, checked, bound=bool(options.durable))
-    if owed is not None:
+    if outstanding_ids is not None:
         locations = {
-            name: restrict_location(location, owed[name]) for name, location in locations.items()
+            name: restrict_location(location, outstanding_ids[name])
+            for name, location in locations.items()
         }
     shares = parts_of(
         options.partitions_min, {name: rows_in(location) for name, location in locations.items()}
@@ -272,14 +288,14 @@ def plan_partitions(
         store = links[name].store
         stored = schema_bytes(store.columns())
         descriptors = store.info().definition.descriptors if options.selector else b""
-        cut = partitions(
+        parts_of_partitions = partitions(
             location,
             parts_min=shares[name],
             access=options.access,
             # Summaries do not cover fields inside messages.
-            may_match=_passes("" if descriptors else options.selector, now_us),
+            may_match=_batch_filter("" if descriptors else options.selector, now_us),
         )
-        for parts in cut:
+        for parts in parts_of_partitions:
             part = EventRange(
                 name,
                 parts,
@@ -289,11 +305,13 @@ def plan_partitions(
                 descriptors=descriptors,
                 files=location.files,
             )
-            ranges.append(part if owed is None else restrict_partition(part, owed[name]))
+            ranges.append(
+                part if outstanding_ids is None else restrict_partition(part, outstanding_ids[name])
+            )
     return ranges
 
 
-def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
+def _batch_filter(selector: str, now_us: int) -> Callable[[bytes], bool]:
     if not selector:
         return lambda summary: True
     return partial(_compiled(selector).may_match_in, now_us=now_us)
@@ -383,7 +401,7 @@ def _from_file(
     selector: Selector | None,
     tally: Tally,
 ) -> _ReadBatches:
-    reached = part.spans[0].first
+    next_id = part.spans[0].first
     messages = fields_of(partition.descriptors)
     try:
         for batch, rows, span in stored_batches(part, source):
@@ -393,16 +411,16 @@ def _from_file(
                 mask = selected if mask is None else pc.and_(mask, selected)
             tally.read(batch, rows)
             yield batch, mask, part.publishers or ()
-            reached = span.end
+            next_id = span.end
     except (Damaged, OSError) as error:
         if options.access == "local":
             raise
         # The file was removed after planning, or is damaged: the realm has the remaining events.
         first = next(
-            (max(reached, span.first) for span in part.spans if span.end > reached), reached
+            (max(next_id, span.first) for span in part.spans if span.end > next_id), next_id
         )
-        rest = Span(first, part.spans[-1].end)
-        yield from tally.instead(_from_wire(options, partition, rest), str(error))
+        remaining_span = Span(first, part.spans[-1].end)
+        yield from tally.instead(_from_wire(options, partition, remaining_span), str(error))
 
 
 def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _ReadBatches:
@@ -415,7 +433,9 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Re
     ):
         rows = batch.to_arrow()
         first_id = min(first_id, rows.column("event_id")[0].as_py())
-        mask = None if partition.owed is None else mask_of(partition.owed, rows)
+        mask = (
+            None if partition.outstanding_ids is None else mask_of(partition.outstanding_ids, rows)
+        )
         yield rows, mask, batch.publishers
     # Events may also be removed between planning and reading; the plan's check cannot see that.
     if options.fail_on_data_loss and first_id > span.first:
@@ -441,17 +461,17 @@ def _closing(reading: Any) -> Iterator[Any]:
 # --- fair shares of a micro-batch ---------------------------------------------------------
 
 
-def portion(waiting: Mapping[str, Span], events_max: int | None) -> dict[str, int]:
+def batch_ends(waiting: Mapping[str, Span], events_max: int | None) -> dict[str, int]:
     """Return the end of a micro-batch of ``events_max`` events in each channel; None: no limit.
 
     Channels get equal shares; the others share the rest of a channel with fewer events.
     """
     sizes = {name: max(0, span.size) for name, span in waiting.items()}
-    shares = sizes if events_max is None else fair(sizes, events_max)
+    shares = sizes if events_max is None else fair_shares(sizes, events_max)
     return {name: span.first + shares[name] for name, span in waiting.items()}
 
 
-def fair(wanted: Mapping[str, int], total: int) -> dict[str, int]:
+def fair_shares(wanted: Mapping[str, int], total: int) -> dict[str, int]:
     """Divide ``total`` in max-min fair shares: equal, except that no share exceeds what is wanted.
     Indivisible units make shares differ by one."""
     shares = {}

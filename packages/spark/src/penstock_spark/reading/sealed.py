@@ -97,12 +97,12 @@ def _map_batches(part: FileRows) -> Iterator[pa.Buffer]:
     with pa.memory_map(part.path) as file:
         buffer = file.read_buffer()
         inode = Path(part.path).stat().st_ino
-    for place in part.batches:
-        message = buffer.slice(place.offset, place.length)
+    for batch_place in part.batches:
+        message = buffer.slice(batch_place.offset, batch_place.length)
         # The inode distinguishes the files of a recreated channel, which may have the same path.
-        identity = (part.path, inode, place.offset, place.checksum)
+        identity = (part.path, inode, batch_place.offset, batch_place.checksum)
         if identity not in _verified:
-            _verify(message, place, part.path)
+            _verify(message, batch_place, part.path)
             if len(_verified) >= VERIFIED_MAX:
                 _verified.clear()
             _verified.add(identity)
@@ -113,8 +113,8 @@ def _copied_batches(part: FileRows, copied: CopiedFile) -> Iterator[pa.Buffer]:
     """Yield batches from a copy, verified at each read, because the bytes are transferred each
     time. Raises ``Damaged``."""
     messages = copied.copy.messages(copied.file, part.name, part.batches)
-    for place, message in zip(part.batches, messages, strict=True):
-        _verify(message, place, f"{part.name} in {copied.copy!r}")
+    for batch_place, message in zip(part.batches, messages, strict=True):
+        _verify(message, batch_place, f"{part.name} in {copied.copy!r}")
         yield message
 
 
@@ -131,15 +131,15 @@ def _select_rows(
 ) -> tuple[pa.RecordBatch, Mask | None]:
     if sum(span.size for span in spans) == place.rows:
         return batch, None
-    edges = np.array(spans, dtype=np.int64).reshape(-1)
+    bounds = np.array(spans, dtype=np.int64).reshape(-1)
     if place.end_id - place.first_id == place.rows:  # ids follow from positions
-        edges -= place.first_id
+        bounds -= place.first_id
     else:
-        edges = np.searchsorted(ids_of(batch), edges)
+        bounds = np.searchsorted(ids_of(batch), bounds)
     if len(spans) == 1:
-        return batch.slice(int(edges[0]), int(edges[1] - edges[0])), None
-    # Even entries of `edges` are starts and odd ones ends: the running sum is 1 in wanted rows.
-    changes = np.zeros(batch.num_rows + 1, dtype=np.int8)
-    np.add.at(changes, edges[0::2], 1)
-    np.add.at(changes, edges[1::2], -1)
-    return batch, np.cumsum(changes[:-1], dtype=np.int8).astype(np.bool_)
+        return batch.slice(int(bounds[0]), int(bounds[1] - bounds[0])), None
+    # Even entries of `bounds` are starts and odd ones ends: the running sum is 1 in wanted rows.
+    steps = np.zeros(batch.num_rows + 1, dtype=np.int8)
+    np.add.at(steps, bounds[0::2], 1)
+    np.add.at(steps, bounds[1::2], -1)
+    return batch, np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)

@@ -28,7 +28,7 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     "origin": FIELDS["origin"].type,
 }
 """The columns of every dead event; its properties follow, one column each."""
-DIRECTING_COLUMNS: Final = ("outcome", "channel")
+ROUTING_COLUMNS: Final = ("outcome", "channel")
 """Columns of a transformation that direct the redrive and are not properties."""
 
 
@@ -84,13 +84,13 @@ def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead
 
 def merge_batches(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
     """Return one stored batch from several, with at most ``count`` rows."""
-    filled = [batch for batch in batches if batch.num_rows]
-    if not filled:
+    non_empty = [batch for batch in batches if batch.num_rows]
+    if not non_empty:
         return None
     schema = ChannelSchema.empty()
-    for batch in filled:
+    for batch in non_empty:
         schema = schema.grown(batch.schema)
-    merged: pa.RecordBatch = pa.concat_batches([schema.conform(batch) for batch in filled])
+    merged: pa.RecordBatch = pa.concat_batches([schema.conform(batch) for batch in non_empty])
     return merged.slice(0, count)
 
 
@@ -111,18 +111,18 @@ def transformation_view(batch: pa.RecordBatch) -> pa.Table:
     if index >= 0:
         struct = batch.column(index)
         for field, array in zip(struct.type, struct.flatten(), strict=True):
-            is_taken = field.name in columns or field.name in DIRECTING_COLUMNS
-            name = f"properties.{field.name}" if is_taken else field.name
-            columns[name] = _typed(array)
+            is_name_used = field.name in columns or field.name in ROUTING_COLUMNS
+            name = f"properties.{field.name}" if is_name_used else field.name
+            columns[name] = _with_spark_type(array)
     return pa.table(columns)
 
 
 def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the row of each id in the batch; -1 for ids that it does not have."""
     stored_ids = ids_of(batch)
-    wanted = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
-    rows = np.minimum(np.searchsorted(stored_ids, wanted), len(stored_ids) - 1)
-    return np.where(stored_ids[rows] == wanted, rows, -1).astype(np.int64)
+    wanted_ids = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
+    rows = np.minimum(np.searchsorted(stored_ids, wanted_ids), len(stored_ids) - 1)
+    return np.where(stored_ids[rows] == wanted_ids, rows, -1).astype(np.int64)
 
 
 def _headers(array: pa.Array) -> pa.StructArray:
@@ -135,7 +135,7 @@ def _headers(array: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays(children, fields=fields)
 
 
-def _typed(array: pa.Array) -> pa.Array:
+def _with_spark_type(array: pa.Array) -> pa.Array:
     """Return a property with a type that Spark has: one that has only ever been null becomes a
     string."""
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

@@ -27,7 +27,12 @@ from penstock_core.vocabulary.errors import (
     Refused,
 )
 from penstock_spark.redriving.dead import ChannelOfDead, QueueOfDead
-from penstock_spark.redriving.verdict import RedriveRules, RedriveVerdict, as_they_were, transformed
+from penstock_spark.redriving.verdict import (
+    RedriveRules,
+    RedriveVerdict,
+    verdict_of_result,
+    verdict_unchanged,
+)
 from penstock_spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
@@ -109,15 +114,15 @@ class RedriveRun:
         while not self._timer.wait(0):
             dead = self._source.read(self._next_id, self._portion)
             if dead is not None:
-                self._step(dead)
+                self._process_portion(dead)
             elif once:
                 is_complete = True
                 break
             else:
                 self._timer.wait(POLL_US)
-        return RedriveOutcome(self._done(), dict(self._channels), is_complete)
+        return RedriveOutcome(self._counts_so_far(), dict(self._channels), is_complete)
 
-    def _step(self, dead: pa.RecordBatch) -> None:
+    def _process_portion(self, dead: pa.RecordBatch) -> None:
         attempts = 0
         size = self._portion
         portion: pa.RecordBatch | None = dead
@@ -129,10 +134,10 @@ class RedriveRun:
                 # Only lost events count as attempts: a full or paused realm is waited for without a
                 # limit.
                 attempts += isinstance(refusal, IllegalState)
-                is_gone = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
-                if not (refusal.retryable or is_gone):
+                has_lost_events = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
+                if not (refusal.retryable or has_lost_events):
                     raise
-                self._report(self._done(str(refusal)))
+                self._report(self._counts_so_far(str(refusal)))
                 if isinstance(refusal, CapacityReached | MemoryLimit) and portion.num_rows > 1:
                     size = portion.num_rows // 2  # a part may fit
                 elif self._timer.wait(POLL_US):
@@ -145,8 +150,8 @@ class RedriveRun:
     def _verdict(self, dead: pa.RecordBatch) -> RedriveVerdict:
         rules = self._rules()
         if self._transformation is None:
-            return as_they_were(dead, rules)
-        return transformed(dead, self._transformation(dead), rules)
+            return verdict_unchanged(dead, rules)
+        return verdict_of_result(dead, self._transformation(dead), rules)
 
     def _count(self, verdict: RedriveVerdict, dead: pa.RecordBatch) -> None:
         self._next_id = int(ids_of(dead)[-1]) + 1
@@ -159,9 +164,9 @@ class RedriveRun:
             homeless=verdict.homeless,
             published=verdict.published.total(),
         )
-        self._report(self._done())
+        self._report(self._counts_so_far())
 
-    def _done(self, is_refused: str = "") -> RedriveCounts:
+    def _counts_so_far(self, is_refused: str = "") -> RedriveCounts:
         return RedriveCounts(**self._counts, is_refused=is_refused)
 
 
@@ -212,7 +217,7 @@ class RealmCommit:
         return store
 
 
-def nothing(verdict: RedriveVerdict) -> None:
+def commit_nothing(verdict: RedriveVerdict) -> None:
     """Commit nothing, as a dry run does."""
 
 

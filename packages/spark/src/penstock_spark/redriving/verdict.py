@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock_core.columns.events.batch import Int64s, ids_of
 from penstock_core.columns.events.origin import origins_of, restored
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.redriving.dead import DIRECTING_COLUMNS, VIEW_COLUMNS, rows_by_id
+from penstock_spark.redriving.dead import ROUTING_COLUMNS, VIEW_COLUMNS, rows_by_id
 from penstock_spark.replaying.rows import flat_body, marked, with_columns
 
 REDRIVEN: Final = "redriven"
@@ -26,7 +26,7 @@ OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
 MARK: Final = "redrive_of"
 """The property with the id of the dead event."""
 
-_NOT_PAYLOAD: Final = ("event_id", "origin", "published", *DIRECTING_COLUMNS)
+_NOT_PAYLOAD: Final = ("event_id", "origin", "published", *ROUTING_COLUMNS)
 """Columns of a result that are not published with the event."""
 
 Bools = npt.NDArray[np.bool_]
@@ -69,7 +69,7 @@ class RedriveVerdict(Struct, frozen=True):
         return Counter({name: body.num_rows for name, body in self.bodies.items()})
 
 
-def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
+def verdict_unchanged(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
     """Return the verdict to publish each event again as it was."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
@@ -83,7 +83,9 @@ def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
     )
 
 
-def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
+def verdict_of_result(
+    dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules
+) -> RedriveVerdict:
     """Return the verdict to publish the rows of ``result`` for the events of their ``event_id``.
 
     The column ``outcome`` sets the outcome of the event (null: ``redriven``), the column
@@ -104,7 +106,7 @@ def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> 
     }
     rows = rows[is_redriven]
     body = flat_body(payload, len(rows)) if len(rows) else restored(dead).slice(0, 0)
-    body = _with_more(body, dead, rows)
+    body = _with_overflow(body, dead, rows)
     channels = columns.get("channel")
     targets = _targets(dead, rules, None if channels is None else channels.filter(mask), rows=rows)
     return _verdict(dead, rules, body, rows=rows, targets=targets, rows_by_outcome=rows_by_outcome)
@@ -121,33 +123,35 @@ def _verdict(
     """Return the verdict. ``rows`` has the dead event of each row of the body, ``targets`` its
     target, and ``rows_by_outcome`` the decisions of a transformation."""
     ids = ids_of(dead)
-    has_place = np.array([target in rules.targets for target in targets], dtype=np.bool_)
+    is_publishable = np.array([target in rules.targets for target in targets], dtype=np.bool_)
     # If one row has no target, all rows of the event are kept back.
-    homeless = np.unique(rows[~has_place])
-    has_target = ~np.isin(rows, homeless)
-    state = np.full(len(ids), rules.unmatched, dtype=object)
+    homeless = np.unique(rows[~is_publishable])
+    is_routed = ~np.isin(rows, homeless)
+    outcome_of = np.full(len(ids), rules.unmatched, dtype=object)
     if rows_by_outcome is None:
-        state[:] = REDRIVEN
+        outcome_of[:] = REDRIVEN
     else:
         for name, rows_of_outcome in rows_by_outcome.items():
-            state[rows_of_outcome] = name
-    state[homeless] = KEPT
+            outcome_of[rows_of_outcome] = name
+    outcome_of[homeless] = KEPT
     if rules.marks and body.num_rows:
         body = _marked(body, dead, rows)
     bodies = {}
     target_of = np.full(len(ids), None, dtype=object)
-    for name in dict.fromkeys(targets[has_target].tolist()):
-        goes_to_target = has_target & (targets == name)
-        bodies[name] = body.filter(pa.array(goes_to_target))
-        target_of[rows[goes_to_target]] = name
-    counts = np.bincount(rows[has_target], minlength=len(ids))
-    is_leaving = state != KEPT
+    for name in dict.fromkeys(targets[is_routed].tolist()):
+        is_for_target = is_routed & (targets == name)
+        bodies[name] = body.filter(pa.array(is_for_target))
+        target_of[rows[is_for_target]] = name
+    counts = np.bincount(rows[is_routed], minlength=len(ids))
+    is_leaving = outcome_of != KEPT
     return RedriveVerdict(
         bodies,
-        ids[state == REDRIVEN],
-        ids[state == DROPPED],
+        ids[outcome_of == REDRIVEN],
+        ids[outcome_of == DROPPED],
         kept=ids[~is_leaving],
-        record=_record(dead, rules, is_leaving, state=state, targets=target_of, counts=counts)
+        record=_record(
+            dead, rules, is_leaving, outcome_of=outcome_of, targets=target_of, counts=counts
+        )
         if is_leaving.any()
         else None,
         homeless=len(homeless),
@@ -169,18 +173,18 @@ def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
         )
     rows = rows_by_id(dead, ids.cast(pa.int64()))
     if (rows < 0).any():
-        strange = np.asarray(ids)[rows < 0][0]
+        unknown_id = np.asarray(ids)[rows < 0][0]
         raise InvalidArgument(
-            f"the result has a row with event_id {strange}, which is not the id of one of these "
+            f"the result has a row with event_id {unknown_id}, which is not the id of one of these "
             f"dead events; keep the ids as they are"
         )
     return rows
 
 
-def _outcomes(given: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
-    if given is None:
+def _outcomes(outcome_column: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
+    if outcome_column is None:
         return np.full(count, REDRIVEN, dtype=object)
-    names = pc.fill_null(given.cast(pa.string()), REDRIVEN)
+    names = pc.fill_null(outcome_column.cast(pa.string()), REDRIVEN)
     unknown = sorted(set(pc.unique(names).to_pylist()) - set(OUTCOMES))
     if unknown:
         raise InvalidArgument(
@@ -205,7 +209,7 @@ def _check_agree(dead: pa.RecordBatch, rows_by_outcome: Mapping[str, Int64s]) ->
 
 
 def _targets(
-    dead: pa.RecordBatch, rules: RedriveRules, named: pa.Array | None, rows: Int64s
+    dead: pa.RecordBatch, rules: RedriveRules, named_channels: pa.Array | None, rows: Int64s
 ) -> npt.NDArray[np.object_]:
     """Return the channel of each row: from the row, else from the step, else its origin."""
     if rules.channel:
@@ -215,21 +219,21 @@ def _targets(
         # The dead event store itself is not a destination.
         origins = pc.if_else(pc.equal(origins, rules.store), pa.scalar(None, pa.string()), origins)
         default = origins.take(pa.array(rows))
-    if named is not None:
-        _check_named(named, rules)
-        default = pc.coalesce(named.cast(pa.string()), default)
+    if named_channels is not None:
+        _check_named(named_channels, rules)
+        default = pc.coalesce(named_channels.cast(pa.string()), default)
     return np.asarray(default.to_numpy(zero_copy_only=False), dtype=object)
 
 
-def _check_named(named: pa.Array, rules: RedriveRules) -> None:
-    for name in pc.unique(named.cast(pa.string())).to_pylist():
+def _check_named(named_channels: pa.Array, rules: RedriveRules) -> None:
+    for name in pc.unique(named_channels.cast(pa.string())).to_pylist():
         if name is not None and (name not in rules.targets or name == rules.store):
             raise InvalidArgument(
                 f"the result has the channel {name!r}, which cannot be published to"
             )
 
 
-def _with_more(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+def _with_overflow(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
     """Restore the properties that did not fit into columns; the transformation did not get
     them."""
     index = dead.schema.get_field_index("more")

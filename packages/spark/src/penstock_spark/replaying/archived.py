@@ -59,7 +59,7 @@ class Bounds(Struct, frozen=True):
                 expression &= ds.field(DAY) <= pa.scalar(moment_of(self.until_us).date())
         return expression
 
-    def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
+    def may_have(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
         """Return whether a row group with these statistics can have matching events."""
         ids, times = statistics.get("event_id"), statistics.get("published")
         return _overlap(ids, self.first_id, self.end_id) and _overlap(
@@ -105,7 +105,7 @@ class Archived:
         bounds = self._bounds
         wanted = bounds.within(first_id, end_id)
         schema = self._dataset.schema
-        for flat in in_order(self._dataset, wanted, self._rows):
+        for flat in rows_in_order(self._dataset, wanted, self._rows):
             batch = filter_events(stored_rows(flat, schema), wanted, self._selector)
             if batch.num_rows:
                 yield batch
@@ -115,8 +115,8 @@ class Archived:
         if self._selector is not None:
             return None
         check_archive(self._dataset.schema)
-        wanted = self._bounds.within(first_id)
-        return int(self._dataset.count_rows(filter=wanted.expression(self._dataset.schema)))
+        restricted = self._bounds.within(first_id)
+        return int(self._dataset.count_rows(filter=restricted.expression(self._dataset.schema)))
 
 
 def filter_events(
@@ -147,7 +147,7 @@ def check_archive(schema: pa.Schema) -> None:
         )
 
 
-def in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
+def rows_in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield rows of an archive by ``event_id``, in batches of at most ``rows`` read rows.
 
     Files and row groups outside of the bounds are not read; batches may have rows outside of the
@@ -172,15 +172,15 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedR
             )
         for group in fragment.row_groups:
             statistics = group.statistics or {}
-            if bounds.may_hold(statistics):
+            if bounds.may_have(statistics):
                 id_statistics = statistics.get("event_id")
                 lowest = (
                     bounds.first_id
                     if id_statistics is None
                     else max(id_statistics["min"], bounds.first_id)
                 )
-                part = fragment.subset(row_group_ids=[group.id])
-                yield SortedRun(lowest, partial(_rows_of, part, schema, bounds, rows))
+                row_group = fragment.subset(row_group_ids=[group.id])
+                yield SortedRun(lowest, partial(_rows_of, row_group, schema, bounds, rows))
 
 
 def _rows_of(
@@ -208,8 +208,8 @@ def _overlap(statistics: Mapping[str, Any] | None, first: Any, end: Any) -> bool
     """Return whether values from ``first`` to before ``end`` can exist; None: no bound."""
     if statistics is None:
         return True
-    reaches = first is None or statistics["max"] >= first
-    return bool(reaches and (end is None or statistics["min"] < end))
+    is_above_first = first is None or statistics["max"] >= first
+    return bool(is_above_first and (end is None or statistics["min"] < end))
 
 
 def _moment(us: int) -> pa.Scalar:

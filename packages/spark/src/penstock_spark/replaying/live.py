@@ -24,22 +24,22 @@ class LiveHistory:
         self._channel = channel
         self._bounds = bounds
         self._selector = Selector(selector) if selector else None
-        self._before = before
+        self._archived = before
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the events of the archive, then those of the channel that follow its last one."""
         first = first_id
-        if self._before is not None:
-            for batch in self._before.batches(first_id, end_id):
+        if self._archived is not None:
+            for batch in self._archived.batches(first_id, end_id):
                 first = int(ids_of(batch)[-1]) + 1
                 yield batch
-        wanted = self._bounds.within(first, end_id)
-        end = wanted.end_id
+        restricted = self._bounds.within(first, end_id)
+        end = restricted.end_id
         last = self._channel.info().last_event_id if end is None else end - 1
-        if last < wanted.first_id:
+        if last < restricted.first_id:
             return
-        for events in self._channel.browse(start=wanted.first_id, end=last).batches():
-            batch = filter_events(events.to_arrow(), wanted, self._selector)
+        for events in self._channel.browse(start=restricted.first_id, end=last).batches():
+            batch = filter_events(events.to_arrow(), restricted, self._selector)
             if batch.num_rows:
                 yield batch
 

@@ -55,7 +55,7 @@ def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
     A source is not opened before keys at or above its ``lowest`` key are due, so at any time one
     batch of each overlapping source is in memory.
     """
-    waiting = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
+    unopened = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
     heads: dict[int, SortedRows] = {}
     runs: dict[int, Iterator[SortedRows]] = {}
 
@@ -66,23 +66,23 @@ def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
                 return
         del runs[index]
 
-    while heads or waiting:
-        while waiting and (not heads or sources[waiting[-1]].lowest <= _limit(heads)[0]):
-            index = waiting.pop()
+    while heads or unopened:
+        while unopened and (not heads or sources[unopened[-1]].lowest <= _limit(heads)[0]):
+            index = unopened.pop()
             runs[index] = sources[index].open()
             advance(index)
         if not heads:
             continue
         # The source with the lowest last key may continue at that key, so the portion ends there.
-        limit, last = _limit(heads)
+        limit, last_source = _limit(heads)
         portion: Portion = []
         for index in sorted(heads):
             rows = heads.pop(index)
-            done, rest = rows.up_to(limit, including=index <= last)
-            if len(done.keys):
-                portion.append(SourceRows(index, done))
-            if len(rest.keys):
-                heads[index] = rest
+            complete, rest_rows = rows.up_to(limit, including=index <= last_source)
+            if len(complete.keys):
+                portion.append(SourceRows(index, complete))
+            if len(rest_rows.keys):
+                heads[index] = rest_rows
             else:
                 advance(index)
         yield portion
@@ -98,11 +98,11 @@ def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
     before: Portion = []
     after: Portion = []
     for source, rows in portion:
-        done, rest = rows.up_to(key)
-        if len(done.keys):
-            before.append(SourceRows(source, done))
-        if len(rest.keys):
-            after.append(SourceRows(source, rest))
+        head_rows, rest_rows = rows.up_to(key)
+        if len(head_rows.keys):
+            before.append(SourceRows(source, head_rows))
+        if len(rest_rows.keys):
+            after.append(SourceRows(source, rest_rows))
     return before, after
 
 

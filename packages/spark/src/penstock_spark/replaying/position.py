@@ -88,7 +88,7 @@ class PositionFile:
 
     def write(self, content: bytes) -> None:
         if self._store is None:
-            _write_aside(Path(self._path), content)
+            _write_atomically(Path(self._path), content)
             return
         # No temporary file is needed: an object store shows only complete objects.
         with self._store.open_output_stream(self._path) as file:
@@ -134,15 +134,15 @@ def write(place: PositionStore, position: ReplayPosition) -> None:
     place.write(msgspec.json.format(msgspec.json.encode(position), indent=1))
 
 
-def _write_aside(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    with aside.open("wb") as file:
+    temporary = path.with_suffix(".new")
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         # Before the rename: otherwise a crash of the machine could leave an empty file.
         os.fsync(file.fileno())
-    aside.replace(path)
+    temporary.replace(path)
     # The rename is durable only after the folder is synced.
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -117,7 +117,7 @@ class ReplayRun:
         self._position = open_position(place, dict(replays or {}))
         self._events = 0
         self._late_max_us = 0
-        self._gathered: list[Portion] = []
+        self._due_portions: list[Portion] = []
 
     def run(self) -> Replayed:
         """Replay until all events are published or the timer stops the replay.
@@ -139,13 +139,13 @@ class ReplayRun:
     def _publish_remaining(self) -> bool:
         """Publish the remaining events; return False if the timer stopped the replay."""
         for portion in merged(self._sources(self._position.next_ids, {})):
-            rest = portion
-            while rest:
+            remaining = portion
+            while remaining:
                 if self._timer.wait(0):
-                    self._publish_gathered()
+                    self._publish_due()
                     return False
-                rest = self._process_due(rest)
-        return self._publish_gathered()
+                remaining = self._process_due(remaining)
+        return self._publish_due()
 
     def _process_due(self, portion: Portion) -> Portion:
         """Collect due events; publish them if they suffice; wait if none is due. Return the
@@ -153,27 +153,27 @@ class ReplayRun:
         now_us = self._timer.now_us()
         first = first_key(portion)
         self._pace.start(first, now_us)
-        due, rest = cut_at(portion, self._pace.reached_us(now_us))
+        due, not_due = cut_at(portion, self._pace.reached_us(now_us))
         if due:
-            self._gathered.append(due)
-        if self._gathered and (rest or sum(map(count_of, self._gathered)) >= self._rows):
-            self._publish_gathered()
+            self._due_portions.append(due)
+        if self._due_portions and (not_due or sum(map(count_of, self._due_portions)) >= self._rows):
+            self._publish_due()
         if not due:
             self._timer.wait(max(TICK_US, self._pace.due_us(first) - now_us))
-        return rest
+        return not_due
 
-    def _sources(self, firsts: Mapping[str, int], ends: Mapping[str, int]) -> list[SortedRun]:
+    def _sources(self, first_ids: Mapping[str, int], ends: Mapping[str, int]) -> list[SortedRun]:
         return [
-            SortedRun(NO_TIME, partial(self._keyed, history, firsts, ends))
+            SortedRun(NO_TIME, partial(self._with_keys, history, first_ids, ends))
             for history in self._histories
         ]
 
-    def _keyed(
-        self, history: History, firsts: Mapping[str, int], ends: Mapping[str, int]
+    def _with_keys(
+        self, history: History, first_ids: Mapping[str, int], ends: Mapping[str, int]
     ) -> Iterator[SortedRows]:
         name = history.channel
         latest = self._position.times.get(name, NO_TIME)
-        for batch in history.batches(firsts.get(name, 0), ends.get(name)):
+        for batch in history.batches(first_ids.get(name, 0), ends.get(name)):
             keys = effective_times(batch.column("published"), latest)
             latest = int(keys[-1])
             yield SortedRows(keys, batch)
@@ -186,15 +186,15 @@ class ReplayRun:
         position = self._position
         if not position.is_open:
             return True
-        changed = {
+        unfinished_ends = {
             name: end
             for name, end in position.ends.items()
             if end != position.next_ids.get(name, 0)
         }
-        histories = [history for history in self._histories if history.channel in changed]
-        firsts = position.next_ids
+        histories = [history for history in self._histories if history.channel in unfinished_ends]
+        first_ids = position.next_ids
         sources = [
-            SortedRun(NO_TIME, partial(self._keyed, history, firsts, changed))
+            SortedRun(NO_TIME, partial(self._with_keys, history, first_ids, unfinished_ends))
             for history in histories
         ]
         index_of = {history.channel: index for index, history in enumerate(self._histories)}
@@ -212,10 +212,10 @@ class ReplayRun:
             )
         return self._publish(portions)
 
-    def _publish_gathered(self) -> bool:
+    def _publish_due(self) -> bool:
         """Publish the collected events; return False if the timer stopped the replay before the
         realm accepted them."""
-        portions, self._gathered = self._gathered, []
+        portions, self._due_portions = self._due_portions, []
         if not portions:
             return True
         # The position is written before the portion, so that an interrupted portion is published
@@ -279,12 +279,12 @@ class ReplayRun:
         return max(self._position.times.values(), default=0)
 
     def _report_progress(self, portions: Sequence[Portion]) -> None:
-        late = 0
+        delay_us = 0
         if not self._pace.is_flat_out:
             self._pace.start(first_key(portions[0]), self._timer.now_us())
-            late = max(0, self._timer.now_us() - self._pace.due_us(first_key(portions[0])))
-        self._late_max_us = max(self._late_max_us, late)
-        self._report(Reached(self._events, last_key(portions[-1]), late))
+            delay_us = max(0, self._timer.now_us() - self._pace.due_us(first_key(portions[0])))
+        self._late_max_us = max(self._late_max_us, delay_us)
+        self._report(Reached(self._events, last_key(portions[-1]), delay_us))
 
     def _bodies(self, portions: Sequence[Portion]) -> dict[str, list[pa.RecordBatch]]:
         """Return the batches of each target, in order; targets are ordered by their first event."""
@@ -300,11 +300,12 @@ class ReplayRun:
 
     def _body(self, pieces: Portion) -> pa.RecordBatch:
         bodies = [
-            self._prepared(source_rows.source, source_rows.rows.batch) for source_rows in pieces
+            self._body_of_batch(source_rows.source, source_rows.rows.batch)
+            for source_rows in pieces
         ]
         return bodies[0] if len(bodies) == 1 else interleaved(bodies, pieces)
 
-    def _prepared(self, source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _body_of_batch(self, source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         body = body_of_stored(batch)
         if not self._route.marks:
             return body

@@ -27,8 +27,8 @@ from penstock_core.columns.schema.layout import (
 )
 from penstock_core.columns.schema.struct_fields import fields_of
 
-_PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
-_OF_THE_TABLE: Final = ("origin", "channel")
+_EVENT_COLUMNS: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
+_TABLE_COLUMNS: Final = ("origin", "channel")
 _STAMPED_HEADERS: Final = ("publisher", "host")
 """Headers that the realm sets for the publisher, which is the replay."""
 _ESCAPE: Final = "properties."
@@ -44,16 +44,16 @@ def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
     if CHANNEL in (table.field("event_id").metadata or {}):
         return from_archive(flat, table)
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
-    stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
+    realm_columns = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
     # Events have no dates: a date column is a partition column of the table.
-    kept = {
+    event_columns = {
         name: array
         for name, array in columns.items()
-        if name not in _OF_THE_TABLE and not pa.types.is_date(array.type)
+        if name not in _TABLE_COLUMNS and not pa.types.is_date(array.type)
     }
-    body = flat_body(kept, flat.num_rows)
+    body = flat_body(event_columns, flat.num_rows)
     return pa.RecordBatch.from_arrays(
-        [*stamped, *body.columns], schema=pa.schema([*STAMPED_FIELDS, *body.schema])
+        [*realm_columns, *body.columns], schema=pa.schema([*STAMPED_FIELDS, *body.schema])
     )
 
 
@@ -62,21 +62,29 @@ def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
     Raises ``InvalidEvent`` for a column that cannot be one of an event.
     """
-    remaining = {name: array for name, array in columns.items() if array.null_count < len(array)}
-    plain = {name: remaining.pop(name) for name in _PLAIN if name in remaining}
-    if "ttl" in plain:
-        plain["ttl"] = bounded_ttl(plain["ttl"])
-    headers = _headers(remaining.pop("headers")) if _is_struct(remaining.get("headers")) else None
+    property_columns = {
+        name: array for name, array in columns.items() if array.null_count < len(array)
+    }
+    event_columns = {
+        name: property_columns.pop(name) for name in _EVENT_COLUMNS if name in property_columns
+    }
+    if "ttl" in event_columns:
+        event_columns["ttl"] = bounded_ttl(event_columns["ttl"])
+    headers = (
+        _headers(property_columns.pop("headers"))
+        if _is_struct(property_columns.get("headers"))
+        else None
+    )
     if headers is not None:
-        plain["headers"] = headers
-    properties = _properties(remaining)
+        event_columns["headers"] = headers
+    properties = _properties(property_columns)
     if properties is not None:
-        plain["properties"] = properties
-    if not plain:
-        plain["data"] = _no_data(count)
-    if pa.types.is_string(plain.get("data", pa.nulls(0)).type):
-        plain["data"] = plain["data"].cast(pa.binary())
-    (body,) = bodies_of_table(pa.table(plain), max_rows=count)
+        event_columns["properties"] = properties
+    if not event_columns:
+        event_columns["data"] = _empty_data(count)
+    if pa.types.is_string(event_columns.get("data", pa.nulls(0)).type):
+        event_columns["data"] = event_columns["data"].cast(pa.binary())
+    (body,) = bodies_of_table(pa.table(event_columns), max_rows=count)
     if properties is None or not _may_be_absent(properties):
         return body
     return with_columns(body, {"sparse": pa.repeat(pa.scalar(value=True), count)})
@@ -93,14 +101,14 @@ def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
         body = batch.select(names)
         return _with_headers_in_use(body) if "headers" in names else body
     return pa.RecordBatch.from_arrays(
-        [_no_data(batch.num_rows)], schema=pa.schema([FIELDS["data"]])
+        [_empty_data(batch.num_rows)], schema=pa.schema([FIELDS["data"]])
     )
 
 
 def with_columns(body: pa.RecordBatch, changed: dict[str, pa.Array]) -> pa.RecordBatch:
     """Return the body with ``changed`` columns, in the order of the layout."""
-    present = dict(zip(body.schema, body.columns, strict=True))
-    by_name = {field.name: (field, array) for field, array in present.items()}
+    columns = dict(zip(body.schema, body.columns, strict=True))
+    by_name = {field.name: (field, array) for field, array in columns.items()}
     for name, array in changed.items():
         by_name[name] = FIELDS.get(name) or pa.field(name, array.type), array
     ordered = [by_name[name] for name in BODY if name in by_name]
@@ -143,8 +151,8 @@ def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.Recor
     changed = {"properties": properties}
     if index >= 0 and body.column(index).null_count and "sparse" not in body.schema.names:
         # An event without any property had a null struct; now it has one, and lacks the others.
-        lacking = body.column(index).is_null()
-        changed["sparse"] = lacking
+        lacks_others = body.column(index).is_null()
+        changed["sparse"] = lacks_others
     return with_columns(body, changed)
 
 
@@ -167,10 +175,10 @@ def _with_headers_in_use(body: pa.RecordBatch) -> pa.RecordBatch:
         return with_columns(body, {"headers": headers})
     if body.num_columns > 1:
         return body.remove_column(index)
-    return with_columns(body.remove_column(index), {"data": _no_data(body.num_rows)})
+    return with_columns(body.remove_column(index), {"data": _empty_data(body.num_rows)})
 
 
-def _no_data(count: int) -> pa.BinaryArray:
+def _empty_data(count: int) -> pa.BinaryArray:
     return pa.array([b""] * count, pa.binary())
 
 

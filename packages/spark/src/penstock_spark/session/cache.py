@@ -25,24 +25,26 @@ def cache_directory() -> Path:
 
     Raises ``Unavailable`` if no folder can be used.
     """
-    tried = []
+    rejected = []
     for candidate in (_users_cache(), Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"):
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Programs are started from here, so other users must not be able to write to it.
-            state = candidate.stat()
+            folder_stat = candidate.stat()
         except OSError as error:
-            tried.append(f"{candidate}: {error.strerror}")
+            rejected.append(f"{candidate}: {error.strerror}")
             continue
-        if state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if folder_stat.st_uid == os.getuid() and not folder_stat.st_mode & (
+            stat.S_IWGRP | stat.S_IWOTH
+        ):
             if os.access(candidate, os.W_OK | os.X_OK):
                 return candidate
-            tried.append(f"{candidate}: not writable")
+            rejected.append(f"{candidate}: not writable")
         else:
-            tried.append(f"{candidate}: other users may write there")
+            rejected.append(f"{candidate}: other users may write there")
     raise Unavailable(
         "Spark needs a writable cache folder, and none can be used "
-        f"({'; '.join(tried)}); name one with XDG_CACHE_HOME"
+        f"({'; '.join(rejected)}); name one with XDG_CACHE_HOME"
     )
 
 
@@ -59,11 +61,11 @@ def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
             return path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Written aside and renamed, so that other processes never start a partial script.
-    handle, draft = tempfile.mkstemp(dir=path.parent)
+    handle, draft_name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w") as file:
         file.write(text)
         os.fchmod(file.fileno(), mode)
-    Path(draft).replace(path)
+    Path(draft_name).replace(path)
     return path
 
 
@@ -76,17 +78,17 @@ def link_once(path: Path, targets: Mapping[str, Path]) -> Path:
     """
     if missing := [name for name in targets if not (path / name).exists()]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as draft:
+        with tempfile.TemporaryDirectory(dir=path.parent) as draft_folder:
             for name in missing:
-                link = Path(draft) / name
+                link = Path(draft_folder) / name
                 link.symlink_to(targets[name])
                 link.replace(path / name)
     return path
 
 
 def _users_cache() -> Path:
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        return Path(named) / "penstock"
+    if cache_home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache_home) / "penstock"
     try:
         home = Path.home()
     except RuntimeError:  # a service account without a home

@@ -25,23 +25,23 @@ ANSWER_TIMEOUT_S = 4.0
 
 def main(python: str, folder: str, arguments: Sequence[str]) -> None:
     """Run ``arguments`` in a forked process, and end with it; if that fails, in a new process."""
-    here = os.open(
+    folder_descriptor = os.open(
         ".", os.O_RDONLY | os.O_DIRECTORY
     )  # a descriptor also works for a deleted folder
     try:
-        link = _connect(python, folder, here)
-        if _is_started(link, here):
+        link = _connect(python, folder, folder_descriptor)
+        if _is_started(link, folder_descriptor):
             # If this program is killed, the forking process notices and kills the fork.
             code = link.recv(1)
             # Without Python's clean-up, which would only delay the exit.
             os._exit(code[0] if code else 1)
     except Exception:  # noqa: BLE001 - Spark must get its process in any case
         pass
-    os.fchdir(here)
+    os.fchdir(folder_descriptor)
     os.execv(python, [python, *arguments])
 
 
-def _connect(python: str, folder: str, here: int) -> socket.socket:
+def _connect(python: str, folder: str, folder_descriptor: int) -> socket.socket:
     """Connect to the forking process; start it if it does not run."""
     spark = os.getppid()
     name = f"{spark}-{_start_time(spark)}"
@@ -51,7 +51,9 @@ def _connect(python: str, folder: str, here: int) -> socket.socket:
     try:
         link.connect(name)
     except (FileNotFoundError, ConnectionRefusedError):
-        _start_forking_process(python, folder, name, spark=spark, here=here)
+        _start_forking_process(
+            python, folder, name, spark=spark, folder_descriptor=folder_descriptor
+        )
         link.connect(name)
     return link
 
@@ -62,12 +64,14 @@ def _start_time(process: int) -> str:
         return file.read().rpartition(b")")[2].split()[19].decode()
 
 
-def _start_forking_process(python: str, folder: str, name: str, spark: int, here: int) -> None:
+def _start_forking_process(
+    python: str, folder: str, name: str, spark: int, folder_descriptor: int
+) -> None:
     """Start the forking process; it listens at once, and answers after its imports."""
-    _sweep()
+    _remove_stale_files()
     with open(f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _listens(name):
+        if _is_listening(name):
             return
         if os.path.exists(name):
             os.unlink(name)
@@ -77,7 +81,7 @@ def _start_forking_process(python: str, folder: str, name: str, spark: int, here
             os.set_inheritable(listening.fileno(), True)
             program = [python, "-m", "penstock_spark.session.prepared"]
             nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-            os.fchdir(here)
+            os.fchdir(folder_descriptor)
             os.posix_spawn(
                 python,
                 [*program, str(listening.fileno()), str(spark), os.path.join(folder, name)],
@@ -87,7 +91,7 @@ def _start_forking_process(python: str, folder: str, name: str, spark: int, here
             os.chdir(folder)
 
 
-def _listens(name: str) -> bool:
+def _is_listening(name: str) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(name)
@@ -96,7 +100,7 @@ def _listens(name: str) -> bool:
         return True
 
 
-def _sweep() -> None:
+def _remove_stale_files() -> None:
     """Remove sockets and locks of killed processes."""
     for name in os.listdir("."):
         if not os.path.exists(f"/proc/{name.partition('-')[0]}"):
@@ -106,12 +110,12 @@ def _sweep() -> None:
                 continue
 
 
-def _is_started(link: socket.socket, here: int) -> bool:
+def _is_started(link: socket.socket, folder_descriptor: int) -> bool:
     """Request a process with the streams, variables and folder of this one; return whether it was
     started."""
     request = marshal.dumps(dict(os.environ))
     link.settimeout(ANSWER_TIMEOUT_S)
-    socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2, here])
+    socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2, folder_descriptor])
     link.sendall(request)
     is_started = link.recv(1) == STARTED
     link.settimeout(None)

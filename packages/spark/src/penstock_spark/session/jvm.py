@@ -30,8 +30,8 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 # Spark's launcher always passes both options. Slim JVMs lack the module and would not start; other
 # JVMs print a warning. MLlib's linear algebra uses the module, but works without it. Java 24 has
 # removed the package.
-_UNWANTED = "--add-modules=jdk.incubator.vector"
-_UNWANTED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_REMOVED_OPTION = "--add-modules=jdk.incubator.vector"
+_REMOVED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _QUIET_SINCE_24 = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 
@@ -60,9 +60,9 @@ def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
             return Jvm(java, version, origin)
         finding = "does not run" if version is None else f"is Java {version}"
         rejected.append(f"{java} ({origin}) {finding}")
-    seen = "; ".join(rejected) or "JAVA_HOME is not set and PATH has no java"
+    findings = "; ".join(rejected) or "JAVA_HOME is not set and PATH has no java"
     raise Unavailable(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {seen}. "
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {findings}. "
         'Install a JDK, or the wheel that brings one: pip install "penstock-realm[spark]"'
     )
 
@@ -71,14 +71,14 @@ def java_home(jvm: Jvm) -> Path:
     """Return a folder to set as ``JAVA_HOME``; its ``bin/java`` starts this JVM without the options
     that it does not have."""
     is_24 = jvm.version >= 24
-    unwanted = f"{_UNWANTED}|{_UNWANTED_SINCE_24}" if is_24 else _UNWANTED
+    removed_options = f"{_REMOVED_OPTION}|{_REMOVED_SINCE_24}" if is_24 else _REMOVED_OPTION
     command = shlex.join([str(jvm.java), *(_QUIET_SINCE_24 if is_24 else ())])
     home = cache_directory() / f"java-{jvm.version}-{fingerprint(jvm.java)}"
     script = f"""#!/bin/sh
 for argument do
   shift
   case "$argument" in
-    {unwanted}) ;;
+    {removed_options}) ;;
     *) set -- "$@" "$argument" ;;
   esac
 done
@@ -93,9 +93,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if java := shutil.which("java", path=environ.get("PATH", os.defpath)):
         yield "PATH", Path(java)
-    wheel = importlib.util.find_spec(_BUNDLED)
-    if wheel is not None and wheel.origin is not None:
-        yield _BUNDLED, Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
+    bundled_package = importlib.util.find_spec(_BUNDLED)
+    if bundled_package is not None and bundled_package.origin is not None:
+        yield _BUNDLED, Path(bundled_package.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _version_of(java: Path) -> int | None:

@@ -61,7 +61,7 @@ class Forks:
                 if descriptor == self._listening.fileno():
                     self._accept()
                 elif descriptor in self._by_process:
-                    self._ended(descriptor)
+                    self._report_end(descriptor)
                 elif descriptor in self._by_link:
                     # Spark kills the waiting program when a query stops.
                     self._poll.unregister(descriptor)
@@ -92,7 +92,7 @@ class Forks:
         with contextlib.suppress(OSError):
             link.sendall(STARTED)
 
-    def _ended(self, process: int) -> None:
+    def _report_end(self, process: int) -> None:
         forked = self._by_process.pop(process)
         self._poll.unregister(process)
         os.close(process)

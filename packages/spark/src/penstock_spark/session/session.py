@@ -36,7 +36,7 @@ missing, as in PySpark. By default, Java starts it by way of another process."""
 _SPAWN_UNTIL: Final = 25
 """The last Java release known to have ``VFORK``; without it, Java could not start processes."""
 
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Disables the optimizing compiler, which pays off after minutes and slows the first seconds."""
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -98,26 +98,28 @@ def session(
     from pyspark.sql import SparkSession
 
     master = master or "local[*]"
-    chosen = settings(master, conf)
+    all_settings = settings(master, conf)
     is_local = cores_of(master) is not None
     jvm, home = find_jvm(), spark_home()
     archive = ClassArchive(jvm, home)
     # Java options only take effect in a JVM that is not started yet.
     if SparkContext._gateway is None:
-        threading.Thread(target=_load_ahead, name="penstock-load-ahead", daemon=True).start()
+        threading.Thread(target=_import_ahead, name="penstock-load-ahead", daemon=True).start()
         if is_local:
             java_options = " ".join(
-                [*java_options_for(jvm, is_short=bool(short)), chosen[_JAVA_OPTIONS]]
+                [*java_options_for(jvm, is_short=bool(short)), all_settings[_JAVA_OPTIONS]]
             )
-            chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(java_options), java_options])
+            all_settings[_JAVA_OPTIONS] = " ".join(
+                [*archive.java_options(java_options), java_options]
+            )
     builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in chosen.items():
+    for key, value in all_settings.items():
         builder = builder.config(key, value)
     with _launch_environment(java_home(jvm), home, is_local=is_local):
         started = builder.getOrCreate()
     if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
         archive.written_by(gateway.proc.pid)
-    if is_local and chosen[_CHECKSUMS] == "false":
+    if is_local and all_settings[_CHECKSUMS] == "false":
         _without_checksum_files(started)
     return started
 
@@ -125,7 +127,7 @@ def session(
 def java_options_for(jvm: Jvm, *, is_short: bool) -> list[str]:
     """Return Java options for compiling, starting processes, and reading Arrow's memory."""
     can_spawn = sys.platform == "linux" and jvm.version <= _SPAWN_UNTIL
-    return [*([_QUICK] if is_short else []), *([_SPAWN] if can_spawn else []), _ARROW]
+    return [*([_QUICK_COMPILER] if is_short else []), *([_SPAWN] if can_spawn else []), _ARROW]
 
 
 def _without_checksum_files(spark: SparkSession) -> None:
@@ -138,7 +140,7 @@ def _without_checksum_files(spark: SparkSession) -> None:
     files.setWriteChecksum(False)
 
 
-def _load_ahead() -> None:
+def _import_ahead() -> None:
     """Import, while the JVM starts, the modules that PySpark loads for its first call of the JVM.
 
     PySpark checks for NumPy by loading its testing module, which imports pandas: half a second.
@@ -150,18 +152,18 @@ def _load_ahead() -> None:
 
 def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:
     """Return all settings for this master, overridden by ``conf``."""
-    chosen = dict(EVERYWHERE)
+    merged_settings = dict(EVERYWHERE)
     cores = cores_of(master)
     if cores is not None:
-        chosen |= {**LOCAL, "spark.sql.shuffle.partitions": str(cores)}
-    chosen |= {
+        merged_settings |= {**LOCAL, "spark.sql.shuffle.partitions": str(cores)}
+    merged_settings |= {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in conf.items()
     }
     logging = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
     # The user's options follow, because Java uses the last of two contradicting options.
-    chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
-    return chosen
+    merged_settings[_JAVA_OPTIONS] = f"{logging} {merged_settings.get(_JAVA_OPTIONS, '')}".strip()
+    return merged_settings
 
 
 def cores_of(master: str) -> int | None:
@@ -184,19 +186,19 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
         "OMP_NUM_THREADS": "1",
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
-    wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    variables = {name: os.environ.get(name, value) for name, value in defaults.items()}
     if is_local:
         # A local master's processes run here, and this Python has the package. Another Python that
         # the environment names, as in container images, would not find the format.
         python = python_for_spark()
-        wanted |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python)
-    wanted["JAVA_HOME"] = str(jvm_home)
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+        variables |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python)
+    variables["JAVA_HOME"] = str(jvm_home)
+    saved_variables = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value_before in before.items():
+        for name, value_before in saved_variables.items():
             if value_before is None:
                 del os.environ[name]
             else:
@@ -211,14 +213,14 @@ def spark_home() -> Path:
     """
     import pyspark
 
-    if theirs := os.environ.get("SPARK_HOME"):
-        return Path(theirs)
+    if user_home := os.environ.get("SPARK_HOME"):
+        return Path(user_home)
     package = Path(pyspark.__file__).parent
     if not (package / "jars").is_dir():
         return package
     name = f"spark-{pyspark.__version__}-{fingerprint(package)}"
-    wanted = {entry.name: entry for entry in package.iterdir() if entry.name != "python"}
-    return link_once(cache_directory() / name, wanted)
+    links = {entry.name: entry for entry in package.iterdir() if entry.name != "python"}
+    return link_once(cache_directory() / name, links)
 
 
 def activate(spark: SparkSession) -> None:

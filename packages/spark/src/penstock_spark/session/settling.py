@@ -13,7 +13,7 @@ import sys
 _WORKER_ONLY = "SPARK_BUFFER_SIZE"
 """Spark sets it for the Python processes it starts."""
 
-_settled: dict[str, int] = {}
+_module_counts: dict[str, int] = {}
 """Number of modules that were loaded when the process last settled."""
 
 
@@ -23,6 +23,8 @@ def settle_down() -> None:
     Does nothing outside of Spark's processes. The first tasks import more modules, so call it in
     each task.
     """
-    if _WORKER_ONLY in os.environ and _settled.get("modules") != (modules := len(sys.modules)):
+    if _WORKER_ONLY in os.environ and _module_counts.get("modules") != (
+        modules := len(sys.modules)
+    ):
         gc.freeze()
-        _settled["modules"] = modules
+        _module_counts["modules"] = modules

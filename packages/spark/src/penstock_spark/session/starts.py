@@ -16,7 +16,7 @@ from penstock_core.vocabulary.names import destination_name
 StartPosition = str | int | datetime
 """``earliest``, ``latest``, an event id, or a time: the first event published then or later."""
 
-_WORDS: Final = ("earliest", "latest")
+_NAMED_POSITIONS: Final = ("earliest", "latest")
 
 
 class StartPositions(Struct, frozen=True):
@@ -71,7 +71,7 @@ def _parse_position(option: str, value: Any, text: str, choice: Choice) -> Start
     if option.endswith("Timestamp"):
         return _parse_time(option, value, text)
     if isinstance(value, str):
-        if value.lower() in _WORDS:
+        if value.lower() in _NAMED_POSITIONS:
             return value.lower()
         value = int(value) if value.isdecimal() else None
     if type(value) is int and 0 <= value < 1 << 63:

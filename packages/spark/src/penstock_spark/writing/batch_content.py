@@ -54,8 +54,8 @@ def content_of(checkpoint: str, batch: int) -> str:
     digest = hashlib.sha256(positions)
     for source, position in enumerate(positions.splitlines()):
         if (number := _file_log_number(position)) is not None:
-            names = f"sources/{source}/{number}", f"sources/{source}/{number}.compact"
-            files = next(filter(None, (_read(checkpoint, name) for name in names)), b"")
+            entry_names = f"sources/{source}/{number}", f"sources/{source}/{number}.compact"
+            files = next(filter(None, (_read(checkpoint, name) for name in entry_names)), b"")
             digest.update(files)
     return digest.hexdigest()[:_CHARACTERS]
 

@@ -34,7 +34,7 @@ def folder_at(place: str) -> CheckpointFolder:
         return _Local(Path(place))
     if place.startswith("file://"):
         return _Local(Path(unquote(urlsplit(place).path)))
-    return _of_hadoop(place) or _of_arrow(place)
+    return _hadoop_folder(place) or _arrow_folder(place)
 
 
 class _Local:
@@ -107,7 +107,7 @@ def _os_errors() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def _of_hadoop(place: str) -> CheckpointFolder | None:
+def _hadoop_folder(place: str) -> CheckpointFolder | None:
     """Return the folder; None in a process without a session, or if Hadoop cannot open the
     place."""
     from pyspark import SparkContext
@@ -124,7 +124,7 @@ def _of_hadoop(place: str) -> CheckpointFolder | None:
     return _OfHadoop(context._jvm, files, root)
 
 
-def _of_arrow(place: str) -> CheckpointFolder:
+def _arrow_folder(place: str) -> CheckpointFolder:
     from penstock.tables.disk import filesystem_of
 
     scheme, separator, rest = place.partition("://")

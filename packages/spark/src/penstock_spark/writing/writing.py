@@ -192,8 +192,8 @@ class _Task:
     ) -> None:
         self._options = options
         self._group = group
-        self._carried: dict[str, list[bytes]] | None = {} if carries else None
-        self._carried_bytes, self._carried_bytes_max = 0, carried_bytes_max
+        self._rows_for_driver: dict[str, list[bytes]] | None = {} if carries else None
+        self._bytes_for_driver, self._carried_bytes_max = 0, carried_bytes_max
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
         """The publish key of each channel; None for a channel that does not merge."""
@@ -210,7 +210,7 @@ class _Task:
                 name,
                 self._channels[name].number,
                 tuple(stages),
-                rows=None if self._carried is None else tuple(self._carried[name]),
+                rows=None if self._rows_for_driver is None else tuple(self._rows_for_driver[name]),
             )
             for name, stages in self._stages.items()
         )
@@ -228,17 +228,17 @@ class _Task:
 
         stages, events = ask_realm(self._options.where.realm, stage)
         self._stages.setdefault(rows.channel, []).extend(stages)
-        self._carry(rows.channel, events)
+        self._keep_for_driver(rows.channel, events)
 
-    def _carry(self, channel: str, events: list[pa.RecordBatch]) -> None:
-        if self._carried is None:
+    def _keep_for_driver(self, channel: str, events: list[pa.RecordBatch]) -> None:
+        if self._rows_for_driver is None:
             return
-        self._carried_bytes += sum(batch.nbytes for batch in events)
+        self._bytes_for_driver += sum(batch.nbytes for batch in events)
         # All or nothing: the driver can stage rows again only if it has all rows of the task.
-        if self._carried_bytes > self._carried_bytes_max:
-            self._carried = None
+        if self._bytes_for_driver > self._carried_bytes_max:
+            self._rows_for_driver = None
             return
-        self._carried.setdefault(channel, []).extend(map(_encode, events))
+        self._rows_for_driver.setdefault(channel, []).extend(map(_encode, events))
 
     def _channel(self, session: Session, rows: ChannelRows) -> Channel:
         name = rows.channel
@@ -258,26 +258,26 @@ class _Task:
 
     def _check_deltas(self, channel: Channel, rows: ChannelRows) -> None:
         """Raise ``IllegalState`` or ``InvalidEvent`` for deltas that the channel cannot merge."""
-        deltas = deltas_in(rows.table, self._options)
-        if deltas is None:
+        is_delta = deltas_in(rows.table, self._options)
+        if is_delta is None:
             return
         if channel.name not in self._keys:
             definition = channel.info().definition
-            merges = definition.engine == "merge"
-            self._keys[channel.name] = next(iter(definition.keys)) if merges else None
+            is_merge = definition.engine == "merge"
+            self._keys[channel.name] = next(iter(definition.keys)) if is_merge else None
         key = self._keys[channel.name]
-        first = int(np.argmax(deltas))
+        first = int(np.argmax(is_delta))
         if key is None:
             reason = f"is a delta, but the engine of {channel.name} is not merge: write whole rows"
             raise rows.refused(first, reason, IllegalState)
         if key in rows.table.column_names:
-            empty = np.asarray(rows.table.column(key).is_null().to_numpy(), dtype=np.bool_)
-            if (wrong := deltas & empty).any():
+            is_key_null = np.asarray(rows.table.column(key).is_null().to_numpy(), dtype=np.bool_)
+            if (is_without_key := is_delta & is_key_null).any():
                 reason = (
                     f"is a delta, and {key}, the publish key of {channel.name}, is null: give the "
                     "key of the event it changes"
                 )
-                raise rows.refused(int(np.argmax(wrong)), reason, InvalidEvent)
+                raise rows.refused(int(np.argmax(is_without_key)), reason, InvalidEvent)
         elif "." not in key and "properties" not in rows.table.column_names:
             reason = f"is a delta without {key}, the publish key of {channel.name}: add that column"
             raise rows.refused(first, reason, InvalidEvent)
@@ -294,22 +294,22 @@ def _portions(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, portion_rows_max: int
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows in portions, each with the number of its first row."""
-    times = ROUTED_TIMES if options.channel_column else 1
-    rows_max, bytes_max = times * portion_rows_max, times * PORTION_BYTES_MAX
+    size_factor = ROUTED_TIMES if options.channel_column else 1
+    rows_max, bytes_max = size_factor * portion_rows_max, size_factor * PORTION_BYTES_MAX
     batches_of_portion: list[pa.RecordBatch] = []
-    first = rows = size = 0
+    first_row = rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         if batches_of_portion and (rows + batch.num_rows > rows_max or size >= bytes_max):
-            yield first, as_table(pa.concat_batches(batches_of_portion), options)
-            first += rows
+            yield first_row, as_table(pa.concat_batches(batches_of_portion), options)
+            first_row += rows
             batches_of_portion, rows, size = [], 0, 0
         batches_of_portion.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
     if batches_of_portion:
-        yield first, as_table(pa.concat_batches(batches_of_portion), options)
+        yield first_row, as_table(pa.concat_batches(batches_of_portion), options)
 
 
 # --- in the driver --------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def publish(
         try:
             return _commit(options, staged, producer, sequence=sequence, content=content)
         except NoSuchStage as error:
-            if attempt == options.realm_restarts or not _is_carried(staged):
+            if attempt == options.realm_restarts or not _can_stage_again(staged):
                 raise NoSuchStage(
                     "the realm lost rows of this write before they were published, most likely by "
                     "a restart; nothing was published: start the query again "
@@ -355,7 +355,7 @@ def _commit(
     names = {part.number: part.channel for message in messages for part in message.parts}
     realms = {message.realm for message in messages}
     stages = _stages(messages)
-    of_channel = bool(options.app) and not options.channel_column
+    is_scoped_to_channel = bool(options.app) and not options.channel_column
 
     def commit(session: Session) -> None:
         if realms != {session.realm_id}:
@@ -363,7 +363,7 @@ def _commit(
                 f"the realm at {safe(options.where.url)} is not the one that the rows were written "
                 f"to; nothing was published: start the query again"
             )
-        if of_channel:
+        if is_scoped_to_channel:
             _commit_to_channel(
                 session, names, stages, producer=producer, sequence=sequence, content=content
             )
@@ -387,7 +387,7 @@ def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
     return stages
 
 
-def _is_carried(messages: Sequence[Staged]) -> bool:
+def _can_stage_again(messages: Sequence[Staged]) -> bool:
     return all(part.rows is not None for message in messages for part in message.parts)
 
 

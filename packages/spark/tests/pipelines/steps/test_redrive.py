@@ -189,4 +189,4 @@ def test_what_it_reads_and_writes_is_told() -> None:
     airports = Source(name="airports", table="airports", format="csv")
 
     assert definition.reads({"airports": airports}) == ("channel dead", "airports")
-    assert definition.writes() == ("where they came from", "channel record")
+    assert definition.writes() == ("the origin of each event", "channel record")

@@ -75,13 +75,13 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"source {self.source} has columns, but an archive keeps every column of an event"
             )
 
-        named = {name.lower() for name in source.options}
-        if "columns" in named:
+        option_names = {name.lower() for name in source.options}
+        if "columns" in option_names:
             raise InvalidArgument(
                 f"source {self.source} has the option columns, but an archive keeps every column "
                 f"of an event"
             )
-        if self.register and (source.selector or "selector" in named):
+        if self.register and (source.selector or "selector" in option_names):
             raise InvalidArgument(
                 f"source {self.source} has a selector, so its archive would be incomplete, and "
                 f"readers of the channel would not know: set register = false"
@@ -114,7 +114,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _writer(self, context: Context, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
         url, tables = context.url, WrittenTables(context.checkpoint)
-        named: set[str] = set()
+        registered: set[str] = set()
 
         def write(frame: DataFrame, batch: MicroBatch) -> None:
             from penstock_spark.archives import archiving
@@ -130,9 +130,9 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
             for channel, table in stored.items():
                 tables.wrote(table, batch)
-                if self.register and channel not in named:
+                if self.register and channel not in registered:
                     archiving.register(url, lake, channel)
-                    named.add(channel)
+                    registered.add(channel)
                 if self.compact_every and (batch.number + 1) % self.compact_every == 0:
                     archiving.compact(lake, channel, self.keep_hours)
 

@@ -49,10 +49,19 @@ if TYPE_CHECKING:
 AS_OF: Final = "as_of"
 PATHS: Final = f"{RESERVED_PREFIX}_nulls"
 _DAY: Final = "published_day"
-_PLAIN: Final = ("event_id", "published", "tag", "data", "ttl", "priority", "persistent", "headers")
-_ON_REQUEST: Final = _PLAIN[4:]
+_EVENT_COLUMNS: Final = (
+    "event_id",
+    "published",
+    "tag",
+    "data",
+    "ttl",
+    "priority",
+    "persistent",
+    "headers",
+)
+_DROPPED_COLUMNS: Final = _EVENT_COLUMNS[4:]
 _FILE: Final = "columns.json"
-_BEGUN: Final = "query/offsets"
+_OFFSETS: Final = "query/offsets"
 """The folder has files as soon as the query has begun a micro-batch."""
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -310,11 +319,11 @@ def with_null_names(archive: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
     has_paths = PATHS in archive.columns  # only if some event has explicit nulls
-    if not has_paths and not {_DAY, *_PLAIN}.issubset(archive.columns):
+    if not has_paths and not {_DAY, *_EVENT_COLUMNS}.issubset(archive.columns):
         return archive
     dropped = [name for name in archive.columns if name.startswith(RESERVED_PREFIX)]
-    dropped += [name for name in (_DAY, *_ON_REQUEST) if name in archive.columns]
-    names = [name for name in archive.columns if name not in (*dropped, *_PLAIN)]
+    dropped += [name for name in (_DAY, *_DROPPED_COLUMNS) if name in archive.columns]
+    names = [name for name in archive.columns if name not in (*dropped, *_EVENT_COLUMNS)]
     by_property: dict[str, list[str]] = {}
     for name in names:
         by_property.setdefault(_property(name), []).append(name)
@@ -335,13 +344,13 @@ def _null_name(name: str, columns: list[str], *, has_paths: bool) -> Column:
     from pyspark.sql import functions as sf
 
     path = key_path("", _property(name))
-    sets = sf.lit(col=False)
+    is_null_set = sf.lit(col=False)
     if has_paths:
-        sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sets)
+        is_null_set = sf.coalesce(sf.array_contains(column_of(PATHS), path), is_null_set)
     for column in columns:
         if column != name:
-            sets |= column_of(column).isNotNull()
-    return sf.when(column_of(name).isNull() & sets, sf.lit(name))
+            is_null_set |= column_of(column).isNotNull()
+    return sf.when(column_of(name).isNull() & is_null_set, sf.lit(name))
 
 
 # --- the columns of a query's state, which never change after the first run ---------------------
@@ -360,17 +369,17 @@ def state_columns(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
     if stored is None:
         _write(checkpoint, columns)
         return list(columns)
-    new = [name for name in columns if name not in stored]
-    missing = [name for name in stored if name not in columns]
-    changed = [name for name in stored if name in columns and stored[name] != columns[name]]
-    if not (new or missing or changed):
+    new_columns = [name for name in columns if name not in stored]
+    missing_columns = [name for name in stored if name not in columns]
+    changed_columns = [name for name in stored if name in columns and stored[name] != columns[name]]
+    if not (new_columns or missing_columns or changed_columns):
         return list(stored)
     differences = [
         f"{text} {', '.join(names)}"
         for text, names in (
-            ("has new columns", new),
-            ("has lost", missing),
-            ("has other types of", changed),
+            ("has new columns", new_columns),
+            ("has lost", missing_columns),
+            ("has other types of", changed_columns),
         )
         if names
     ]
@@ -385,7 +394,7 @@ def state_columns(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
 
 def _read(checkpoint: str) -> dict[str, str] | None:
     files, path = _place(checkpoint)
-    begun = fs.FileSelector(f"{path.removesuffix(_FILE)}{_BEGUN}", allow_not_found=True)
+    begun = fs.FileSelector(f"{path.removesuffix(_FILE)}{_OFFSETS}", allow_not_found=True)
     is_there = files.get_file_info(path).type != fs.FileType.NotFound
     if not (is_there and files.get_file_info(begun)):
         return None
@@ -395,10 +404,10 @@ def _read(checkpoint: str) -> dict[str, str] | None:
 
 def _write(checkpoint: str, columns: Mapping[str, str]) -> None:
     files, path = _place(checkpoint)
-    aside = f"{path}.tmp"
-    with files.open_output_stream(aside) as stream:
+    temporary = f"{path}.tmp"
+    with files.open_output_stream(temporary) as stream:
         stream.write(msgspec.json.encode(columns))
-    files.move(aside, path)
+    files.move(temporary, path)
 
 
 def _place(checkpoint: str) -> tuple[fs.FileSystem, str]:

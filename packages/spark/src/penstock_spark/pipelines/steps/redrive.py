@@ -31,11 +31,11 @@ from penstock_spark.redriving.redrive import (
     PORTION,
     RealmCommit,
     RedriveCounts,
+    RedriveOutcome,
+    RedriveRun,
     Transformation,
-    nothing,
+    commit_nothing,
 )
-from penstock_spark.redriving.redrive import RedriveOutcome as Done
-from penstock_spark.redriving.redrive import RedriveRun as Engine
 from penstock_spark.redriving.verdict import KEPT, RedriveRules
 from penstock_spark.replaying.live import WallTimer
 
@@ -118,7 +118,7 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (f"channel {self.store}", *self._tables(sources))
 
     def writes(self) -> tuple[str, ...]:
-        where = f"channel {self.channel}" if self.channel else "where they came from"
+        where = f"channel {self.channel}" if self.channel else "the origin of each event"
         return (where, f"channel {self.record}")
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
@@ -160,10 +160,10 @@ def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
             _check_target(session, step.channel)
         realm = RealmCommit(session, source, "" if step.dry_run else step.record)
         total = source.store.info().events
-        engine = Engine(
+        redrive_run = RedriveRun(
             source,
             lambda: _rules(step, source, realm),
-            nothing if step.dry_run else realm,
+            commit_nothing if step.dry_run else realm,
             timer=WallTimer(context.stopping),
             transformation=_transformation(step, context),
             report=partial(_report, step, context, total),
@@ -172,7 +172,7 @@ def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
         # A dry run leaves all events in the store, so it would process them for ever without
         # `once`.
         once = step.once or step.dry_run or context.once
-        done = engine.run(once=once)
+        done = redrive_run.run(once=once)
         remaining = source.store.info().events
     return _outcome(step, done, remaining)
 
@@ -244,29 +244,29 @@ def _function(
         table = function(**arguments)
         if not isinstance(table, DataFrame):
             raise InvalidArgument(
-                f"python: it returned {type(table).__name__}; it must return a DataFrame"
+                f"python: the function returned {type(table).__name__}; it must return a DataFrame"
             )
         return table
 
     return call
 
 
-def _report(step: RedriveStep, context: Context, total: int, done: RedriveCounts) -> None:
-    text = done.is_refused or f"{done.redriven:,} redriven, {done.dropped:,} dropped"
-    if done.kept and not done.is_refused:
-        text += f", {done.kept:,} kept"
+def _report(step: RedriveStep, context: Context, total: int, counts: RedriveCounts) -> None:
+    text = counts.is_refused or f"{counts.redriven:,} redriven, {counts.dropped:,} dropped"
+    if counts.kept and not counts.is_refused:
+        text += f", {counts.kept:,} kept"
     context.report(
         Progress(
             step=step.name,
-            rows=done.looked_at,
-            rows_out=done.published,
-            total=max(total, done.looked_at),
+            rows=counts.looked_at,
+            rows_out=counts.published,
+            total=max(total, counts.looked_at),
             text=text,
         )
     )
 
 
-def _outcome(step: RedriveStep, done: Done, remaining: int) -> WorkOutcome:
+def _outcome(step: RedriveStep, done: RedriveOutcome, remaining: int) -> WorkOutcome:
     counts = done.done
     verb = "would be" if step.dry_run else "were"
     text = (

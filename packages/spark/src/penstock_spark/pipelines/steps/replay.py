@@ -29,8 +29,7 @@ from penstock_spark.replaying.archived import ROWS, Archived, Bounds
 from penstock_spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
 from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace, Timer
 from penstock_spark.replaying.position import PositionFile, open_position
-from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute
-from penstock_spark.replaying.replay import ReplayRun as Engine
+from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute, ReplayRun
 
 _TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
 _SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
@@ -137,8 +136,8 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def replay(step: ReplayStep, context: Context) -> WorkOutcome:
     """Replay the events that are not replayed yet. Raises ``NameDoesNotExist`` for an archive or
     channel, ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
-    place = PositionFile(context.checkpoint)
-    begun_with = identity(step)
+    position_file = PositionFile(context.checkpoint)
+    settings = identity(step)
     with connect(context.url) as session:
         for target in sorted(set(step.targets.values())):
             session.channels.get(target)  # raises before any event is published
@@ -146,20 +145,20 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
         histories = [
             history_of(step, name, context, session=session, rows=rows) for name in step.channels
         ]
-        position = open_position(place, begun_with)
+        position = open_position(position_file, settings)
         total = _count(histories, position.next_ids)
         timer = WallTimer(context.stopping)
-        engine = Engine(
+        replay_run = ReplayRun(
             histories,
             ReplayRoute(step.targets, step.replay_of),
             RealmOutlet(session),
-            place=place,
+            position_file=position_file,
             pace=ReplayPace(speed_of(step.speed)),
             timer=timer,
-            replays=begun_with,
+            replays=settings,
             report=Reporting(step.name, context, timer, total=total).report,
         )
-        done = engine.run()
+        done = replay_run.run()
     return outcome(step, done)
 
 
@@ -246,26 +245,26 @@ class Reporting:
         self._events = 0
         self._rate = 0.0
 
-    def report(self, reached: Reached) -> None:
+    def report(self, progress: Reached) -> None:
         """Report progress unless the last report is recent; called after each portion."""
         now_us = self._timer.now_us()
         since_us = now_us - self._at_us
-        is_last = reached.events == self._total
-        if since_us < REPORT_US and not reached.is_refused and not is_last:
+        is_last = progress.events == self._total
+        if since_us < REPORT_US and not progress.is_refused and not is_last:
             return
         if since_us > 0:
-            self._rate = (reached.events - self._events) * 1e6 / since_us
-        self._at_us, self._events = now_us, reached.events
+            self._rate = (progress.events - self._events) * 1e6 / since_us
+        self._at_us, self._events = now_us, progress.events
         self._context.report(
             Progress(
                 step=self._step,
-                rows=reached.events,
-                rows_out=reached.events,
+                rows=progress.events,
+                rows_out=progress.events,
                 rows_per_s=self._rate,
                 rows_out_per_s=self._rate,
-                lag_ms=reached.late_us // 1_000,
+                lag_ms=progress.late_us // 1_000,
                 total=self._total,
-                text=reached.is_refused or f"at {format_time(reached.original_us)}",
+                text=progress.is_refused or f"at {format_time(progress.original_us)}",
             )
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.options import nearest
-from penstock_spark.pipelines.expressions import calls, explaining_sql, tokens_of
+from penstock_spark.pipelines.expressions import called_functions, explaining_sql, tokens_of
 from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock_spark.pipelines.sources import Source
 from penstock_spark.pipelines.states import widen_numbers
@@ -146,8 +146,8 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _check_windows(self) -> None:
         if bool(self.window) == bool(self.gap):
-            has = "both are given" if self.gap else "none is given"
-            raise InvalidArgument(f"window or gap: {has}; give exactly one")
+            count_text = "both are given" if self.gap else "none is given"
+            raise InvalidArgument(f"window or gap: {count_text}; give exactly one")
         length = duration("window" if self.window else "gap", self.window or self.gap)
         if self.slide and (not self.window or duration("slide", self.slide) > length):
             raise InvalidArgument(
@@ -158,8 +158,8 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.delay and self.delay.split()[0] != "0":
             duration("delay", self.delay)
         if self.output == "update" and (self.gap or self.at_end == "close"):
-            what = "gap" if self.gap else "at_end = 'close'"
-            raise InvalidArgument(f'{what} needs output = "append"; running values never end')
+            option = "gap" if self.gap else "at_end = 'close'"
+            raise InvalidArgument(f'{option} needs output = "append"; running values never end')
 
     def _check_expressions(self) -> None:
         if not self.aggregates:
@@ -207,20 +207,20 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise InvalidArgument(
                 f"source is {self.source!r}, which is not a stream; windows close only in streams"
             )
-        mark = source.watermark
-        if mark is None and not self.delay:
+        watermark = source.watermark
+        if watermark is None and not self.delay:
             raise InvalidArgument(
                 "delay is missing; it sets how late an event may arrive, for example "
                 '"10 minutes", and so when a window closes'
             )
-        if mark is not None and self.delay:
+        if watermark is not None and self.delay:
             raise InvalidArgument(
                 f"delay is {self.delay!r}, but source {self.source} has a watermark; keep only one"
             )
-        if mark is not None and mark.column != self.time:
+        if watermark is not None and watermark.column != self.time:
             raise InvalidArgument(
                 f"time is {self.time!r}, but the watermark of source {self.source} is of "
-                f"{mark.column!r}; they must be the same"
+                f"{watermark.column!r}; they must be the same"
             )
 
     def plan(self, context: Context) -> Flow:
@@ -260,19 +260,23 @@ def check_aggregate(key: str, text: str) -> None:
     """Raise ``InvalidArgument`` for an expression that cannot aggregate a window, as far as its
     tokens show."""
     words = tokens_of(key, text)
-    called = calls(words)
-    for word in (*called, *(word for word in words if word in ("distinct", "over"))):
+    function_names = called_functions(words)
+    for word in (*function_names, *(word for word in words if word in ("distinct", "over"))):
         if word in _UNSUITABLE:
             raise InvalidArgument(f"{key} is {text!r}; {_UNSUITABLE[word]}")
-    if not AGGREGATES & set(called):
-        close = [nearest(word, tuple(sorted(AGGREGATES))) for word in called[:1]]
-        hint = close[0] if close and close[0].startswith("did") else "for example sum(value)"
+    if not AGGREGATES & set(function_names):
+        suggestions = [nearest(word, tuple(sorted(AGGREGATES))) for word in function_names[:1]]
+        hint = (
+            suggestions[0]
+            if suggestions and suggestions[0].startswith("did")
+            else "for example sum(value)"
+        )
         raise InvalidArgument(f"{key} is {text!r}, which is not an aggregate: {hint}")
 
 
 def _check_single(key: str, text: str) -> None:
     """Raise ``InvalidArgument`` unless the text is an expression over one event."""
-    aggregates = AGGREGATES & set(calls(tokens_of(key, text)))
+    aggregates = AGGREGATES & set(called_functions(tokens_of(key, text)))
     if aggregates:
         raise InvalidArgument(
             f"{key} is {text!r}; {min(aggregates)} summarises many events, but this expression is "
@@ -292,21 +296,21 @@ def aggregate_windows(events: DataFrame, step: RollUpStep) -> DataFrame:
     """
     from pyspark.sql import functions as sf
 
-    timed, time = _with_time(widen_numbers(events), step)
+    timed_events, time = _with_time(widen_numbers(events), step)
     if step.delay:
-        timed = timed.withWatermark(time, step.delay)
+        timed_events = timed_events.withWatermark(time, step.delay)
     if step.where:
         with explaining_sql("where", step.where):
-            timed = timed.where(step.where)
+            timed_events = timed_events.where(step.where)
     if step.gap:
         window = sf.session_window(time, step.gap)
     else:
         window = sf.window(time, step.window, step.slide or None)
     groups = [
-        _checked_column(timed, f"group_by.{name}", name, text=text)
+        _checked_column(timed_events, f"group_by.{name}", name, text=text)
         for name, text in step.groups.items()
     ]
-    grouped = timed.groupBy(window.alias(_WINDOW), *groups)
+    grouped = timed_events.groupBy(window.alias(_WINDOW), *groups)
     aggregates = []
     for name, text in step.aggregates.items():
         with explaining_sql(f"aggregates.{name}", text):
@@ -322,16 +326,16 @@ def aggregate_windows(events: DataFrame, step: RollUpStep) -> DataFrame:
 
 def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
     """Return the events, and the name of their column with the time."""
-    made = _checked_column(events, "time", _TIME, text=step.time)
-    kind = events.select(made).schema[0].dataType.typeName()
-    if kind != "timestamp":
+    time_column = _checked_column(events, "time", _TIME, text=step.time)
+    type_name = events.select(time_column).schema[0].dataType.typeName()
+    if type_name != "timestamp":
         raise InvalidArgument(
-            f"time is {step.time!r}, of type {kind}; it must be a TIMESTAMP, for example "
+            f"time is {step.time!r}, of type {type_name}; it must be a TIMESTAMP, for example "
             f'time = "CAST({step.time} AS TIMESTAMP)"'
         )
     if step.time in events.columns:
         return events, step.time
-    return events.withColumn(_TIME, made), _TIME
+    return events.withColumn(_TIME, time_column), _TIME
 
 
 def _checked_column(events: DataFrame, key: str, name: str, text: str) -> Column:
@@ -355,8 +359,8 @@ def _key(groups: Sequence[str] | Mapping[str, str]) -> Column:
     from pyspark.sql import functions as sf
 
     start = sf.to_utc_timestamp(START, sf.current_timezone())
-    parts = [sf.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")]
+    key_parts = [sf.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")]
     for column in _columns(groups):
         text = sf.regexp_replace(column.cast("string"), r"([\\/])", r"\\$1")
-        parts.append(sf.coalesce(text, sf.lit(r"\N")))
-    return sf.concat_ws("/", *parts)
+        key_parts.append(sf.coalesce(text, sf.lit(r"\N")))
+    return sf.concat_ws("/", *key_parts)
